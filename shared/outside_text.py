@@ -3,6 +3,12 @@
 Every message of a `TandemError` passes through it, so that quoted external text can always be logged and stored.
 """
 
+import re
+
+# Control characters but tab and line feed; and what turns the direction of text round or hides: bidirectional, zero-width ones.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+)
 MAX_ERROR_CHARS = 4000  # a task's document contains one for each slot, a record and a dispatch one each
 
 
@@ -11,6 +17,11 @@ def storable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def visible(text: str) -> str:
+    """Text for a terminal or a page: what would steer it, or could not be seen, is written as an escape (`\\x1b`)."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def text_of(body: bytes) -> str:

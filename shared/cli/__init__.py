@@ -16,9 +16,11 @@ from shared.cli import (
     league,
     metrics,
     pausing,
+    runs,
     server,
     show,
     status,
+    tail,
     tasks,
     trace,
     trace_export,
@@ -39,6 +41,9 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(data.app, name="data")
 app.add_typer(database.app, name="database")
 app.command("status", epilog=status.EXAMPLES)(status.status)
+app.command("runs", epilog=runs.EXAMPLES)(runs.runs)
+app.command("tail", epilog=tail.EXAMPLES)(tail.tail)
+app.command("gc", epilog=runs.GC_EXAMPLES)(runs.gc)
 app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
 app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
 app.command("feedback", epilog=feedback.EXAMPLES)(feedback.feedback)

@@ -7,21 +7,24 @@ names), else that of the run's embedded server
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pymongo.errors import PyMongoError
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from shared.configuration.secrets import DATABASE_VARIABLE, given_secret
 from shared.errors import ConfigError, TandemError
+from shared.outside_text import visible
 from shared.processes.interrupt import INTERRUPTED
 from shared.store import Store
 
@@ -43,12 +46,27 @@ Connection = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
-def console() -> Console:
-    """Console for results, on stdout. Created at each use to respect a redirected stdout.
+class OutsideConsole(Console):
+    """Prints text of models, tools and tasks: nothing in it steers the terminal.
 
     No emoji: rich would render `:train:` in the id "main:train:0:t0" as a tram.
     """
-    return Console(highlight=False, emoji=False)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else visible(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def console() -> Console:
+    """Console for results, on stdout. Created at each use to respect a redirected stdout."""
+    return OutsideConsole()
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -60,8 +78,8 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
-def print_records(out: Console, made: Table) -> None:
-    """Print a table with a column "record"; if too wide, print each id on its own line with the other cells below.
+def print_records(out: Console, made: Table, key: str = "record") -> None:
+    """Print a table with a column `key`; if too wide, print each id in it on its own line with the other cells below.
 
     An id wrapped in a narrow column could be neither read nor copied.
     """
@@ -74,19 +92,47 @@ def print_records(out: Console, made: Table) -> None:
     names = [str(column.header) for column in made.columns]
     for cells in zip(*(column.cells for column in made.columns), strict=True):
         row = dict(zip(names, map(str, cells), strict=True))
-        if record := row.pop("record"):
+        if record := row.pop(key):
             out.print(record, style="bold", soft_wrap=True)
-        out.print(Padding("  ".join(f"[dim]{name}[/dim] {cell}".strip() for name, cell in row.items() if cell), (0, 2)))
+        for line in _lines([f"{name} {cell}".strip() for name, cell in row.items() if cell], out.width - 2):
+            out.print(f"  {line}", soft_wrap=True)
+
+
+def _lines(cells: Sequence[str], width: int) -> Iterator[str]:
+    """Cells side by side, as many as fit in a line; none is broken."""
+    line = ""
+    for cell in cells:
+        if line and len(line) + 2 + len(cell) > width:
+            yield line
+            line = ""
+        line = f"{line}  {cell}" if line else cell
+    yield line
+
+
+def print_text(out: Console, label: str, value: str, *, style: str = "bold", indent: int = 12) -> None:
+    """`label  value` with a hanging indent. Breaks lines between words: an id is never broken, the terminal does that."""
+    wrapper = TextWrapper(
+        max(20, out.width - indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=False,
+        expand_tabs=False,
+    )
+    lines = [line for paragraph in visible(value).splitlines() for line in (wrapper.wrap(paragraph) or [""])] or [""]
+    out.print(Text.assemble((f"{label:<{indent}}", style), lines[0]), soft_wrap=True)
+    for line in lines[1:]:
+        out.print(Text(" " * indent + line), soft_wrap=True)
 
 
 def complain(text: str) -> None:
     """Print an error to stderr, unwrapped so that it can be searched and copied."""
-    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
+    OutsideConsole(stderr=True, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
 
 
 def warn(text: str) -> None:
     """Print a warning to stderr."""
-    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[yellow]tandem:[/yellow] {escape(text)}")
+    OutsideConsole(stderr=True, soft_wrap=True).print(f"[yellow]tandem:[/yellow] {escape(text)}")
 
 
 def connection_string(given: str | None, run: str | None) -> str:

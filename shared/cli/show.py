@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
-from rich.table import Table
+from rich.text import Text
 
-from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
+from shared.cli.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
 from shared.cli.seats import told_player, told_seat
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.agent_sessions import AgentSession
@@ -213,7 +213,7 @@ def _in_order(out: Console, state: EpisodeState) -> Iterator[TurnState]:
         return
     _field(out, "threads", "; ".join(_thread(thread, state.record.policy) for thread in state.threads))
     for thread in state.threads:
-        out.print(Rule(escape(_thread(thread, state.record.policy)), characters="═"))
+        _heading(out, _thread(thread, state.record.policy), "═")
         yield from thread.turns
 
 
@@ -230,7 +230,7 @@ def _training(data: DBRecordData) -> str:
 
 
 def _print_task(out: Console, task: Task) -> None:
-    out.print(Rule(f"task {escape(task.id)}"))
+    _heading(out, f"task {task.id}")
     _field(out, "query", task.payload.query)
     _field(out, "expected", " or ".join(task.payload.accepted) or None)
     _field(out, "system", task.payload.system)
@@ -263,7 +263,7 @@ def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
     if turn.parent is not None and turn.kind is not ParentKind.ROOT:
         how = "after" if turn.kind is ParentKind.BRIDGE else "forks from"
         title += f", {how} {turn.parent} (shares {d.shared_length} tokens)"
-    out.print(Rule(escape(title), align="left"))
+    _heading(out, title)
     for message in d.messages:
         _field(out, str(message.get("role", "message")), message.get("content"), style="cyan")
     if d.response is not None:
@@ -308,14 +308,15 @@ def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Spell) -> None
 
 
 def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:
-    """Print `label  value` with a hanging indent; nothing without a value."""
-    if value is None or value == "":
-        return
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=10, style=style)
-    grid.add_column(overflow="fold")
-    grid.add_row(escape(label), escape(str(value)))
-    out.print(grid)
+    """Nothing without a value."""
+    if value is not None and value != "":
+        print_text(out, label, str(value), style=style)
+
+
+def _heading(out: Console, title: str, characters: str = "─") -> None:
+    """A rule would cut a title with a long id."""
+    out.print(Rule(characters=characters))
+    out.print(Text(title, style="bold"), soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
+from shared.cli.connect import AsJson, Connection, RunName, ago, console, print_records, table, with_store
 from shared.cli.service_rows import LONG_GONE_S, environments_of, services_of, workers_of
 from shared.documents.run import Run
 from shared.documents.states import DataStatus, RecordStatus, SlotStatus, TaskStatus
@@ -95,12 +95,12 @@ def status(
                     return
                 await asyncio.sleep(interval_s)
         if not watch:
-            console().print(_render(await look(store), every))
+            _print(console(), _render(await look(store), every))
             return
-        with Live(_render(await look(store), every), console=console(), auto_refresh=False) as live:
+        with Live(Group(*_render(await look(store), every)), console=console(), auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(interval_s)
-                live.update(_render(await look(store), every), refresh=True)
+                live.update(Group(*_render(await look(store), every)), refresh=True)
 
     with_store(db_connection_string, run, work, read_only=True)
 
@@ -197,7 +197,18 @@ async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float
 # ---------------------------------------------------------------------- the tables
 
 
-def _render(now: RunStatus, every_worker: bool) -> Group:
+def _print(out: Console, parts: list[Any]) -> None:
+    """Once, and so that every id can be copied, however narrow the terminal is."""
+    for part in parts:
+        if isinstance(part, Table):
+            names = [str(column.header) for column in part.columns]
+            print_records(out, part, next((name for name in names if name in ("url", "process")), names[0]))
+        else:
+            out.print(part, soft_wrap=True)
+
+
+def _render(now: RunStatus, every_worker: bool) -> list[Any]:
+    """Lines and tables."""
     rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
     parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
     parts += _ended(now)
@@ -232,7 +243,7 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
     for worker in now.workers:
         if worker["live"]:
             parts += [f"  [yellow]alarm[/yellow] {worker['kind']} {escape(alarm)}" for alarm in worker["alarms"]]
-    return Group(*parts)
+    return parts
 
 
 def _ended(now: RunStatus) -> list[str]:

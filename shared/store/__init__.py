@@ -23,6 +23,7 @@ from shared.store.admission import AdmissionVerbs
 from shared.store.connecting import check_is_primary, connect, first_contact
 from shared.store.environments import EnvironmentVerbs
 from shared.store.evaluation import EvaluationVerbs
+from shared.store.events import EventVerbs
 from shared.store.feedback import FeedbackVerbs
 from shared.store.group_scores import GroupScoreVerbs
 from shared.store.leases import LeaseVerbs
@@ -74,6 +75,7 @@ class Store:
         self.workers = WorkerVerbs(database)
         self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)
+        self.events = EventVerbs(database)
 
     async def ensure_indexes(self) -> None:
         for verbs in (

@@ -47,6 +47,7 @@ class RecordVerbs:
     async def ensure_indexes(self) -> None:
         await self._records.create_index([("task", 1), ("traj_id", 1), ("attempt", 1)], name="identity", unique=True)
         await self._records.create_index([("split", 1), ("status", 1), ("finished_at", -1)], name="recent")
+        await self._records.create_index([("finished_at", 1), ("_id", 1)], name="finished")
         await self._records.create_index([("last_trained_step", 1)], name="trained")
         await self._dispatches.create_index([("record", 1), ("turn", 1)], name="record")
 

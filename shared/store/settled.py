@@ -6,13 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from shared.documents import Record, Task
-from shared.documents.states import TaskStatus
 from shared.store import Store
 from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
 
 Document = dict[str, Any]
-ENDED = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]
 MAX_TIME_MS = 30_000
 
 
@@ -30,7 +28,7 @@ async def settled_after(store: Store, place: Place, limit: int) -> list[Task]:
         {"settled_at": {"$gt": place.settled_at}},
         {"settled_at": place.settled_at, "_id": {"$gt": place.task}},
     ]
-    found = store.database["tasks"].find({"$or": later, "status": {"$in": ENDED}}, max_time_ms=MAX_TIME_MS)
+    found = store.database["tasks"].find({"$or": later}, max_time_ms=MAX_TIME_MS)
     return await readable(Task, found.sort([("settled_at", 1), ("_id", 1)]).limit(limit))
 
 

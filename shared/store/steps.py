@@ -24,6 +24,7 @@ class StepVerbs:
 
     async def ensure_indexes(self) -> None:
         await self._steps.create_index([("policy", 1), ("step", 1)], name="step")
+        await self._steps.create_index([("created_at", 1), ("_id", 1)], name="taken")
 
     async def add(self, step: TrainedStep) -> None:
         """Call after the commit. Idempotent."""

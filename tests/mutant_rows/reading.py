@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 EXPORT = "tests/shared/traces/test_export.py"
+TERMINAL = "tests/shared/cli/test_terminal.py"
 CONDITION = "tests/shared/test_condition.py"
 
 MUTANTS = (
@@ -33,6 +34,20 @@ MUTANTS = (
         'redacted("; ".join(lines[:MOST_ERRORS]))',
         '"; ".join(lines[:MOST_ERRORS])',
         f"{CONDITION}::test_the_error_that_ends_a_process_is_told_without_secrets_and_once",
+    ),
+    Mutant(
+        "a text from outside does not steer the terminal",
+        "shared/cli/connect.py",
+        "text = segment.text if segment.control else visible(segment.text)",
+        "text = segment.text",
+        f"{TERMINAL}::test_a_segment_of_any_renderable_is_made_visible",
+    ),
+    Mutant(
+        "a run that goes on is not deleted",
+        "shared/cli/runs.py",
+        "return row.condition not in LIVE and last is not None",
+        "return last is not None",
+        "tests/shared/cli/test_runs.py::test_only_old_runs_that_are_over_are_deleted_and_only_when_told",
     ),
     Mutant(
         "a failed process is not alive",

@@ -37,6 +37,7 @@ READS = {
     *("evaluation.round_records", "records.get", "records.get_many", "records.dispatches_of", "records.tokens_of"),
     *("records.recent", "records.count_by_status", "data.ready_groups", "data.load", "data.count_above", "data.find"),
     *("data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
+    *("events.since", "events.last"),
     *("steps.metrics_of", "settings.of_worker", "tool_schemas.get_many"),
     *(
         "runs.get",

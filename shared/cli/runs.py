@@ -1,0 +1,141 @@
+"""`tandem runs`: the runs of a server. `tandem gc`: what may be deleted of it."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.markup import escape
+
+from shared.cli.connect import (
+    CONNECT_TIMEOUT_S,
+    PROBLEM,
+    AsJson,
+    Connection,
+    ago,
+    answer,
+    complain,
+    connection_string,
+    console,
+    print_records,
+    table,
+)
+from shared.store import Store
+from shared.store.condition import Condition
+from shared.store.connecting import check_is_primary, connect, first_contact
+from shared.store.run_sizes import SizedRun, sized_run, sized_runs
+
+ANY_RUN = "any"  # the server of `output/mongodb`, where no run is named
+LIVE = (Condition.RUNNING, Condition.PAUSED, Condition.UNKNOWN)
+T = TypeVar("T")
+
+EXAMPLES = """Examples:
+
+`tandem runs`  every run of the server: condition, age, last sign of life, size
+
+`tandem runs --json | jq -r '.[].name'`  for programs
+"""
+GC_EXAMPLES = """Examples:
+
+`tandem gc`  runs that ended, crashed or were abandoned more than 30 days ago, and what each takes
+
+`tandem gc --older_than_days 7 --yes`  deletes those of more than a week ago
+
+`tandem gc old_run --older_than_days 0 --yes`  deletes one run
+"""
+
+
+def runs(as_json: AsJson = False, db_connection_string: Connection = None) -> None:
+    """List the runs of a server, the oldest first."""
+    found, now = _on_server(db_connection_string, _listed)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in found], default=str))
+    else:
+        _print(found, now)
+
+
+def gc(
+    named: Annotated[list[str] | None, typer.Argument(metavar="[RUN]…", help="Only these runs.")] = None,
+    older_than_days: Annotated[
+        float, typer.Option("--older_than_days", min=0, help="Only runs without a sign of life for this long.")
+    ] = 30,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it, it only lists.")] = False,
+    db_connection_string: Connection = None,
+) -> None:
+    """List runs that may be deleted, and how much each takes; with --yes, delete their databases. That cannot be undone.
+
+    A run that is running, paused or not readable is never deleted. Needs a user who may drop databases (the administrator).
+    Checkpoints and weights in output/RUN are not touched.
+    """
+
+    async def work(client: Any) -> tuple[list[SizedRun], list[str], datetime]:
+        found, now = await _listed(client)
+        missing = sorted(set(named or ()) - {row.name for row in found})
+        chosen = [row for row in found if not named or row.name in named]
+        old = [row for row in chosen if _may_go(row, now, older_than_days)]
+        kept = [f"{row.name}: {_why_kept(row, now)}" for row in chosen if row not in old] if named else []
+        kept += [f"{name}: no such run" for name in missing]
+        for row in old if yes else ():
+            again = await sized_run(Store(client, row.name))  # it may have been started just now
+            if again is not None and _may_go(again, now, older_than_days):
+                await client.drop_database(row.name)
+        return old, kept, now
+
+    old, kept, now = _on_server(db_connection_string, work)
+    _print(old, now)
+    total = _size(sum(row.bytes for row in old))
+    console().print(f"{len(old)} runs, {total}: {'deleted' if yes else 'may be deleted with --yes'}")
+    for line in kept:
+        complain(f"kept: {line}")
+    if kept:
+        raise typer.Exit(PROBLEM)
+
+
+def _may_go(row: SizedRun, now: datetime, days: float) -> bool:
+    last = row.heard_at or row.created_at
+    return row.condition not in LIVE and last is not None and now - last >= timedelta(days=days)
+
+
+def _why_kept(row: SizedRun, now: datetime) -> str:
+    if row.condition in LIVE:
+        return f"it is {row.condition}"
+    return f"its last sign of life was {ago(row.heard_at or row.created_at, now)} ago (--older_than_days)"
+
+
+async def _listed(client: Any) -> tuple[list[SizedRun], datetime]:
+    hello = await client.admin.command("hello")
+    return await sized_runs(client), hello["localTime"]
+
+
+def _on_server(given: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def opened() -> T:
+        uri = connection_string(given, ANY_RUN)
+        client = connect(uri, CONNECT_TIMEOUT_S)
+        try:
+            with first_contact(uri, ANY_RUN, CONNECT_TIMEOUT_S):
+                check_is_primary(uri, await client.admin.command("hello"))
+            return await work(client)
+        finally:
+            await client.close()
+
+    return answer(opened())
+
+
+def _print(found: Sequence[SizedRun], now: datetime) -> None:
+    rows = table("run", "condition", "age", "heard of", "documents #", "size #", "reason")
+    for row in found:
+        age, heard = ago(row.created_at, now), "never" if row.heard_at is None else f"{ago(row.heard_at, now)} ago"
+        cells = (row.condition.value, age, heard, f"{row.documents:,}", _size(row.bytes), escape(row.reason))
+        rows.add_row(escape(row.name), *cells)
+    print_records(console(), rows, "run")
+
+
+def _size(number: int) -> str:
+    size = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

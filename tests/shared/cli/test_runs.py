@@ -1,0 +1,131 @@
+"""`tandem runs`, `tandem gc` and `tandem tail`: what there is, what may go, what happens."""
+
+import asyncio
+import json
+import signal
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shared.documents.run import Admission, TrainerEnd, Worker
+from shared.processes.mongod import Mongod
+from shared.store import Store
+from tests.shared.builders import claim, import_tasks
+from tests.shared.cli.commands import Command
+from tests.shared.cli.test_cli_processes import spawn
+from tests.shared.episodes import play, whole_run
+
+ADMISSION = Admission(groups_per_step=1, max_staleness=0, num_steps=9)
+WEEK_MS = 7 * 86_400_000
+
+
+@pytest.fixture
+async def another(mongod: Mongod) -> AsyncIterator[Store]:
+    async with Store.open(mongod.connection_string, f"test-{uuid.uuid4().hex[:12]}") as store:
+        yield store
+        await store.client.drop_database(store.run)
+
+
+async def end(store: Store) -> None:
+    generation = await store.runs.start_trainer("main", ADMISSION)
+    done = TrainerEnd(trainer_generation=generation, step=9, reason="all 9 steps are taken")
+    await store.runs.end_trainer("main", done)
+
+
+async def make_older(store: Store, milliseconds: int = WEEK_MS) -> None:
+    for name, field in (("runs", "created_at"), ("workers", "heartbeat")):
+        earlier = [{"$set": {field: {"$subtract": [f"${field}", milliseconds]}}}]
+        await store.database[name].update_many({}, earlier)
+
+
+async def test_runs_are_listed_with_condition_age_and_size_and_other_databases_are_not(
+    tandem: Command, store: Store, another: Store
+) -> None:
+    await end(store)
+    await store.client["no-run-of-ours"]["things"].insert_one({})
+    result = await asyncio.to_thread(tandem, "runs", "--json")
+    await store.client.drop_database("no-run-of-ours")
+    found = {row["name"]: row for row in json.loads(result.stdout)}
+    assert (found[store.run]["condition"], found[another.run]["condition"]) == ("ended", "running")
+    assert found[store.run]["bytes"] > 10_000
+    assert "no-run-of-ours" not in found
+
+
+async def test_only_old_runs_that_are_over_are_deleted_and_only_when_told(
+    tandem: Command, store: Store, another: Store
+) -> None:
+    await end(store)
+    await make_older(store)
+    await make_older(another)  # goes on: nothing says that it ended
+
+    async def names() -> set[str]:
+        return set(await store.client.list_database_names())
+
+    listed = await asyncio.to_thread(tandem, "gc", "--older_than_days", "6")
+    assert store.run in listed.stdout
+    assert "may be deleted with --yes" in listed.stdout
+    assert another.run not in listed.stdout
+    assert store.run in await names()
+    young = await asyncio.to_thread(tandem, "gc", store.run, "--older_than_days", "8", "--yes")
+    assert (young.exit_code, "its last sign of life was 7 d ago" in young.output) == (1, True)
+    live = await asyncio.to_thread(tandem, "gc", another.run, "absent", "--older_than_days", "0", "--yes")
+    assert (live.exit_code, f"kept: {another.run}: it is running" in live.output) == (1, True)
+    assert "kept: absent: no such run" in live.output
+    assert {store.run, another.run} <= await names()
+    gone = await asyncio.to_thread(tandem, "gc", store.run, "--older_than_days", "6", "--yes")
+    assert (gone.exit_code, "1 runs" in gone.stdout) == (0, True)
+    assert await names() >= {another.run}
+    assert store.run not in await names()
+
+
+async def test_tail_prints_each_event_once_in_order_and_goes_on_where_it_ended(
+    mongod: Mongod, tandem: Command, store: Store
+) -> None:
+    await whole_run(store)
+    ended = await asyncio.to_thread(tandem, "tail", store.run, "--no-follow", "--json", "--since", "2020-01-01")
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    kinds = [event["kind"] for event in events]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"episode": 4, "group": 2, "step": 1}
+    assert [event["at"] for event in events] == sorted(event["at"] for event in events)
+    await store.workers.heartbeat(Worker(id="other", kind="sampler", host="h", pid=2, heartbeat_s=3600))
+    arguments = ("tail", store.run, "--last", "1", "--json", "--interval_s", "0.1")
+    with spawn(*arguments, uri=mongod.connection_string) as child:
+        assert child.stdout is not None
+        assert json.loads(await asyncio.to_thread(child.stdout.readline)) == events[-1]
+        await import_tasks(store, 3, num_generations=1)  # t0 and t1 are there; t2 is new
+        held = await claim(store)
+        await play(store, held, 0.5)
+        told = json.loads(await asyncio.to_thread(child.stdout.readline))
+        assert (told["id"], told["told"].split("  ")[1]) == (held.record_id, "score 0.5")
+        await store.workers.heartbeat(Worker(id="sampler:h:1", kind="sampler", host="h", pid=1))
+        joined = json.loads(await asyncio.to_thread(child.stdout.readline))
+        assert (joined["kind"], joined["told"]) == ("process", "has joined")
+        await store.workers.leave("sampler:h:1", "ValueError: no")
+        left = json.loads(await asyncio.to_thread(child.stdout.readline))
+        assert left["told"] == "failed: ValueError: no"
+        child.send_signal(signal.SIGINT)
+        out, err = await asyncio.to_thread(child.communicate, timeout=60)
+    assert (child.returncode, err) == (130, "tandem: interrupted\n")
+    assert out == ""
+
+
+async def test_tail_pages_through_more_events_than_one_query_returns(
+    tandem: Command, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.cli.tail.MOST_AT_ONCE", 3)
+    await whole_run(store, tasks=5)
+    await store.database["records"].update_many({}, [{"$set": {"finished_at": {"$add": ["$created_at", 1]}}}])
+    since = ("--since", "2020-01-01", "--only", "episode")
+    told = await asyncio.to_thread(tandem, "tail", store.run, "--no-follow", "--json", *since)
+    assert len({json.loads(line)["id"] for line in told.stdout.splitlines()}) == 10
+    assert len(told.stdout.splitlines()) == 10
+
+
+async def test_what_tail_reads_is_found_by_an_index(store: Store) -> None:
+    await whole_run(store)
+    for collection, field in (("records", "finished_at"), ("tasks", "settled_at"), ("trained_steps", "created_at")):
+        now = await store.questions.server_time()
+        asked = store.database[collection].find({field: {"$gt": now}}).sort([(field, 1), ("_id", 1)])
+        stats = (await asked.explain())["executionStats"]
+        assert (stats["totalDocsExamined"], stats["nReturned"]) == (0, 0)
