@@ -19,6 +19,12 @@ from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 D = TypeVar("D", DispatchedSamplingTask, DispatchTokens)
+SEARCHED = (
+    "source",
+    "tid",
+    "termination",
+    "score",
+)  # by whom people filter episodes, the newest first; costs: docs/database.md
 WRITTEN_WITH_THE_ANSWER = {
     "status",
     "error",
@@ -49,7 +55,15 @@ class RecordVerbs:
         await self._records.create_index([("split", 1), ("status", 1), ("finished_at", -1)], name="recent")
         await self._records.create_index([("finished_at", 1), ("_id", 1)], name="finished")
         await self._records.create_index([("last_trained_step", 1)], name="trained")
+        for field in SEARCHED:
+            await self._records.create_index([(field, 1), ("finished_at", -1)], name=f"by {field}")
         await self._dispatches.create_index([("record", 1), ("turn", 1)], name="record")
+        # Of failed turns and of turns with failed calls alone: a turn that went well costs nothing.
+        failed, wrong_call = {"error": {"$type": "string"}}, {"tool_calls.is_error": True}
+        await self._dispatches.create_index([("status", 1)], name="failed", partialFilterExpression=failed)
+        await self._dispatches.create_index(
+            [("tool_calls.is_error", 1), ("tool_calls.name", 1)], name="tool errors", partialFilterExpression=wrong_call
+        )
 
     async def start(self, claim: Claim, worker: str) -> Record:
         """Create the record of a newly claimed slot."""

@@ -29,8 +29,10 @@ ANSWERS: dict[tuple[str, str], Callable[[Rows], bool]] = {
     ("What trained step 1?", "filter"): lambda rows: len(rows) == 2,
     ("What trained step 1?", "pipeline"): lambda rows: len(rows) == 2 and all(row["query"] for row in rows),
     ("Which tool fails most?", "pipeline"): lambda rows: (
-        [(r["_id"], r["calls"], r["errors"]) for r in rows] == [("calculator", 6, 0)]
+        [(r["_id"], r["calls"], r["errors"]) for r in rows] == [("calculator", 6, 1)]
     ),
+    ("Which tool fails most?", "filter"): lambda rows: [row["tool_calls"][0]["is_error"] for row in rows] == [True],
+    ("Which replies could not be parsed?", "filter"): lambda rows: [row["error"] for row in rows] == ["no JSON"],
     ("How stale is what is trained?", "pipeline"): lambda rows: [r["_id"]["step"] for r in rows] == [1],
     ("How stale is what is trained?", "filter"): lambda rows: [row["step"] for row in rows] == [1],
     ("Which episodes are slowest?", "pipeline"): lambda rows: len(rows) == 6 and rows[0]["seconds"] >= 0,
@@ -50,6 +52,9 @@ async def test_each_filter_and_pipeline_answers_its_question(store: Store) -> No
         {"_id": "main:train:0:t2"},
         {"$set": {"slots.0.error": "ToolFailure: gone", "slots.0.status": SlotStatus.FAILED}},
     )
+    turns = store.database["dispatched_sampling_tasks"]
+    await turns.update_one({"_id": "main:train:0:t2:1:1:0"}, {"$set": {"tool_calls.0.is_error": True}})
+    await turns.update_one({"_id": "main:train:0:t2:1:1:1"}, {"$set": {"status": "formaterror", "error": "no JSON"}})
     names = {"main:train:0:TASK:SLOT:ATTEMPT": "main:train:0:t0:1:1", "main:train:0:TASK": "main:train:0:t0"}
     for title, collection, kind, text in QUERIES:
         for placeholder, name in names.items():

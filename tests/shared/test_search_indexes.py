@@ -1,0 +1,58 @@
+"""What people filter by in Compass and the viewer is found by an index: no more documents are read than shown."""
+
+from typing import Any
+
+import pytest
+
+from shared.documents.states import RecordStatus
+from shared.store import Store
+from tests.shared.episodes import whole_run
+
+ENDED = [RecordStatus.READY.value, RecordStatus.ABANDONED.value, RecordStatus.FAILED.value, RecordStatus.SCORED.value]
+VIEW: dict[str, Any] = {"split": {"$in": ["train", "eval"]}, "status": {"$in": ENDED}}
+
+
+async def made_many(store: Store, number: int = 400) -> None:
+    """A played run; copies of one of its records and of one of its turns, of which one in a hundred is as sought."""
+    await whole_run(store)
+    for name in ("records", "dispatched_sampling_tasks"):
+        documents = store.database[name]
+        one = await documents.find_one(sort=[("_id", 1)])
+        assert one is not None
+        rare = {"score": 0.5, "termination": "repetition", "source": "rare", "tid": "rare"}
+        if name != "records":
+            call = {**one["tool_calls"][0], "is_error": True}
+            rare = {"status": "formaterror", "error": "no JSON", "tool_calls": [call]}
+        copies = [
+            {**one, "_id": f"copy-{k}", "traj_id": 10 + k, **(rare if k % 100 == 0 else {})} for k in range(number)
+        ]
+        await documents.insert_many(copies)
+
+
+@pytest.mark.parametrize(
+    "where", [{"source": "rare"}, {"tid": "rare"}, {"termination": "repetition"}, {"score": {"$gte": 0.4, "$lte": 0.6}}]
+)
+async def test_a_search_of_episodes_reads_what_it_shows(store: Store, where: dict[str, Any]) -> None:
+    await made_many(store)
+    found = store.database["records"].find({**VIEW, **where}).sort([("finished_at", -1)]).limit(51)
+    stats = (await found.explain())["executionStats"]
+    assert (stats["nReturned"], stats["totalDocsExamined"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "where", [{"status": "formaterror", "error": {"$type": "string"}}, {"tool_calls.is_error": True}]
+)
+async def test_failed_turns_and_failed_calls_are_read_alone(store: Store, where: dict[str, Any]) -> None:
+    await made_many(store)
+    stats = (await store.database["dispatched_sampling_tasks"].find(where).explain())["executionStats"]
+    assert (stats["nReturned"], stats["totalDocsExamined"]) == (4, 4)
+
+
+async def test_a_turn_that_went_well_has_no_entry_in_the_indexes_of_wrong_ones(store: Store) -> None:
+    """So that the write of every turn costs nothing for them."""
+    await whole_run(store)
+    turns = store.database["dispatched_sampling_tasks"]
+    for index in ("failed", "tool errors"):
+        where = {"error": {"$type": "string"}} if index == "failed" else {"tool_calls.is_error": True}
+        stats = (await turns.find(where).hint(index).explain())["executionStats"]
+        assert stats["totalKeysExamined"] == 0
