@@ -20,6 +20,7 @@ from shared.documents.run import HEARTBEAT_S
 from shared.documents.scoring import MAX_SCORERS, WeightedScorer, repeated
 from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, SamplerName
+from shared.processes.metrics_page import DESCRIPTION, Address
 from shared.tasks.sampler_names import BUNDLED
 
 Positive = Annotated[int, Field(gt=0)]
@@ -211,6 +212,7 @@ class SamplerConfig(
         False,
         description="Open all tasks at once, without waiting for a trainer: for evaluation or data generation only.",
     )
+    metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
     @property

@@ -148,7 +148,9 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "environments": environments,
     "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
     "gateway": gateway,
-    "indexes": rows("indexes", "index", "mongod ms per episode", "ratio", "of the medians"),
+    "indexes": rows(
+        "indexes", "index", "journal bytes per episode", "bytes ratio", "writes ratio", "mongod ms per episode"
+    ),
     "mcp_docker": mcp_docker,
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,

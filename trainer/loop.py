@@ -29,6 +29,7 @@ from shared.errors import ConfigError
 from shared.evaluation.rounds import best_steps
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from shared.processes.failure import failure_now
+from shared.processes.metrics_page import of_worker, serving
 from trainer.checkpoints import checkpoint
 from trainer.configured_learner import configured_learner
 from trainer.data.stream import RecordStream
@@ -279,8 +280,10 @@ def _status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> I
             await asyncio.sleep(HEARTBEAT_S)
 
     beating = bridge.background(beat())
+    address = config.report.metrics_address if parallel.is_main else None
     try:
-        yield status
+        with serving(address, config.run, lambda: of_worker(status.worker)):
+            yield status
     finally:
         beating.cancel()
         bridge(bridge.store.workers.leave(worker.id, failure_now()))

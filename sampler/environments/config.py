@@ -10,6 +10,7 @@ from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.documents.run import HEARTBEAT_S
 from shared.names import LOOPBACK_HOSTS, RunName
+from shared.processes.metrics_page import DESCRIPTION, Address
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
@@ -70,6 +71,7 @@ class EnvironmentsConfig(ServiceConfig):
     lease_s: Seconds = Field(300.0, description="A session without a request for this long is ended.")
     drain_s: float = Field(30.0, ge=0, description="At SIGTERM: time for open sessions to end.")
     heartbeat_s: Seconds = Field(HEARTBEAT_S, description="Interval of its heartbeats in the run.")
+    metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
     @property

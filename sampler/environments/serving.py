@@ -12,7 +12,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from sampler.environments.app import EnvironmentsApp
 from sampler.environments.config import EnvironmentsConfig
@@ -23,6 +23,7 @@ from shared.configuration.secrets import token_of
 from shared.documents.run import EnvironmentService
 from shared.errors import ConfigError
 from shared.names import LOOPBACK_HOSTS
+from shared.processes.metrics_page import Figure, serving
 from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from shared.store import Store
 
@@ -67,7 +68,8 @@ async def run_environments(config: EnvironmentsConfig) -> None:
         port = listener.getsockname()[1]
         url = (config.url or f"http://{_reachable(config.host)}:{port}/api").rstrip("/")
         async with _registered(config, sessions, url) as registration:
-            await _serve(config, sessions, listener, EnvironmentsApp(sessions, token), registration)
+            with serving(config.metrics_address, config.run or "", lambda: _figures(sessions)):
+                await _serve(config, sessions, listener, EnvironmentsApp(sessions, token), registration)
 
 
 async def check_kinds(config: EnvironmentsConfig) -> None:
@@ -85,6 +87,11 @@ async def check_kinds(config: EnvironmentsConfig) -> None:
                 ) from exc
     finally:
         await worker.end()
+
+
+def _figures(sessions: WorldSessions) -> Iterator[Figure]:
+    found = {"running": len(sessions), "starting": sessions.starting, "capacity": sessions.rules.capacity}
+    yield from (Figure(f"environments_{name}", value) for name, value in found.items())
 
 
 class Registration:

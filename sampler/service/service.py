@@ -47,6 +47,7 @@ from shared.documents.states import RunState
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
+from shared.processes.metrics_page import of_worker, serving
 from shared.store import Store
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
@@ -97,7 +98,8 @@ async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[Ser
             max_connections=max(1024, 2 * config.max_concurrent_episodes),
         ) as client,
     ):
-        yield ServiceProcess(store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}")
+        with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):
+            yield ServiceProcess(store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}")
 
 
 class SamplerService:

@@ -1,4 +1,5 @@
-"""What each index for reading costs the database per episode: processor time of mongod with it against without, in one run.
+"""What each index for reading costs the database per episode, with it against without, in one run: bytes of the journal and writes
+of records and keys (which are the same on a busy machine), and mongod's processor time.
 
     python -m scripts.bench.indexes --episodes 2000 --rounds 5
 
@@ -41,6 +42,7 @@ GENERATIONS = 8
 
 async def main(options: argparse.Namespace) -> list[dict[str, Any]]:
     seconds: dict[str, list[float]] = {name: [] for name in (WITHOUT, *READERS, ALL)}
+    written: dict[str, list[tuple[int, int]]] = {name: [] for name in seconds}
     with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder)) as server:
         assert server.process is not None
         for number in range(options.rounds):
@@ -49,20 +51,40 @@ async def main(options: argparse.Namespace) -> list[dict[str, Any]]:
             for name in names:
                 async with Store.open(server.connection_string, f"indexes-{number}-{names.index(name)}") as store:
                     await _drop(store.database, name)
-                    before = _processor_s(server.process.pid)
+                    before, writes = _processor_s(server.process.pid), await _writes(store)
                     await _play(store, options.episodes, options.turns)
                     seconds[name].append(_processor_s(server.process.pid) - before)
+                    since = await _writes(store)
+                    written[name].append((since[0] - writes[0], since[1] - writes[1]))
                     await store.client.drop_database(store.run)
-    base = statistics.median(seconds[WITHOUT])
-    return [
-        {
-            "index": name,
-            "mongod ms per episode": 1000 * statistics.median(spent) / options.episodes,
-            "ratio": statistics.median(one / other for one, other in zip(spent, seconds[WITHOUT], strict=True)),
-            "of the medians": statistics.median(spent) / base,
-        }
-        for name, spent in seconds.items()
-    ]
+    base_bytes, base_writes = _medians(written[WITHOUT])
+    rows = []
+    for name, spent in seconds.items():
+        num_bytes, num_writes = _medians(written[name])
+        rows.append(
+            {
+                "index": name,
+                "journal bytes per episode": num_bytes / options.episodes,
+                "bytes ratio": num_bytes / base_bytes,
+                "writes per episode": num_writes / options.episodes,
+                "writes ratio": num_writes / base_writes,
+                "mongod ms per episode": 1000 * statistics.median(spent) / options.episodes,
+                "ms ratio": statistics.median(spent) / statistics.median(seconds[WITHOUT]),
+            }
+        )
+    return rows
+
+
+def _medians(found: list[tuple[int, int]]) -> tuple[float, float]:
+    return statistics.median(one for one, _ in found), statistics.median(one for _, one in found)
+
+
+async def _writes(store: Store) -> tuple[int, int]:
+    """(bytes of the journal before compression, calls that write or remove a record or a key)."""
+    engine = (await store.client.admin.command("serverStatus"))["wiredTiger"]
+    cursor = engine["cursor"]
+    calls = sum(cursor[f"cursor {kind} calls"] for kind in ("insert", "update", "modify", "remove"))
+    return int(engine["log"]["log bytes of payload data"]), int(calls)
 
 
 async def _drop(database: AsyncDatabase[dict[str, Any]], kept: str) -> None:

@@ -171,8 +171,10 @@ class RunVerbs:
 class WorkerVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._workers: AsyncCollection[Document] = database["workers"]
+        self.last: Worker | None = None  # what this process said of itself last, for its own metrics page
 
     async def heartbeat(self, worker: Worker) -> None:
+        self.last = worker
         values = worker.to_mongo()
         for name in ("_id", "started_at", "heartbeat"):
             del values[name]

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from shared.configuration.sections import Section
+from shared.processes.metrics_page import DESCRIPTION, Address
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -46,6 +47,7 @@ class ReportSettings(Section):
     """What is measured of the training, and where it is reported."""
 
     with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
+    metrics_address: Address | None = Field(None, description=f"{DESCRIPTION} Of several processes, rank 0.")
     report_to: list[str] | None = Field(
         None,
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed. They are "

@@ -17,6 +17,7 @@ from shared.files.private_folder import temporary_folder
 from shared.logs import begin_logging
 from shared.processes.concealment import conceal
 from shared.processes.interrupt import run_command
+from shared.processes.metrics_page import of_worker, serving
 from shared.store import Store
 from shared.weights.assembly import Assembly
 
@@ -32,7 +33,8 @@ async def keep(config: KeeperConfig) -> None:
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, client:
             assembly = Assembly(folder, config.model_name_or_path)
-            await Keeper(store, client, config, assembly).run(stop)
+            with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):
+                await Keeper(store, client, config, assembly).run(stop)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
+from shared.processes.metrics_page import DESCRIPTION, Address
 
 LOOPBACK = "127.0.0.1"
 
@@ -84,6 +85,7 @@ class KeeperConfig(ServiceConfig, EngineAccess):
         description="Maximum restarts of an engine started here that exited, also during its start.",
     )
     start_timeout_s: float = Field(120.0, gt=0, description="Time-out for a starting engine to answer.")
+    metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
     @model_validator(mode="after")

@@ -149,6 +149,22 @@ def loads(model: ServedModel, load: dict[str, int], throughput: float, *, paused
     }
 
 
+def metrics(model: ServedModel, load: dict[str, int], throughput: float) -> str:
+    """The figures of SGLang's `/metrics` (`--enable-metrics`) that a dashboard of engines shows, under its names."""
+    found = {
+        "num_running_reqs": load["running"],
+        "num_queue_reqs": load["waiting"],
+        "num_used_tokens": load["tokens"],
+        "token_usage": load["tokens"] / model.max_total_tokens,
+        "gen_throughput": throughput,
+    }
+    name = model.model_path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines = [
+        f'# TYPE sglang:{one} gauge\nsglang:{one}{{model_name="{name}"}} {value:g}' for one, value in found.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def models(model: ServedModel) -> dict[str, Any]:
     card = {
         "id": model.model_path,

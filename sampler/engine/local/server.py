@@ -202,6 +202,12 @@ async def loads(engine: Engine, request: Request) -> Response:
     return JSONResponse(answers.loads(engine.model, s.load(), s.throughput(), paused=s.paused is not None))
 
 
+async def metrics(engine: Engine, request: Request) -> Response:
+    s = engine.scheduler
+    page = answers.metrics(engine.model, s.load(), s.throughput())
+    return PlainTextResponse(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
 async def list_models(engine: Engine, request: Request) -> Response:
     return JSONResponse(answers.models(engine.model))
 
@@ -249,6 +255,7 @@ _ROUTES: list[Routed] = [
     ("/server_info", server_info, ["GET"]),
     ("/get_server_info", server_info, ["GET"]),
     ("/v1/loads", loads, ["GET"]),
+    ("/metrics", metrics, ["GET"]),
     ("/v1/models", list_models, ["GET"]),
     ("/health", health, ["GET"]),
     ("/health_generate", health_generate, ["GET"]),
