@@ -1,5 +1,5 @@
-"""What each index for reading costs the database per episode, with it against without, in one run: bytes of the journal and writes
-of records and keys (which are the same on a busy machine), and mongod's processor time.
+"""What each index for reading costs the database per episode, with it against without, in one run: bytes of the journal and
+writes of records and keys (which are the same on a busy machine), and mongod's processor time.
 
     python -m scripts.bench.indexes --episodes 2000 --rounds 5
 
@@ -96,9 +96,11 @@ async def _drop(database: AsyncDatabase[dict[str, Any]], kept: str) -> None:
 async def _play(store: Store, episodes: int, turns: int) -> None:
     groups = -(-episodes // GENERATIONS)
     await store.tasks.insert_new([_task(seq) for seq in range(groups)])
-    rng, options = random.Random(0), {"policy": DEFAULT_POLICY, "split": TRAIN_SPLIT, "lease_s": 600.0}
+    rng = random.Random(0)
     for _ in range(episodes):
-        claim = await store.tasks.claim_slot("bench", **options, seq_limit=None, max_failures=8)
+        claim = await store.tasks.claim_slot(
+            "bench", policy=DEFAULT_POLICY, split=TRAIN_SPLIT, lease_s=600.0, seq_limit=None, max_failures=8
+        )
         assert claim is not None
         record = await store.records.start(claim, "bench")
         closing: list[DispatchedSamplingTask] = []

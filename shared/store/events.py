@@ -14,7 +14,7 @@ from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 LOOK_BACK = timedelta(seconds=5)
-MAX_TIME_MS = 30_000
+PAGE_TIME_MS = 30_000  # of one page, on the server
 HEADLINE = ("reward/mean", "loss/loss", "data/staleness_mean")
 
 
@@ -59,7 +59,7 @@ class EventVerbs:
         """The first `limit` events from `at` on."""
         of = KINDS[kind]
         found = self._database[of.collection].find(
-            {of.time: {"$gte": at}}, [of.time, *of.fields], max_time_ms=MAX_TIME_MS
+            {of.time: {"$gte": at}}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS
         )
         return [_event(kind, of, one) async for one in found.sort([(of.time, 1), ("_id", 1)]).limit(limit)]
 
@@ -67,7 +67,7 @@ class EventVerbs:
         """The newest `limit` events, oldest first."""
         of = KINDS[kind]
         found = self._database[of.collection].find(
-            {of.time: {"$gt": EPOCH}}, [of.time, *of.fields], max_time_ms=MAX_TIME_MS
+            {of.time: {"$gt": EPOCH}}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS
         )
         newest = [_event(kind, of, one) async for one in found.sort([(of.time, -1), ("_id", -1)]).limit(limit)]
         return newest[::-1]

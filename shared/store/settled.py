@@ -7,11 +7,11 @@ from typing import Any
 
 from shared.documents import Record, Task
 from shared.store import Store
+from shared.store.events import PAGE_TIME_MS
 from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
 
 Document = dict[str, Any]
-MAX_TIME_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,19 @@ async def settled_after(store: Store, place: Place, limit: int) -> list[Task]:
         {"settled_at": {"$gt": place.settled_at}},
         {"settled_at": place.settled_at, "_id": {"$gt": place.task}},
     ]
-    found = store.database["tasks"].find({"$or": later}, max_time_ms=MAX_TIME_MS)
+    found = store.database["tasks"].find({"$or": later}, max_time_ms=PAGE_TIME_MS)
     return await readable(Task, found.sort([("settled_at", 1), ("_id", 1)]).limit(limit))
 
 
 async def attempts_at(store: Store, tasks: Sequence[str]) -> list[Record]:
     """Every attempt at every slot of the tasks, by task and slot."""
-    found = store.database["records"].find({"task": {"$in": list(tasks)}}, max_time_ms=MAX_TIME_MS)
+    found = store.database["records"].find({"task": {"$in": list(tasks)}}, max_time_ms=PAGE_TIME_MS)
     return await readable(Record, found.sort([("task", 1), ("traj_id", 1), ("attempt", 1)]))
 
 
 async def records_of_step(store: Store, step: int) -> list[str]:
     """Ids of the records that a step trained, of all policies."""
-    found = store.database["record_data"].find({"trained_steps": step}, {"record": 1}, max_time_ms=MAX_TIME_MS)
+    found = store.database["record_data"].find({"trained_steps": step}, {"record": 1}, max_time_ms=PAGE_TIME_MS)
     return sorted({document["record"] async for document in found})
 
 
@@ -48,7 +48,7 @@ async def trained_steps(store: Store, records: Sequence[str]) -> dict[str, list[
     """{record: the steps that trained its data}, of all policies."""
     fields = {"record": 1, "trained_steps": 1}
     steps: dict[str, list[int]] = {}
-    found = store.database["record_data"].find({"record": {"$in": list(records)}}, fields, max_time_ms=MAX_TIME_MS)
+    found = store.database["record_data"].find({"record": {"$in": list(records)}}, fields, max_time_ms=PAGE_TIME_MS)
     async for document in found:
         steps[document["record"]] = sorted({*steps.get(document["record"], []), *document.get("trained_steps", [])})
     return steps
@@ -59,6 +59,6 @@ async def last_step(store: Store) -> int:
     steps = [0]
     for policy in (await store.runs.read()).trainer_generations:
         newest = {"filter": {"policy": policy}, "projection": {"step": 1}, "sort": [("step", -1)]}
-        found = await store.database["trained_steps"].find_one(**newest, max_time_ms=MAX_TIME_MS)
+        found = await store.database["trained_steps"].find_one(**newest, max_time_ms=PAGE_TIME_MS)
         steps.append(0 if found is None else int(found["step"]))
     return max(steps)
