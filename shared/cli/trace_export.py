@@ -14,7 +14,7 @@ from shared.cli.connect import PROBLEM, Connection, RunName, console, warn, with
 from shared.documents import Task
 from shared.errors import ConfigError
 from shared.store import Store
-from shared.store.settled import Place, attempts_at, last_step, records_of_step, settled_after, trained_steps
+from shared.store.settled import SettledPlace, attempts_at, last_step, records_of_step, settled_after, trained_steps
 from shared.traces.otlp import Exporter
 from shared.traces.spans import Episode, spans_of
 
@@ -99,7 +99,11 @@ def given_headers(given: list[str]) -> Mapping[str, str]:
 
 async def _by_group(store: Store, since: datetime | None, follow: bool) -> AsyncIterator[list[str]]:
     """Records of settled groups, all attempts, in the order of settlement."""
-    place = Place() if since is None else Place(since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since)
+    place = (
+        SettledPlace()
+        if since is None
+        else SettledPlace(since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since)
+    )
     seen: dict[str, datetime] = {}
     while True:
         tasks = [task for task in await settled_after(store, place, GROUPS_AT_ONCE) if task.settled_at is not None]
@@ -108,11 +112,11 @@ async def _by_group(store: Store, since: datetime | None, follow: bool) -> Async
             yield [record.id for record in await attempts_at(store, new)]
         seen |= {task.id: _settled(task) for task in tasks}
         if tasks:
-            place = Place(_settled(tasks[-1]), tasks[-1].id)
+            place = SettledPlace(_settled(tasks[-1]), tasks[-1].id)
         elif follow:
             await asyncio.sleep(POLL_S)  # until more groups are settled
             seen = {task: at for task, at in seen.items() if at >= place.settled_at - LOOK_BACK}
-            place = Place(max(place.settled_at - LOOK_BACK, Place().settled_at)) if seen else place
+            place = SettledPlace(max(place.settled_at - LOOK_BACK, SettledPlace().settled_at)) if seen else place
         else:
             break
     if seen:

@@ -15,14 +15,14 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SettledPlace:
     """After which settled group to go on. Groups that were settled at the same time are in the order of their ids."""
 
     settled_at: datetime = EPOCH
     task: str = ""
 
 
-async def settled_after(store: Store, place: Place, limit: int) -> list[Task]:
+async def settled_after(store: Store, place: SettledPlace, limit: int) -> list[Task]:
     """The next groups, oldest first."""
     later: list[Document] = [
         {"settled_at": {"$gt": place.settled_at}},
