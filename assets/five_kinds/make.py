@@ -1,6 +1,9 @@
 """Tasks of two of the five kinds, rounds and parallel drafts, and warm-start conversations of careless counters.
 
-python -m assets.five_kinds.make FOLDER        writes rounds, drafts (each also eval_), letters and eval_letters, demonstrations
+python -m assets.five_kinds.make FOLDER EXAMPLE_SFT        writes rounds, drafts (each also eval_), letters and eval_letters,
+                                                           demonstrations; EXAMPLE_SFT: of scripts/make_example.py --sft
+
+Half of the example's conversations are shown with the tools alone that they call: the agent, and AgentRL's worker, have one each.
 
 All three count a letter in a text: in rounds a second reader hears the first one's answer, of drafts a last one reads three.
 The letters alone are reasoning-gym's, by seed (docs/environments.md). Texts of the evaluation occur nowhere else.
@@ -40,7 +43,12 @@ def main() -> None:
             write(folder / f"{head}{name}.jsonl", lines)
     write(folder / "letters.jsonl", (letters(seed) for seed in range(1000, 1000 + TRAIN)))
     write(folder / "eval_letters.jsonl", (letters(seed) for seed in range(EVAL)))
-    write(folder / "demonstrations.jsonl", (talk(rng.choice(known), rng) for _ in range(TALKS)))
+    with Path(sys.argv[2]).open(encoding="utf-8") as file:
+        talks = [json.loads(line) for line in file]
+    shown = [called_alone(one) if rng.random() < 0.5 else one for one in talks]
+    shown += [talk(rng.choice(known), rng) for _ in range(TALKS)]
+    rng.shuffle(shown)
+    write(folder / "demonstrations.jsonl", shown)
 
 
 def counting(name: str, text: str, rng: random.Random, **fields: Any) -> dict[str, Any]:
@@ -57,6 +65,12 @@ def letters(seed: int) -> dict[str, Any]:
 def asked(text: str, rng: random.Random) -> tuple[str, str]:
     letter = rng.choice(text.replace(" ", ""))
     return f'How many times does the letter "{letter}" appear in the text: "{text}"?', str(text.count(letter))
+
+
+def called_alone(example: dict[str, Any]) -> dict[str, Any]:
+    calls = [call["function"]["name"] for message in example["messages"] for call in message.get("tool_calls", ())]
+    kept = [tool for tool in example["tools"] if tool["function"]["name"] in calls]
+    return {**example, "tools": kept or example["tools"]}
 
 
 def talk(text: str, rng: random.Random) -> dict[str, Any]:

@@ -43,7 +43,11 @@ def test_no_sum_of_the_calculators_evaluation_is_a_training_one(tmp_path: Path) 
 def test_the_five_kinds_have_valid_tasks_and_texts_of_their_own_for_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["make", str(tmp_path)])
+    called = {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "calculator"}}]}]}
+    tools = [{"function": {"name": name}} for name in ("calculator", "box_owner")]
+    example = tmp_path / "example.jsonl"
+    example.write_text(json.dumps({**called, "tools": tools}) + "\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["make", str(tmp_path), str(example)])
     five_kinds.main()
 
     def texts(name: str) -> set[str]:
@@ -56,7 +60,9 @@ def test_the_five_kinds_have_valid_tasks_and_texts_of_their_own_for_evaluation(
         for line in found:
             letter, text = line.payload.query.split('"')[1::2]
             assert line.payload.answer == [str(text.count(letter))] or line.payload.answer == str(text.count(letter))
-    shown = {talk["messages"][1]["content"] for talk in lines(tmp_path / "demonstrations.jsonl")}
+    talks = lines(tmp_path / "demonstrations.jsonl")
+    shown = {talk["messages"][1]["content"] for talk in talks if len(talk["messages"]) > 1}
+    assert len(talks) == five_kinds.TALKS + 1
     assert not [text for text in texts("eval_rounds") if any(text in question for question in shown)]
 
 
