@@ -8,6 +8,7 @@ run ─▶ evaluate ─▶ record scored ─▶ slot scored                     
   ├── a tool server is busy or away, an environment is full,
   │   or an agent's harness stopped ─▶ record abandoned ─▶ slot open again, at once, no failure
   ├── no engine serves a pinned actor's version ─▶ no record, or abandoned ─▶ slot open again, later, no failure
+  │   (in an evaluation of a version, whose engine waits for it: a failure of infrastructure, as above)
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
 
@@ -41,7 +42,7 @@ from sampler.scorers import Score
 from sampler.scoring import needs_no_scorer, require_scorers
 from shared.documents.actors import model_of, trains
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
-from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
+from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, TandemError
 from shared.outside_text import clipped, error_text
 from shared.user_code.frames import own_fault, told
 
@@ -81,9 +82,7 @@ async def play(sampler: AsyncSampler) -> float | None:
         log.warning("lease lost record=%s %s", sampler.claim.record_id, exc)
         await _abandon(sampler, str(exc))
     except (ToolServerUnavailable, EnvironmentBusy, VersionAway, GivenBack) as exc:
-        if not isinstance(exc, GivenBack):
-            log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
-        await _release(sampler, exc, *BLAMELESS[type(exc)])
+        await _interrupted(sampler, exc)
     except (EngineError, ToolFailure, EnvironmentFailed, AgentFailed, AgentCrashed, ScorerFailed) as exc:
         await _fail(sampler, exc)
     except (ConfigError, DoesNotFit, TimeoutError) as exc:
@@ -100,11 +99,28 @@ async def play(sampler: AsyncSampler) -> float | None:
 
 
 async def _start(sampler: AsyncSampler) -> None:
-    """Raises VersionAway before there is a record."""
-    if isinstance(sampler, ActorSampler):
+    """Raises VersionAway; before there is a record, but for an episode that is awaited."""
+    if isinstance(sampler, ActorSampler) and not _is_awaited(sampler):
         await sampler.require_engines()
     if not sampler._goes_on_elsewhere:  # else its record is there since it was claimed
         await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
+    if isinstance(sampler, ActorSampler) and _is_awaited(sampler):
+        await sampler.require_engines()
+
+
+def _is_awaited(sampler: AsyncSampler) -> bool:
+    """An engine serves the version that the task evaluates until the evaluation has ended: it does not wait without end."""
+    return sampler.task.at_version is not None
+
+
+async def _interrupted(sampler: AsyncSampler, exc: TandemError) -> None:
+    """Release the slot without blame."""
+    if isinstance(exc, VersionAway) and _is_awaited(sampler):
+        await _fail(sampler, exc)
+        return
+    if not isinstance(exc, GivenBack):
+        log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
+    await _release(sampler, exc, *BLAMELESS[type(exc)])
 
 
 async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | AwaitedScore]:
@@ -255,4 +271,6 @@ def _cause(exc: Exception) -> Termination:
         return Termination.MISCONFIGURED
     if isinstance(exc, DoesNotFit):
         return Termination.NOT_STORABLE
+    if isinstance(exc, VersionAway):
+        return Termination.VERSION_AWAY
     return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE

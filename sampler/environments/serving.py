@@ -105,7 +105,7 @@ class Registration:
         sessions = self._sessions
         if self._store is None or sessions.is_draining:
             return
-        await self._store.environments.heartbeat(
+        is_its = await self._store.environments.heartbeat(
             EnvironmentService(
                 id=self.url,
                 url=self.url,
@@ -119,10 +119,15 @@ class Registration:
                 heartbeat_s=self._heartbeat_s,
             )
         )
+        if not is_its:
+            raise ConfigError(
+                f"url is {self.url}, which a service of another machine has registered in this run: it names this machine alone; "
+                f"expected an address that samplers elsewhere reach, such as --host 0.0.0.0 or --url http://{socket.gethostname()}:PORT/api"
+            )
 
     async def leave(self) -> None:
         if self._store is not None:
-            await self._store.environments.remove(self.url)
+            await self._store.environments.remove(self.url, socket.gethostname())
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from shared.cli.connect import Connection, RunName, answer, console, warn, with_store
 from shared.configuration.loading import read_sections, require_keys
+from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.store import Store
@@ -66,6 +67,10 @@ def import_(
         str | None,
         typer.Option("--from", metavar="agentrl://HOST:PORT/TASK", help="Instead of FILE: what an environment lists."),
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token_file", help="File with the Bearer token that the environments of --from want."),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="MIX.yml", help="Instead of FILE: the sources in its section `tasks`."),
@@ -116,6 +121,8 @@ def import_(
     """
     if [file, source, config].count(None) != 2:
         answer(_refuse("give one of FILE.jsonl, --from agentrl://HOST:PORT/TASK and --config MIX.yml"))
+    if token_file is not None and source is None:
+        answer(_refuse("--token_file is for --from"))
     if epoch is not None and epochs is not None:
         answer(_refuse("--epoch and --epochs exclude each other: one epoch by number, or several from 0 on"))
     file_only: dict[str, object] = {"--split": split, "--epochs": epochs, "--epoch": epoch, "--at_version": at_version}
@@ -138,7 +145,10 @@ def import_(
             model = None if payload_model is None else load_payload_model(payload_model)
             target = ImportTarget(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model, check=check)
             with tempfile.TemporaryDirectory() as folder:
-                path = file if source is None else await asyncio.to_thread(write_listed_tasks, source, Path(folder))
+                path = file
+                if source is not None:
+                    token = token_of(None, token_file, "--token_file")
+                    path = await asyncio.to_thread(write_listed_tasks, source, Path(folder), token)
                 assert path is not None, "one of them is given"
                 return await import_task_file(store, path, target, report)
 

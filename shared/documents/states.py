@@ -155,7 +155,9 @@ class Termination(StrEnum):
     AGENT_FAILURE = "agent_failure"  # no model of the browse or scorer agent answered: infrastructure
     NOT_STORABLE = "not_storable"  # external content made a document that MongoDB rejects
     MISCONFIGURED = "misconfigured"  # the task or run needs a missing tool, scorer or chat template feature
-    VERSION_AWAY = "version_away"  # no engine serves the version of a pinned actor: the slot was released at no cost
+    VERSION_AWAY = (
+        "version_away"  # no engine serves a pinned actor's version: no cost, but in an evaluation of a version
+    )
     CANCELLED = "cancelled"  # sampler drained, or lease lost
 
 

@@ -22,10 +22,10 @@ ANY_TASK = -1  # in a list: the environment takes tasks that are not listed
 MAX_TOLD_CHARS = 300
 
 
-def write_listed_tasks(source: str, folder: Path) -> Path:
-    """The task file, in `folder`. Raises ConfigError."""
+def write_listed_tasks(source: str, folder: Path, token: str | None = None) -> Path:
+    """The task file, in `folder`. `token`: a Bearer token for the controller. Raises ConfigError."""
     address, name = _parts(source)
-    indices = _listed(f"http://{address}/api/get_indices?name={quote(name, safe='')}", name)
+    indices = _listed(f"http://{address}/api/get_indices?name={quote(name, safe='')}", name, token)
     path = folder / "listed.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for index in indices:
@@ -42,9 +42,12 @@ def _parts(source: str) -> tuple[str, str]:
     return parts.netloc, name
 
 
-def _listed(url: str, name: str) -> list[Any]:
+def _listed(url: str, name: str, token: str | None) -> list[Any]:
     try:
-        with urllib.request.urlopen(url, timeout=CONTROLLER_S) as response:
+        request = urllib.request.Request(url)
+        if token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {token}")  # another host must not see it
+        with urllib.request.urlopen(request, timeout=CONTROLLER_S) as response:
             body = response.read(MAX_LIST_BYTES + 1)
     except urllib.error.HTTPError as exc:
         told = clipped(" ".join(text_of(exc.read(4000)).split()), MAX_TOLD_CHARS)

@@ -9,6 +9,13 @@ PINNED = "tests/sampler/actors/test_pinned_engines.py"
 
 MUTANTS = (
     Mutant(
+        "actors: an evaluation ends without a version that no engine serves",
+        "sampler/episode.py",
+        "return sampler.task.at_version is not None",
+        "return False",
+        "tests/sampler/actors/test_seats.py::test_an_evaluation_does_not_wait_without_end_for_a_pinned_version",
+    ),
+    Mutant(
         "actors: a pinned, frozen or API turn is no policy's data",
         "sampler/settlement/settle.py",
         "            if trains(policy := dispatch.policy or task.policy):  # else",

@@ -11,6 +11,20 @@ GAME = "tests/sampler/environments/test_game.py"
 
 MUTANTS = (
     Mutant(
+        "environments: two machines at one loopback address",
+        "shared/store/environments.py",
+        "if urlsplit(service.url).hostname in LOOPBACK_HOSTS:",
+        "if False:",
+        "tests/shared/test_environment_services.py::test_two_machines_do_not_share_an_address_of_one_machine",
+    ),
+    Mutant(
+        "environments: a controller's token goes to no other address",
+        "shared/tasks/controllers.py",
+        "request.add_unredirected_header(",
+        "request.add_header(",
+        "tests/shared/cli/test_cli_controllers.py::test_a_token_is_not_sent_on_to_another_address",
+    ),
+    Mutant(
         "environments: bound of sessions",
         "sampler/environments/sessions.py",
         "if len(self) >= self.rules.capacity:",

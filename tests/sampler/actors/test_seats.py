@@ -17,7 +17,7 @@ from shared.store import Store
 from tests.sampler.actors.tables import ACTORS, CRITIC, NEW, Talk, played, table
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.episodes import MODEL, TEMPLATE, ended
-from tests.shared.builders import claim, import_tasks
+from tests.shared.builders import claim, import_tasks, let_time_pass
 
 TASK = "main:train:0:t0"
 ROUND = "Bob -> Rival -> Old -> Bob"
@@ -103,6 +103,20 @@ async def test_a_pinned_actor_waits_without_blame_and_without_a_record_while_no_
     slot, now = task.slots[0], await store.questions.server_time()
     assert (slot.status, slot.failures, slot.error) == (SlotStatus.OPEN, 0, None)
     assert slot.free_at > now, "it is not claimed again at once"
+
+
+async def test_an_evaluation_does_not_wait_without_end_for_a_pinned_version(store: Store) -> None:
+    """Else the engine that serves the evaluated version would never follow again."""
+    await import_tasks(store, 1, split="eval", at_version=41)
+    async with table(store, listed=[NEW], rounds=ROUND, max_failures=2) as shared:
+        for failures in (1, 2):
+            await let_time_pass(store)
+            sampler = Talk(shared, await claim(store, split="eval", served_versions=[41]))
+            assert await play(sampler) is None
+            record, slot, _ = await ended(store, sampler)
+            assert (record.status, record.termination, slot.failures) == ("failed", "version_away", failures)
+    assert slot.status is SlotStatus.FAILED
+    assert "is pinned to version 40 of policy main, which no engine serves" in (slot.error or "")
 
 
 class Vanishes(Talk):
