@@ -17,11 +17,11 @@ Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 
 REPLAY_EXAMPLES = """Examples:
 
-`tandem replay demo main:train:0:arith-00017:3:1`  by the trainer's forward, under the kept weights that sampled it
+`tandem replay demo main:eval:0:arith-00017:3:1`  by the trainer's forward, under the kept weights that sampled it
 
-`tandem replay demo main:train:0:arith-00017:3:1 --engine http://127.0.0.1:30000 --tolerance 0.02`  by an engine
+`tandem replay demo main:eval:0:arith-00017:3:1 --engine http://127.0.0.1:30000 --tolerance 0.02`  by an engine
 
-`tandem replay demo main:train:0:arith-00017:3:1 --json | jq .largest_difference`  for programs
+`tandem replay demo main:eval:0:arith-00017:3:1 --json | jq .largest_difference`  for programs
 """
 
 
@@ -71,11 +71,11 @@ def replay(
 
 BISECT_EXAMPLES = """Examples:
 
-`tandem bisect demo main:train:0:arith-00017:3:1 0`  the reply of turn 0 under every kept version, and what changed it
+`tandem bisect demo main:eval:0:arith-00017:3:1 0`  the reply of turn 0 under every kept version, and what changed it
 
-`tandem bisect demo main:train:0:arith-00017:3:1 0 --token 13`  one token of it (`tandem show RUN RECORD --tokens` numbers them)
+`tandem bisect demo main:eval:0:arith-00017:3:1 0 --token 13`  one token of it (`tandem show RUN RECORD --tokens` numbers them)
 
-`tandem bisect demo main:train:0:arith-00017:3:1 0 --at_step 12`  the groups of another step
+`tandem bisect demo main:eval:0:arith-00017:3:1 0 --at_step 12`  the groups of another step
 """
 
 
