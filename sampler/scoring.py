@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from sampler.agents import Agents
 from sampler.config import SamplerConfig
 from sampler.episode_log import EpisodeLog
-from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, score_answer
 from sampler.scorers.registry import is_group_scorer, require_scorer
 from sampler.scorers.weighted import combined, judge_metrics, metrics_of
@@ -20,12 +20,21 @@ from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
 
 
+class WithAgents(Protocol):
+    """What is read of a process's resources."""
+
+    @property
+    def agents(self) -> Agents: ...
+
+
 class PlayedEpisode(Protocol):
     """What is read of a sampler to score its episode."""
 
     config: SamplerConfig
-    resources: Resources
     episode: EpisodeLog
+
+    @property
+    def resources(self) -> WithAgents: ...
 
     @property
     def task(self) -> Task: ...

@@ -1,5 +1,6 @@
 """`tandem replay` and `tandem bisect`: questions about single decisions, answered from stored documents and kept weights."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -109,3 +110,70 @@ def bisect(
     arguments += ["--run_dir", str(run_dir)] if run_dir else []
     arguments += ["--json_output", "true"] if as_json else []
     run_program("trainer.what_if.bisect", arguments, run=run, connection=db_connection_string)
+
+
+RESETTLE_EXAMPLES = """Examples:
+
+`tandem resettle demo --as demo-z --advantage zscore`  the same scores, another estimator
+
+`tandem resettle demo --as demo-brief --scorer math --scorer brief=0.1 --scorer_modules my_pkg.scorers`  scored anew
+
+`tandem resettle demo --as demo-dapo --set zero_variance_tolerance=1e-6 --set mask_overlong=true`  other rules of docs/groups.md
+
+`python -m trainer --run demo-z-trained --data_run demo-z …`  then trains on it, without samplers
+"""
+
+
+def resettle(
+    run: RunName,
+    target: Annotated[str, typer.Option("--as", metavar="RUN2", help="The new run, on the same server.")],
+    scorer: Annotated[
+        list[str] | None,
+        typer.Option("--scorer", metavar="NAME[=WEIGHT]", help="Score anew by this one; may be repeated."),
+    ] = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="Ask the tasks' own scorers again, for example after a correction.")
+    ] = False,
+    scorer_modules: Annotated[
+        list[str] | None,
+        typer.Option("--scorer_modules", metavar="MODULE", help="Modules that register scorers; may be repeated."),
+    ] = None,
+    advantage: Annotated[
+        str | None, typer.Option("--advantage", help="Estimator. Default: that of the run's samplers.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the sampler; may be repeated."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="YAML file; its section `sampler` is read.")] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="The policy that owns the tasks.")] = None,
+    db_connection_string: Connection = None,
+) -> None:
+    """Score and settle the played groups of a run anew, into another run: no episode is played again.
+
+    Scorers read the stored conversations. Tokens, log-probs and versions are copied bit for bit; RUN stays as it is. Without
+    --scorer and --rescore the scores stay, and only rules and advantages are computed anew. The same command continues an
+    interrupted one, and repeated it changes nothing. Exit code 1: some groups have no score, since a scorer failed; repeat it.
+    """
+    weighted = [_weighted(one) for one in scorer or ()]
+    arguments = ["--run", run, "--target", target, "--rescore", str(rescore).lower()]
+    arguments += ["--new_scorers", json.dumps(weighted)] if weighted else []
+    arguments += ["--scorer_modules", json.dumps(scorer_modules)] if scorer_modules else []
+    for name, value in (("advantage", advantage), ("config", config), ("policy", policy)):
+        arguments += [f"--{name}", str(value)] if value is not None else []
+    for one in settings or ():
+        name, equals, value = one.partition("=")
+        if not equals or not name.isidentifier():
+            complain(f"--set {one}: expected NAME=VALUE, such as min_turns=2")
+            raise typer.Exit(USAGE)
+        arguments += [f"--{name}", value]
+    run_program("sampler.what_if.resettle", arguments, run=run, connection=db_connection_string)
+
+
+def _weighted(text: str) -> dict[str, str | float]:
+    name, equals, weight = text.partition("=")
+    try:
+        return {"name": name, "weight": float(weight) if equals else 1.0}
+    except ValueError as exc:
+        complain(f"--scorer {text}: the weight is {weight!r}; expected a number, as in brief=0.1")
+        raise typer.Exit(USAGE) from exc

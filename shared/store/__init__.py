@@ -32,6 +32,7 @@ from shared.store.policies import ServiceVerbs, VersionVerbs
 from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
+from shared.store.resettling import ResettlingVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.sessions import SessionVerbs
 from shared.store.settings import SettingsVerbs
@@ -76,6 +77,7 @@ class Store:
         self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)
         self.events = EventVerbs(database)
+        self.resettling = ResettlingVerbs(database)
 
     async def ensure_indexes(self) -> None:
         for verbs in (

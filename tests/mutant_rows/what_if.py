@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 TRAINED = "tests/trainer/test_what_if.py"
+RESETTLE = "tests/sampler/test_resettle.py"
 SCORES = "tests/sampler/engine/local/test_prompt_scores.py"
 
 MUTANTS = (
@@ -40,5 +41,26 @@ MUTANTS = (
         "return most if self.logprob_start is None else min(most, self.logprob_start)",
         "return most",
         f"{SCORES}::test_prompt_log_probs_equal_a_plain_forward_also_after_the_cache_has_the_prompt",
+    ),
+    Mutant(
+        "resettle: what a judge said before an interruption stays",
+        "sampler/what_if/rescored.py",
+        '        "score": scores[name],\n',
+        '        "score": float(scored[name][0].value),\n',
+        f"{RESETTLE}::test_scorers_read_the_stored_conversation_and_an_interrupted_call_keeps_what_they_said",
+    ),
+    Mutant(
+        "resettle: other settings than before are refused",
+        "sampler/what_if/resettle.py",
+        "    if found != wanted:\n",
+        "    if False:\n",
+        f"{RESETTLE}::test_what_does_not_fit_is_refused_with_the_remedy",
+    ),
+    Mutant(
+        "resettle: a run with tasks of its own is no target",
+        "sampler/what_if/resettle.py",
+        "    if SETTINGS not in (await target.runs.read()).configs and",
+        "    if False and",
+        f"{RESETTLE}::test_a_run_with_tasks_of_its_own_and_the_run_itself_are_no_target",
     ),
 )

@@ -31,6 +31,13 @@ READS = {
         "malformed.all",
     ),
     "sessions.find",
+    *(
+        "resettling.played",
+        "resettling.group",
+        "resettling.scores",
+        "resettling.count_unsettled",
+        "resettling.outcomes",
+    ),
     *("feedback.waiting", "feedback.count_groups"),
     *("tasks.count_by_status", "tasks.count_slots", "tasks.count_failures", "evaluation.awaited_version"),
     *("evaluation.open_versions", "evaluation.count_round", "evaluation.epochs", "evaluation.round_tasks"),

@@ -19,6 +19,13 @@ async def _(store: Store, late: Late) -> None:
     await store.runs.start_trainer("main", ADMISSION)
 
 
+@row("resettling.claim_settings")
+async def _(store: Store, late: Late) -> None:
+    await late(store.resettling.claim_settings("resettle", {"advantage": "zscore"}))
+    assert await store.resettling.claim_settings("resettle", {"advantage": "mean"}) == {"advantage": "zscore"}
+    await store.runs.save_config("sampler", {"advantage": "zscore"})
+
+
 @row("runs.start_trainer")
 async def _(store: Store, late: Late) -> None:
     await late(

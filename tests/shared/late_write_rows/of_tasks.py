@@ -155,3 +155,11 @@ async def _(store: Store, late: Late) -> None:
     await store.evaluation.queue_round("main", 3)
     await late(store.evaluation.withdraw("main", [3]))
     await store.evaluation.queue_round("main", 4)
+
+
+@row("resettling.write")
+async def _(store: Store, late: Late) -> None:
+    """Settled since it was written."""
+    await completed(store)
+    await late(store.resettling.write(await store.resettling.group("main:train:0:t0")))
+    await settle(store)
