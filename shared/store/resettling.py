@@ -9,7 +9,7 @@ from typing import Any
 from pymongo import UpdateOne
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents.states import PLAYED, TaskStatus
+from shared.documents.states import OVER, PLAYED, TaskStatus
 from shared.names import TRAIN_SPLIT
 from shared.store.pipelines import literal
 from shared.store.retry import survives_outages
@@ -68,7 +68,6 @@ class ResettlingVerbs:
 
     async def outcomes(self, policy: str, task_ids: Sequence[str]) -> dict[str, Document]:
         """{task: its status, outcome and scores}, of these that are settled."""
-        settled = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]
-        where: Document = {"_id": {"$in": list(task_ids)}, "policy": policy, "status": {"$in": settled}}
+        where: Document = {"_id": {"$in": list(task_ids)}, "policy": policy, "status": {"$in": OVER}}
         found = self._database["tasks"].find(where, {"status": 1, "outcome": 1, "slots.score": 1})
         return {task["_id"]: task async for task in found}
