@@ -1,7 +1,6 @@
 """`tandem show`: print an episode, the attempts at a task, or the latest episodes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.states import ParentKind, SlotStatus
 from shared.documents.tool_schemas import ToolSchemas
 from shared.episodes.state import EpisodeState, ThreadState, TurnState
+from shared.episodes.stored import StoredEpisode, read_episode
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.what_if.sampled import Spell, speller
@@ -34,18 +34,6 @@ EXAMPLES = """Examples:
 
 `tandem show demo main:eval:0:arith-00017:3:1 --tools`  with the tool schemas that the model received
 """
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEpisode:
-    """All stored documents of one record."""
-
-    record: Record
-    task: Task | None
-    state: EpisodeState
-    data: Sequence[DBRecordData]  # one for each policy that took turns
-    settings: Sequence[str]  # ids of its sampler's settings
-    tools: Mapping[str, ToolSchemas]  # by hash
 
 
 def show(
@@ -68,7 +56,7 @@ def show(
             await _list_recent(store, limit)
         elif (record := await store.records.get(what)) is not None:
             spell = await speller(store, record.policy) if tokens else None
-            _print_episode(await _episode(store, record), spell, whole_tools=tools)
+            _print_episode(await read_episode(store, record), spell, whole_tools=tools)
         else:
             await _show_tasks(store, what)
 
@@ -125,15 +113,6 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
 
 
 # ---------------------------------------------------------------------- one episode
-
-
-async def _episode(store: Store, record: Record) -> StoredEpisode:
-    data = await store.data.find({"record": record.id})
-    dispatches = await store.records.dispatches_of([record.id])
-    settings = [settings.id for settings in await store.settings.of_worker(record.worker)]
-    tools = await store.tool_schemas.get_many(sorted({dispatch.tools_hash for dispatch in dispatches[record.id]}))
-    state = EpisodeState(record, dispatches[record.id])
-    return StoredEpisode(record, await store.tasks.get(record.task), state, data, settings, tools)
 
 
 def _print_episode(episode: StoredEpisode, spell: Spell | None, *, whole_tools: bool) -> None:

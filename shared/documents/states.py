@@ -32,6 +32,8 @@ PLAYED = [
     TaskStatus.SETTLED.value,
     TaskStatus.ABANDONED.value,
 ]  # every slot is scored or failed
+DECIDED = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]  # by settlement: with training data, or without
+DATALESS = [TaskStatus.ABANDONED.value, TaskStatus.SKIPPED.value]  # over, and never training data
 NEVER_OPENED = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]  # no slot was claimed
 
 

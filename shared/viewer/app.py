@@ -28,12 +28,13 @@ from shared.store import Store
 from shared.store.views.runs import list_runs
 from shared.viewer.asked import NotThere, PageRequest
 from shared.viewer.dashboard import dashboard_page
+from shared.viewer.episode_pages import EPISODE_PAGES
 from shared.viewer.guard import Guard
 from shared.viewer.pages import Page, answered, failure, plain, run_routes
 from shared.viewer.rendering import FOLDER, render
 
 # In the order in which they are tried: a path that ends in an id stands behind those that begin with it.
-RUN_PAGES = (Page("", "dashboard.html", dashboard_page, "dashboard"),)
+RUN_PAGES = (Page("", "dashboard.html", dashboard_page, "dashboard"), *EPISODE_PAGES)
 
 
 Client = AsyncMongoClient[dict[str, Any]]

@@ -77,7 +77,14 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters.update(visible=visible, when=when, number=number, duration=duration, in_url=in_url)
 # (name, path behind /runs/RUN, label) of the navigation; a page names its own as `Page.section`.
-SECTIONS = (("dashboard", "", "Dashboard"),)
+SECTIONS = (
+    ("dashboard", "", "Dashboard"),
+    ("tasks", "/tasks", "Tasks"),
+    ("steps", "/steps", "Steps"),
+    ("tools", "/tools", "Tools"),
+    ("ledger", "/ledger", "Bias ledger"),
+    ("search", "/search", "Search"),
+)
 TEMPLATES.globals.update(query=query, sections=SECTIONS)
 
 

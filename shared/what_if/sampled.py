@@ -5,6 +5,7 @@ record, dispatches ─▶ EpisodeState ─▶ one SampledTurn for each reply of 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -107,6 +108,11 @@ async def speller(store: Store, policy: str) -> Spell:
     path = Path(versions[0].path) / "tokenizer.json" if versions else Path("tokenizer.json")
     if not (versions and path.is_file() and find_spec("tokenizers")):
         return lambda ids: ""
+    return _speller(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)  # a large vocabulary takes half a second to read
+def _speller(path: Path, changed_ns: int) -> Spell:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(path))

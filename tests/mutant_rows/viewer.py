@@ -4,7 +4,24 @@ from tests.mutant_rows.mutant import Mutant
 
 APP = "tests/shared/viewer/test_viewer_app.py"
 
+EPISODES = "tests/shared/viewer/test_episode_pages.py"
+BIAS = "tests/shared/test_selection_bias.py"
+
 MUTANTS = (
+    Mutant(
+        "viewer: a text of the search is no pattern",
+        "shared/store/views/rollouts.py",
+        'whole = {"$regex": _literally(self.text), "$options": "i"}',
+        'whole = {"$regex": self.text, "$options": "i"}',
+        f"{EPISODES}::test_the_search_finds_what_fits_and_its_query_finds_the_same",
+    ),
+    Mutant(
+        "ledger: groups share their fate",
+        "shared/evaluation/selection_bias.py",
+        "statistic = float(((d_K * scale_K) ** 2).sum()) / (squares / total)",
+        "statistic = float(((d_K * scale_K) ** 2).sum()) * trained_GK.sum()",
+        f"{BIAS}::test_a_fair_selection_rings_about_as_often_as_it_says",
+    ),
     Mutant(
         "viewer: a page with another name may not ask",
         "shared/viewer/guard.py",

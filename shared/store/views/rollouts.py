@@ -1,0 +1,137 @@
+"""Rollouts: the search by filters, and the documents of one episode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.documents.states import RecordStatus
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.store.views.query import Database, Document, Query
+
+MOST_FOUND = 50  # on one page
+MOST_PAGES = 40
+LOOKED_THROUGH = 1_000  # episodes whose turns a search by tool or text reads
+ENDED = [status.value for status in RecordStatus if status is not RecordStatus.RUNNING]
+RECORD_FIELDS = dict.fromkeys(
+    (
+        *("task", "traj_id", "attempt", "source", "split", "policy", "status", "score", "termination", "num_turns"),
+        *(
+            "num_tokens",
+            "answer",
+            "advantage",
+            "reason",
+            "error",
+            "last_trained_step",
+            "policy_versions",
+            "finished_at",
+        ),
+        *("created_at", "worker"),
+    ),
+    1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFilter:
+    """What a search asks for. `tool`, `tool_error` and `text` are looked for in the turns of the newest `LOOKED_THROUGH` episodes
+    that fit the rest."""
+
+    split: str | None = None
+    status: str | None = None
+    source: str | None = None
+    termination: str | None = None
+    tid: str | None = None
+    worker: str | None = None
+    step: int | None = None
+    version: int | None = None
+    min_score: float | None = None
+    max_score: float | None = None
+    tool: str | None = None
+    tool_error: bool = False
+    text: str | None = None
+
+    @property
+    def reads_turns(self) -> bool:
+        return bool(self.tool or self.tool_error or self.text)
+
+    def where(self) -> Document:
+        """On `records`. Names `split` and `status` always: the index "recent" begins with them."""
+        found: Document = {
+            "split": self.split or {"$in": [TRAIN_SPLIT, EVAL_SPLIT]},
+            "status": self.status or {"$in": ENDED},
+        }
+        for name in ("source", "termination", "tid", "worker"):
+            if (value := getattr(self, name)) is not None:
+                found[name] = value
+        if self.step is not None:
+            found["last_trained_step"] = self.step
+        if self.version is not None:
+            found["policy_versions"] = self.version
+        bounds = {"$gte": self.min_score, "$lte": self.max_score}
+        if given := {op: value for op, value in bounds.items() if value is not None}:
+            found["score"] = given
+        return found
+
+    def in_turns(self, records: Sequence[str]) -> Document:
+        """On `dispatched_sampling_tasks`."""
+        found: Document = {"record": {"$in": list(records)}}
+        call: Document = ({"name": self.tool} if self.tool else {}) | ({"is_error": True} if self.tool_error else {})
+        if call:
+            found["tool_calls"] = {"$elemMatch": call}
+        if self.text:
+            whole = {"$regex": _literally(self.text), "$options": "i"}
+            found["$or"] = [{"response.text": whole}, {"tool_calls.result": whole}, {"messages.content": whole}]
+        return found
+
+
+def _literally(text: str) -> str:
+    return "".join(c if c.isalnum() else f"\\{c}" if c.isascii() and not c.isspace() else c for c in text)
+
+
+async def search(
+    database: Database, wanted: RolloutFilter, page: int, limit: int = MOST_FOUND
+) -> tuple[list[Document], list[Query]]:
+    """Records, the newest first, one more than `limit` if there are more; and what was asked."""
+    records = Query(
+        "the episodes of this search",
+        "records",
+        wanted.where(),
+        RECORD_FIELDS,
+        [("finished_at", -1)],
+        LOOKED_THROUGH if wanted.reads_turns else limit + 1,
+        0 if wanted.reads_turns else page * limit,
+    )
+    found = await records.run(database)
+    if not wanted.reads_turns:
+        return found, [records]
+    turns = Query(
+        "turns of these episodes with the tool, the error or the text",
+        "dispatched_sampling_tasks",
+        wanted.in_turns([document["_id"] for document in found]),
+        {"record": 1, "turn": 1},
+        limit=LOOKED_THROUGH,
+    )
+    named: Mapping[str, int] = {d["record"]: d["turn"] for d in reversed(await turns.run(database))}
+    kept = [{**document, "turn": named[document["_id"]]} for document in found if document["_id"] in named]
+    return kept[page * limit : (page + 1) * limit + 1], [records, turns]
+
+
+def record_queries(record: str, task: str) -> list[Query]:
+    """The documents of one episode."""
+    return [
+        Query("the episode", "records", {"_id": record}, limit=1),
+        Query("its turns", "dispatched_sampling_tasks", {"record": record}, sort=[("turn", 1)]),
+        Query("its training data", "record_data", {"record": record}),
+        Query("its task", "tasks", {"_id": task}, limit=1),
+    ]
+
+
+def turn_query(dispatch: str) -> Query:
+    return Query("this turn", "dispatched_sampling_tasks", {"_id": dispatch}, limit=1)
+
+
+async def siblings(database: Database, task: str) -> list[Document]:
+    """Attempts at the same task, in order."""
+    fields: dict[str, Any] = {"traj_id": 1, "attempt": 1, "score": 1, "status": 1}
+    query = Query("", "records", {"task": task}, fields, [("traj_id", 1), ("attempt", 1)], 512)
+    return await query.run(database)

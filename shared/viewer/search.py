@@ -1,0 +1,73 @@
+"""The page of the search: episodes by filters, each combination a link."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shared.documents.states import RecordStatus, Termination
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.store.views.query import Document, Query
+from shared.store.views.rollouts import LOOKED_THROUGH, MOST_FOUND, MOST_PAGES, RolloutFilter, search
+from shared.viewer.asked import BadQuestion, PageRequest
+
+LONGEST = 300  # characters of a filter
+NUMBERS = {"step": int, "version": int, "min_score": float, "max_score": float}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchView:
+    wanted: dict[str, Any]  # as in the URL, without the empty ones
+    found: list[Document]
+    page: int
+    has_more: bool
+    reads_turns: bool
+    looked_through: int
+    splits: tuple[str, ...]
+    statuses: list[str]
+    terminations: list[str]
+    queries: list[Query]
+
+
+async def search_page(asked: PageRequest) -> SearchView:
+    wanted = wanted_of(asked)
+    page = asked.number("page", 0, most=MOST_PAGES)
+    found, queries = await search(asked.store.database, wanted, page)
+    return SearchView(
+        wanted={
+            f.name: value for f in fields(RolloutFilter) if (value := getattr(wanted, f.name)) not in (None, False)
+        },
+        found=found[:MOST_FOUND],
+        page=page,
+        has_more=len(found) > MOST_FOUND and page < MOST_PAGES,
+        reads_turns=wanted.reads_turns,
+        looked_through=LOOKED_THROUGH,
+        splits=(TRAIN_SPLIT, EVAL_SPLIT),
+        statuses=[status.value for status in RecordStatus],
+        terminations=[termination.value for termination in Termination],
+        queries=queries,
+    )
+
+
+def wanted_of(asked: PageRequest) -> RolloutFilter:
+    """Raises BadQuestion."""
+    given: dict[str, Any] = {}
+    for name in (f.name for f in fields(RolloutFilter)):
+        text = asked.text(name)
+        if text is None:
+            continue
+        if len(text) > LONGEST:
+            raise BadQuestion(f"{name} has {len(text)} characters; expected {LONGEST} at most")
+        given[name] = _value(name, text)
+    if "split" in given and given["split"] not in (TRAIN_SPLIT, EVAL_SPLIT):
+        raise BadQuestion(f"split is {given['split']!r}; expected {TRAIN_SPLIT} or {EVAL_SPLIT}")
+    return RolloutFilter(**given)
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "tool_error":
+        return text.lower() in ("1", "true", "on", "yes")
+    if name not in NUMBERS:
+        return text
+    try:
+        return NUMBERS[name](text)
+    except ValueError as exc:
+        raise BadQuestion(f"{name} is {text[:80]!r}; expected a number") from exc

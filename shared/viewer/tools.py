@@ -1,0 +1,41 @@
+"""The page on tools: which is called how often, which breaks, which replies cannot be parsed, how episodes end."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.store.views.query import Document, Query
+from shared.store.views.rollouts import LOOKED_THROUGH
+from shared.store.views.tools import what_broke
+from shared.viewer.asked import BadQuestion, PageRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsView:
+    split: str
+    splits: tuple[str, ...]
+    episodes: int
+    most: int
+    turns: int
+    tools: list[Document]
+    broken: list[Document]
+    terminations: list[tuple[str, int]]
+    queries: list[Query]
+
+
+async def tools_page(asked: PageRequest) -> ToolsView:
+    split = asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT
+    if split not in (TRAIN_SPLIT, EVAL_SPLIT):
+        raise BadQuestion(f"split is {split[:80]!r}; expected {TRAIN_SPLIT} or {EVAL_SPLIT}")
+    episodes, tools, broken, queries = await what_broke(asked.store.database, split)
+    return ToolsView(
+        split=split,
+        splits=(TRAIN_SPLIT, EVAL_SPLIT),
+        episodes=len(episodes),
+        most=LOOKED_THROUGH,
+        turns=sum(int(document.get("num_turns") or 0) for document in episodes),
+        tools=tools,
+        broken=broken,
+        terminations=Counter(str(document.get("termination")) for document in episodes).most_common(),
+        queries=queries,
+    )
