@@ -124,6 +124,15 @@ def gateway(folder: Path) -> None:
     assert held["MiB after"] > held["MiB before"] > 0
 
 
+def viewer(folder: Path) -> None:
+    found = figures(folder, "viewer")
+    assert found["run"][0]["dispatches"] == 2000
+    pages = {row["page"]: row for row in found["pages"]}
+    assert {"/", "/runs/RUN", "/runs/RUN.json", "/runs/RUN/timeline"} <= pages.keys()
+    assert {row["status"] for row in pages.values()} == {"200"}, pages
+    assert all(row["documents"] > 0 for row in pages.values())
+
+
 def environments(folder: Path) -> None:
     found = figures(folder, "environments")
     assert [row["sessions open"] for row in found["open"]] == [1, 40]
@@ -151,6 +160,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "indexes": rows(
         "indexes", "index", "journal bytes per episode", "bytes ratio", "writes ratio", "mongod ms per episode"
     ),
+    "viewer": viewer,
     "mcp_docker": mcp_docker,
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,

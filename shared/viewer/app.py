@@ -17,7 +17,7 @@ from typing import Any
 from pymongo import AsyncMongoClient
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -25,16 +25,21 @@ from starlette.types import ASGIApp
 from shared.errors import DataError
 from shared.names import check_run_name
 from shared.store import Store
-from shared.store.views.runs import list_runs
-from shared.viewer.asked import NotThere, PageRequest
+from shared.viewer.asked import TWIN, NotThere, PageRequest
 from shared.viewer.dashboard import dashboard_page
 from shared.viewer.episode_pages import EPISODE_PAGES
 from shared.viewer.guard import Guard
-from shared.viewer.pages import Page, answered, failure, plain, run_routes
-from shared.viewer.rendering import FOLDER, render
+from shared.viewer.pages import Page, failure, run_routes
+from shared.viewer.rendering import FOLDER
+from shared.viewer.server_pages import server_routes
+from shared.viewer.timeline import timeline_page
 
 # In the order in which they are tried: a path that ends in an id stands behind those that begin with it.
-RUN_PAGES = (Page("", "dashboard.html", dashboard_page, "dashboard"), *EPISODE_PAGES)
+RUN_PAGES = (
+    Page("", "dashboard.html", dashboard_page, "dashboard"),
+    Page("/timeline", "timeline.html", timeline_page, "timeline"),
+    *EPISODE_PAGES,
+)
 
 
 Client = AsyncMongoClient[dict[str, Any]]
@@ -43,35 +48,23 @@ Client = AsyncMongoClient[dict[str, Any]]
 def make_app(client: Client, token: str | None = None) -> ASGIApp:
     """`client`: of the server; a reader's rights do. `token`: what every request needs; None: only this machine may ask."""
 
-    async def asked_of(request: Request) -> PageRequest:
-        name = check_run_name(request.path_params["run"])
+    async def asked_of(request: Request, run: str | None = None) -> PageRequest:
+        name = check_run_name(run or request.path_params["run"])
         store = Store(client, name)
         try:
             return PageRequest(request, store, await store.runs.read())
         except DataError as exc:
             raise NotThere(str(exc)) from exc
 
-    async def runs(request: Request) -> Response:
-        as_json = request.url.path != "/"
-
-        async def made() -> Response:
-            found = await list_runs(client)
-            if as_json:
-                return JSONResponse(plain(found))
-            return render("runs.html", view=found, run=None, request=request, section="runs")
-
-        return await answered(request, made, as_json)
-
     async def unknown(request: Request, exc: Exception) -> Response:
-        as_json = request.url.path.endswith(".json")
+        as_json = request.url.path.endswith(TWIN)
         return failure(request, 404, f"there is no page {request.url.path[:200]!r}", as_json)
 
     async def icon(request: Request) -> Response:
         return RedirectResponse("/static/icon.svg", 301)
 
     routes = [
-        Route("/", runs),
-        Route("/runs.json", runs),
+        *server_routes(client, asked_of),
         Route("/favicon.ico", icon),
         *run_routes(RUN_PAGES, asked_of),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),

@@ -230,6 +230,8 @@ def _rules(asked: PageRequest, policy: str) -> LossRules:
 
 def _branches(trees: list[RecordTree], slots: list[int], spell: Spell) -> list[Branch]:
     """In depth-first order, as an indented list reads."""
+    if not trees:  # no attempt has tokens, or none can be read
+        return []
     layout, node_of_token = insert_all(trees, range(len(trees)))
     parents_N = layout.parents_N.astype(np.int32)
     sampled_N = np.zeros(len(parents_N), dtype=bool)

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
+from shared.documents.run import Run
 from shared.viewer.asked import in_url
 
 FOLDER = Path(__file__).parent
@@ -79,6 +80,7 @@ TEMPLATES.filters.update(visible=visible, when=when, number=number, duration=dur
 # (name, path behind /runs/RUN, label) of the navigation; a page names its own as `Page.section`.
 SECTIONS = (
     ("dashboard", "", "Dashboard"),
+    ("timeline", "/timeline", "Time line"),
     ("tasks", "/tasks", "Tasks"),
     ("steps", "/steps", "Steps"),
     ("tools", "/tools", "Tools"),
@@ -88,5 +90,7 @@ SECTIONS = (
 TEMPLATES.globals.update(query=query, sections=SECTIONS)
 
 
-def render(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    return HTMLResponse(TEMPLATES.get_template(template).render(status=status, **values), status)
+def render(template: str, *, run: Run | None = None, status: int = 200, **values: Any) -> HTMLResponse:
+    """`base` of the template: the path of the run's pages."""
+    base = "" if run is None else f"/runs/{in_url(run.name)}"
+    return HTMLResponse(TEMPLATES.get_template(template).render(run=run, base=base, status=status, **values), status)

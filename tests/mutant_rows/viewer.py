@@ -43,4 +43,18 @@ MUTANTS = (
         "\\u2028-\\u2029",
         f"{APP}::test_characters_that_hide_or_turn_text_are_shown_as_codes",
     ),
+    Mutant(
+        "viewer: of many steps only some are read",
+        "shared/store/views/dashboard.py",
+        "every = max(1, -(-last // MOST_POINTS))",
+        "every = 1",
+        "tests/shared/viewer/test_dashboard.py::test_of_many_steps_every_nth_is_read_and_the_last",
+    ),
+    Mutant(
+        "viewer: a resume's undone steps are not shown",
+        "shared/store/views/dashboard.py",
+        "if not _survives(document, starts):",
+        "if not starts:",
+        "tests/shared/viewer/test_dashboard.py::test_a_resume_shows_the_steps_that_are_part_of_the_weights",
+    ),
 )

@@ -35,9 +35,13 @@ class RunRow:
     reason: str = ""  # of its state
 
 
+async def run_names(client: AsyncMongoClient[dict[str, Any]]) -> list[str]:
+    """Databases that may be runs."""
+    return sorted(set(await client.list_database_names()) - set(OWN_DATABASES))[:MOST_RUNS]
+
+
 async def list_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[RunRow]:
     """Databases with a run's document, the newest first."""
-    names = sorted(set(await client.list_database_names()) - set(OWN_DATABASES))[:MOST_RUNS]
     gate = asyncio.Semaphore(RUNS_AT_ONCE)
 
     async def one(name: str) -> RunRow | None:
@@ -50,7 +54,7 @@ async def list_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[RunRow]:
             except OperationFailure as exc:  # a database of something else, or one that this user may not read
                 return _unreadable(name, str(exc))
 
-    rows = [row for row in await asyncio.gather(*map(one, names)) if row is not None]
+    rows = [row for row in await asyncio.gather(*map(one, await run_names(client))) if row is not None]
     return sorted(rows, key=lambda row: (row.created_at is not None, row.created_at), reverse=True)
 
 

@@ -1,0 +1,163 @@
+"""A headless Chromium by its DevTools protocol: opens pages, runs scripts in them, takes pictures. For pictures and tests.
+
+async with browser() as page:
+    await page.open("http://127.0.0.1:8800/")
+    title = await page.run("document.title")
+"""
+
+import asyncio
+import base64
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+LIMIT_S = 120.0  # of a start, a page, a wait
+STOP_LIMIT_S = 20.0
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # containers and root have none
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--force-prefers-reduced-motion",
+    "--remote-debugging-port=0",
+)
+
+
+def chromium_path() -> str | None:
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class PageOfChromium:
+    """One tab. `problems`: what the page wrote to the console as an error, and what it could not load."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+        self._loaded = asyncio.Event()
+        self.problems: list[str] = []
+
+    async def listen(self) -> None:
+        async for message in self._socket:
+            told = json.loads(message)
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+            elif told["method"] == "Page.loadEventFired":
+                self._loaded.set()
+            elif told["method"] == "Runtime.exceptionThrown":
+                self.problems.append(json.dumps(told["params"])[:500])
+            elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
+                self.problems.append(told["params"]["entry"]["text"])
+
+    async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        await self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        async with asyncio.timeout(LIMIT_S):
+            told = await answer
+        if "error" in told:
+            raise RuntimeError(f"{method}: {told['error']}")
+        found: dict[str, Any] = told["result"]
+        return found
+
+    async def open(self, url: str) -> None:
+        self._loaded.clear()
+        await self.ask("Page.navigate", url=url)
+        async with asyncio.timeout(LIMIT_S):
+            await self._loaded.wait()
+
+    async def run(self, script: str) -> Any:
+        """The value of an expression, awaited if it is a promise."""
+        told = await self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in told:
+            raise RuntimeError(json.dumps(told["exceptionDetails"])[:1000])
+        return told["result"].get("value")
+
+    async def until(self, script: str) -> Any:
+        """Ask until the expression is true. A page that is being left answers later."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                try:
+                    if found := await self.run(script):
+                        return found
+                except RuntimeError:
+                    found = None  # asked again below
+                await asyncio.sleep(0.1)  # a browser tells no one that an expression has become true
+
+    async def click(self, x: float, y: float) -> None:
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
+    async def look(self, *, dark: bool = False, width: int = 1360, height: int = 900) -> None:
+        """Colours and size of what follows."""
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[feature])
+        await self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+
+    async def picture(self, highest: int = 2000) -> bytes:
+        """The whole page as PNG, of at most `highest` pixels."""
+        size = await self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], highest), "scale": 1}
+        told = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(told["data"])
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[PageOfChromium]:
+    """One tab of a new browser with an empty profile. Raises RuntimeError where there is no Chromium."""
+    if (program := chromium_path()) is None:
+        raise RuntimeError(
+            f"no {' or '.join(NAMES)} on the PATH; expected Chromium, such as `apt-get install chromium`"
+        )
+    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as folder:
+        quiet = asyncio.subprocess.DEVNULL
+        arguments = (*FLAGS, f"--user-data-dir={folder}", "about:blank")
+        started = await asyncio.create_subprocess_exec(program, *arguments, stdout=quiet, stderr=quiet)
+        try:
+            async with connect(await _address(Path(folder)), max_size=None) as socket:
+                page = PageOfChromium(socket)
+                listening = asyncio.create_task(page.listen(), name="chromium")
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.ask(f"{domain}.enable")
+                await page.look()
+                try:
+                    yield page
+                finally:
+                    listening.cancel()
+                    await asyncio.gather(listening, return_exceptions=True)
+        finally:
+            started.terminate()
+            try:
+                async with asyncio.timeout(STOP_LIMIT_S):
+                    await started.wait()
+            except TimeoutError:
+                started.kill()
+                await started.wait()
+
+
+async def _address(folder: Path) -> str:
+    """Of the first tab's DevTools socket."""
+    told = folder / "DevToolsActivePort"
+    async with asyncio.timeout(LIMIT_S), httpx.AsyncClient() as client:
+        while True:
+            written = told.read_text().split() if told.exists() else []
+            tabs = (await client.get(f"http://127.0.0.1:{written[0]}/json")).json() if written else []
+            for tab in tabs:
+                if tab["type"] == "page":
+                    address: str = tab["webSocketDebuggerUrl"]
+                    return address
+            await asyncio.sleep(0.1)  # Chromium tells no one that it listens, and that its tab is open

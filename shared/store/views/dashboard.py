@@ -1,0 +1,210 @@
+"""What a run's dashboard shows: metrics by step, held-out rounds, the queue, faults and alarms.
+
+Of many steps, every n-th is read, so that a page reads at most `MOST_POINTS` of them; numbers
+of states are counted up to `MOST_COUNTED`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from shared.documents.run import Run, Worker
+from shared.documents.states import DataStatus, RecordStatus, ServiceStatus, TaskStatus
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.store import Store
+
+Document = dict[str, Any]
+MOST_POINTS = 600  # of a curve
+MOST_COUNTED = 10_000
+MOST_FAULTS = 200  # of each split: the newest
+MOST_ROUNDS_TASKS = 20_000  # held-out tasks that are read, of the newest rounds
+MOST_WORKERS = 2_000
+ALARM = "alarm/"
+MOST_NAMES = 50  # of metrics of one kind
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step that is part of the weights. `metrics`: those asked for that it has."""
+
+    step: int
+    groups: int
+    records: int
+    created_at: datetime | None
+    metrics: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScore:
+    """One source of one round; "" is all of them. `std`: of the tasks' means."""
+
+    version: int
+    source: str
+    tasks: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Attempts that failed in one way, of the newest `MOST_FAULTS`."""
+
+    termination: str
+    attempts: int
+    example: str
+    record: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    name: str
+    number: int
+    is_more: bool  # than the number, which is the bound
+
+
+async def last_step(store: Store, policy: str) -> int:
+    found = await store.database["trained_steps"].find_one({"policy": policy}, {"step": 1}, sort=[("step", -1)])
+    return int(found["step"]) if found else 0
+
+
+async def step_rows(store: Store, run: Run, policy: str, names: Sequence[str], *, alarms: bool = True) -> list[StepRow]:
+    """At most `MOST_POINTS` and the last step, evenly spread."""
+    last = await last_step(store, policy)
+    every = max(1, -(-last // MOST_POINTS))
+    where: Document = {"policy": policy, "step": {"$mod": [every, last % every]}}
+    fields: Document = {"step": 1, "trainer_generation": 1, "groups": 1, "created_at": 1}
+    fields |= {f"metrics.{name}": 1 for name in names}
+    if alarms:
+        fields |= {f"metrics.{name}": 1 for name in await _names_at_last_step(store, policy, ALARM)}
+    found = store.database["trained_steps"].find(where, fields).sort([("step", 1)]).limit(4 * MOST_POINTS)
+    rows: dict[int, StepRow] = {}
+    starts = run.starts.get(policy, [])
+    async for document in found:
+        if not _survives(document, starts):
+            continue
+        sizes = [size for _, size in document.get("groups", [])]
+        rows[document["step"]] = StepRow(
+            document["step"], len(sizes), sum(sizes), document.get("created_at"), document.get("metrics") or {}
+        )
+    return list(rows.values())
+
+
+def _survives(document: Document, starts: Sequence[int]) -> bool:
+    """As `TrainedStep.survives`."""
+    return all(began_from >= document["step"] for began_from in starts[document["trainer_generation"] :])
+
+
+async def reward_sources(store: Store, policy: str, prefix: str) -> list[str]:
+    """Metrics of the last step that begin with `prefix`, with it."""
+    return await _names_at_last_step(store, policy, prefix)
+
+
+async def _names_at_last_step(store: Store, policy: str, prefix: str) -> list[str]:
+    newest = await store.database["trained_steps"].find_one({"policy": policy}, {"metrics": 1}, sort=[("step", -1)])
+    return [name for name in (newest or {}).get("metrics") or {} if name.startswith(prefix)][:MOST_NAMES]
+
+
+async def held_out(store: Store, policy: str) -> list[HeldOutScore]:
+    """Of every round with settled tasks, the newest rounds first if there are very many."""
+    pipeline: list[Document] = [
+        {"$match": {"policy": policy, "split": EVAL_SPLIT, "status": TaskStatus.SETTLED.value}},
+        {"$sort": {"seq": -1}},
+        {"$limit": MOST_ROUNDS_TASKS},
+        {"$match": {"at_version": {"$ne": None}}},
+        {"$project": {"at_version": 1, "source": 1, "mean": {"$avg": "$scores"}}},
+        {
+            "$group": {
+                "_id": {"version": "$at_version", "source": "$source"},
+                "n": {"$sum": 1},
+                "sum": {"$sum": "$mean"},
+                "squares": {"$sum": {"$multiply": ["$mean", "$mean"]}},
+            }
+        },
+    ]
+    sums: dict[tuple[int, str], list[float]] = {}
+    async for row in await store.database["tasks"].aggregate(pipeline, hint="claim"):
+        for source in ("", row["_id"]["source"]):
+            kept = sums.setdefault((row["_id"]["version"], source), [0, 0.0, 0.0])
+            for place, name in enumerate(("n", "sum", "squares")):
+                kept[place] += row[name]
+    return [_held_out(version, source, *found) for (version, source), found in sorted(sums.items())]
+
+
+def _held_out(version: int, source: str, n: float, total: float, squares: float) -> HeldOutScore:
+    mean = total / n
+    variance = max(0.0, squares / n - mean * mean) * n / max(1, n - 1)
+    return HeldOutScore(version, source, int(n), mean, variance**0.5)
+
+
+async def steps_of_versions(store: Store, policy: str, versions: Sequence[int]) -> dict[int, int]:
+    found = store.database["policy_versions"].find(
+        {"policy": policy, "version": {"$in": list(versions)}}, {"version": 1, "step": 1}
+    )
+    return {document["version"]: document["step"] async for document in found}
+
+
+async def queue(store: Store, policy: str) -> list[Count]:
+    """Groups that are being played, wait for settlement, and records that wait for the trainer or were set aside."""
+    tasks: Document = {"policy": policy, "split": TRAIN_SPLIT}
+    data: Document = {"policy": policy}
+    asked = (
+        ("groups not begun", "tasks", {**tasks, "status": TaskStatus.CREATED.value}),
+        ("groups being played", "tasks", {**tasks, "status": TaskStatus.RUNNING.value}),
+        ("groups to be settled", "tasks", {**tasks, "status": TaskStatus.COMPLETED.value}),
+        ("records ready to train", "record_data", {**data, "status": DataStatus.READY.value}),
+        ("records too stale", "record_data", {**data, "status": DataStatus.STALE.value}),
+        ("records dropped", "record_data", {**data, "status": DataStatus.DROPPED.value}),
+    )
+    return list(await asyncio.gather(*(_count(store, *one) for one in asked)))
+
+
+async def _count(store: Store, name: str, collection: str, where: Document) -> Count:
+    found = await store.database[collection].count_documents(where, limit=MOST_COUNTED + 1)
+    return Count(name, min(found, MOST_COUNTED), found > MOST_COUNTED)
+
+
+async def faults(store: Store) -> list[Fault]:
+    """Of the newest failed attempts, the most frequent first."""
+    fields = {"termination": 1, "error": 1}
+    found: list[Document] = []
+    for split in (TRAIN_SPLIT, EVAL_SPLIT):
+        where = {"split": split, "status": RecordStatus.FAILED.value}
+        newest = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(MOST_FAULTS)
+        found += await newest.hint("recent").to_list()
+    examples = {str(document.get("termination")): document for document in reversed(found)}
+    counts = Counter(str(document.get("termination")) for document in found)
+    return [
+        Fault(why, n, str(examples[why].get("error") or ""), examples[why]["_id"]) for why, n in counts.most_common()
+    ]
+
+
+async def malformed(store: Store) -> list[str]:
+    found = store.database["malformed_documents"].find().limit(20)
+    return [f"{document.get('collection')} {document['_id']}: {document.get('error')}" async for document in found]
+
+
+async def workers(store: Store) -> tuple[list[Worker], set[str]]:
+    """Every process that was heard of, and the ids of those that are alive."""
+    return (await store.workers.all())[-MOST_WORKERS:], {worker.id for worker in await store.workers.live()}
+
+
+async def engines(store: Store) -> list[Document]:
+    """Every engine: url, policy, version, status, load, heartbeat, error. One that is not heard of is DOWN."""
+    heard = await store.services.heard_of()
+    return [
+        {
+            "url": one.url,
+            "policy": one.policy,
+            "version": one.version,
+            "status": one.status.value if one.id in heard else ServiceStatus.DOWN.value,
+            "running": one.running,
+            "waiting": one.waiting,
+            "token_usage": one.token_usage,
+            "heartbeat": one.heartbeat,
+            "error": one.error,
+        }
+        for one in await store.services.all()
+    ]
