@@ -3,6 +3,7 @@
 scorers of the task ─▶ its scorer ─▶ default_scorers ─▶ default_scorer        the first of these that is given
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from shared.documents.scoring import WeightedScorer
 from shared.names import LONGEST
 
 NOT_IN_METRICS = re.compile(r"[^A-Za-z0-9_-]")
+HASH_CHARS = 6  # of a name that a metric cannot hold
 
 
 def scorers_of(
@@ -81,7 +83,12 @@ def judge_metrics(scores: Sequence[Score]) -> dict[str, float]:
 
 
 def metric_name(scorer: str) -> str:
-    return f"score_{field_name(scorer)}"
+    """Two scorers never share one: what a metric's name cannot hold is told apart by a hash of the scorer's name."""
+    name = field_name(scorer)
+    if name == scorer:
+        return f"score_{name}"
+    told_apart = hashlib.sha256(scorer.encode()).hexdigest()[:HASH_CHARS]
+    return f"score_{name[: LONGEST - HASH_CHARS - 1]}-{told_apart}"
 
 
 def field_name(text: str) -> str:

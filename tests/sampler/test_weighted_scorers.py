@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from sampler.errors import ScorerFailed
+from sampler.sampler import METRIC_NAME
 from sampler.scorers import Score, ScoringRequest, register_scorer, score_answer
 from sampler.scorers.calling import MOST_THREADS
-from sampler.scorers.weighted import combined, judge_metrics, metrics_of
+from sampler.scorers.weighted import combined, judge_metrics, metric_name, metrics_of
 from shared.documents import TaskPayload, ToolCallResult
 from shared.documents.scoring import WeightedScorer
 from shared.documents.states import SlotStatus
 from shared.errors import ConfigError
+from shared.names import LONGEST
 from shared.store import Store
 from shared.tasks.checks import Samplers, TaskCheck
 from shared.tasks.files import ImportTarget, import_task_file
@@ -122,7 +124,7 @@ def test_what_judges_took_is_a_metric() -> None:
     use = {"judged_by": {"prompt_tokens": 30, "completion_tokens": 2, "duration_s": 0.5}}
     assert judge_metrics([Score(1.0, use)]) == {"judge_tokens": 32.0, "judge_s": 0.5}
     two = metrics_of(weighted(**{"a": 1.0, "b/c": 1.0}), [Score(1.0, use), Score(0.0, use)])
-    assert two == {"score_a": 1.0, "score_b_c": 0.0, "judge_tokens": 64.0, "judge_s": 1.0}
+    assert two == {"score_a": 1.0, metric_name("b/c"): 0.0, "judge_tokens": 64.0, "judge_s": 1.0}
 
 
 async def test_a_wrong_list_of_scorers_is_refused_with_its_line(store: Store, tmp_path: Path) -> None:
@@ -271,3 +273,11 @@ async def test_a_scorer_that_cancels_itself_is_a_failure() -> None:
 
     with pytest.raises(ScorerFailed, match="scorer 'cancels' cancelled its own task"):
         await score_answer("cancels", request())
+
+
+def test_two_scorers_never_share_a_metric() -> None:
+    names = ["a_b", "a.b", "a:b", "long" * 50, "long" * 50 + "er", "math"]
+    found = [metric_name(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert (found[0], found[-1]) == ("score_a_b", "score_math")
+    assert all(METRIC_NAME.fullmatch(name) and len(name) <= len("score_") + LONGEST for name in found)
