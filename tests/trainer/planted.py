@@ -147,6 +147,7 @@ def trainer_config(mongod: Mongod, run: str, out: Path) -> TrainerConfig:
         learning_rate=2e-4,
         keep_versions=STEPS + 1,
         save_steps=2,
+        keep_checkpoints=3,
         report_to=["none"],
         device="cpu",
         num_threads=1,

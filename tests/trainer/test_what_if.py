@@ -88,7 +88,8 @@ def test_where_versions_are_gone_checkpoints_stand_in_for_them(trained: Trained,
     whole = trained.tandem("bisect", RUN, planted.DECISION, "0", "--run_dir", str(trained.out), "--json")
     trained.store(lambda store: prune(store, pruned=True))
     try:
-        found = trained.tandem("bisect", RUN, planted.DECISION, "0", "--run_dir", str(trained.out), "--json")
+        at = ("--at_step", str(planted.PLANTED_STEP))
+        found = trained.tandem("bisect", RUN, planted.DECISION, "0", *at, "--run_dir", str(trained.out), "--json")
         alone = trained.tandem("bisect", RUN, planted.DECISION, "0", "--run_dir", str(tmp_path), "--json")
     finally:
         trained.store(lambda store: prune(store, pruned=False))
