@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import urllib.request
+from pathlib import Path
 
 from verifiers.v1.configs.client import EvalClientConfig
 from verifiers.v1.serve import EnvClient
@@ -17,8 +18,7 @@ from verifiers.v1.types import SamplingConfig
 
 
 async def main(address: str) -> None:
-    with open(os.environ["TANDEM_TASK_FILE"], encoding="utf-8") as file:
-        task = json.load(file)
+    task = json.loads(Path(os.environ["TANDEM_TASK_FILE"]).read_text(encoding="utf-8"))  # noqa: ASYNC240 - nothing else runs
     key = os.environ["OPENAI_API_KEY"]
     # The server reads api_key_var from its own environment: the episode's key goes in a header, which the gateway reads first.
     gateway = EvalClientConfig(

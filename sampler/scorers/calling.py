@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,8 +106,13 @@ class Threads:
 
 async def call(function: Callable[..., Any], signature: Signature, request: Any, threads: Threads) -> Any:
     """What the function returns. Raises ScorerFailed, and what the function raises."""
-    keywords = signature.keywords(request)
     positional = (request,) if signature.takes_request else ()
+    return await called_with(function, positional, signature.keywords(request), threads)
+
+
+async def called_with(
+    function: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any], threads: Threads
+) -> Any:
     if is_async(function):
         return await function(*positional, **keywords)
     found = await threads.run(lambda: function(*positional, **keywords))

@@ -10,11 +10,13 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
-from sampler.scorers.calling import Signature, Threads, call
+from sampler.scorers.batches import MAX_BATCH_SIZE, Batches
+from sampler.scorers.calling import Signature, Threads, call, called_with
 from sampler.scorers.details import explained, no_answer
 from shared.documents import ToolCallResult
 from shared.documents.scoring import WeightedScorer
@@ -106,6 +108,7 @@ class _Registered:
     signature: Signature
     is_of_group: bool = False
     threads: Threads = field(default_factory=Threads)
+    batches: Batches | None = None  # it takes a list of requests
     has_worked: bool = False  # gave a score, in this process
     mistakes: int = 0  # before its first score
 
@@ -120,13 +123,18 @@ class _Registered:
 _SCORERS: dict[str, _Registered] = {}
 
 
-def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool = False) -> Callable[[Scorer], Scorer]:
+def register_scorer(
+    name: str, *, needs_answer: bool = True, needs_judge: bool = False, batch_size: int | None = None
+) -> Callable[[Scorer], Scorer]:
     """Decorator. `needs_answer=False` for scorers that judge the whole reply, even without an extracted answer.
 
-    `needs_judge`: `request.judge` is never None; the only time-out of such a scorer is the judge's. Registering the same
+    `needs_judge`: `request.judge` is never None; the only time-out of such a scorer is the judge's. `batch_size`: the function
+    takes a list of at most so many requests, and returns a number, a Score or an exception for each. Registering the same
     function again is harmless; another function under a known name is a ConfigError.
     """
-    return _register(name, needs_answer=needs_answer, needs_judge=needs_judge)
+    if batch_size is not None and not 1 <= batch_size <= MAX_BATCH_SIZE:
+        raise ConfigError(f"scorer {name!r}: batch_size is {batch_size}; expected 1 to {MAX_BATCH_SIZE}")
+    return _register(name, needs_answer=needs_answer, needs_judge=needs_judge, batch_size=batch_size)
 
 
 def register_group_scorer(name: str, *, needs_judge: bool = False) -> Callable[[Scorer], Scorer]:
@@ -135,7 +143,7 @@ def register_group_scorer(name: str, *, needs_judge: bool = False) -> Callable[[
 
 
 def _register(
-    name: str, *, needs_answer: bool, needs_judge: bool, is_of_group: bool = False
+    name: str, *, needs_answer: bool, needs_judge: bool, is_of_group: bool = False, batch_size: int | None = None
 ) -> Callable[[Scorer], Scorer]:
     def register(scorer: Scorer) -> Scorer:
         known = _SCORERS.get(name)
@@ -143,7 +151,9 @@ def _register(
             raise ConfigError(f"scorer {name!r} is registered twice; give one of them another name")
         known_names.remember(name, needs_judge=needs_judge)
         home, signature = inspect.unwrap(scorer), Signature.of(scorer)
-        _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge, home, signature, is_of_group)
+        made = _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge, home, signature, is_of_group)
+        if batch_size is not None:
+            made.batches = Batches(partial(_batch_of, made), batch_size)
         return scorer
 
     return register
@@ -215,9 +225,16 @@ async def score_group(name: str, request: GroupRequest, timeout_s: float = TIMEO
     return [replace(one, details=_shown(request.judge, dict(one.details))) for one in scores]
 
 
+async def _batch_of(registered: _Registered, requests: Sequence[ScoringRequest]) -> Any:
+    async with asyncio.timeout(None if registered.needs_judge else TIMEOUT_S):
+        return await called_with(registered.scorer, (list(requests),), {}, registered.threads)
+
+
 async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s: float) -> Any:
     registered = _SCORERS[name]
     try:
+        if registered.batches is not None:  # its time begins with the batch
+            return _value_of(await registered.batches.one(request))
         async with asyncio.timeout(None if registered.needs_judge else timeout_s):
             return await call(registered.scorer, registered.signature, request, registered.threads)
     except TimeoutError as exc:
@@ -232,6 +249,13 @@ async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s
             raise cause from None
         text = f"scorer {name!r} crashed: {_shown(request.judge, told(cause, registered.home))}"
         raise registered.failure(text, is_mistake=isinstance(cause, MISTAKES)) from exc
+
+
+def _value_of(found: Any) -> Any:
+    """Raises the exception that a batch has for this request."""
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _checked(name: str, found: Any, judge: Judge | None) -> Score:

@@ -1,4 +1,4 @@
-"""verifiers' environment server, which asks the model itself, at the gateway: where VERIFIERS_PYTHON names a Python with it (0.4.0)."""
+"""verifiers' environment server asks the model itself, at the gateway. VERIFIERS_PYTHON: a Python with verifiers 0.4.0."""
 
 import os
 import subprocess

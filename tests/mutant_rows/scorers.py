@@ -1,0 +1,37 @@
+"""Protections of scorers: what fails, fails alone and in time."""
+
+from tests.mutant_rows.mutant import Mutant
+
+BATCHED = "tests/sampler/test_batched_scorers.py"
+BATCHES = "sampler/scorers/batches.py"
+
+MUTANTS = (
+    Mutant(
+        "batched scorers: size of a batch",
+        BATCHES,
+        "while self._waiting and len(batch) < self._most:",
+        "while self._waiting:",
+        f"{BATCHED}::test_requests_that_come_together_are_scored_together_and_at_most_so_many_at_once",
+    ),
+    Mutant(
+        "batched scorers: a request that fails fails alone",
+        BATCHES,
+        "if len(batch) == 1 or isinstance(exc, asyncio.CancelledError):",
+        "if True:",
+        f"{BATCHED}::test_one_request_that_fails_fails_alone",
+    ),
+    Mutant(
+        "batched scorers: time of a batch",
+        "sampler/scorers/registry.py",
+        "    async with asyncio.timeout(None if registered.needs_judge else TIMEOUT_S):\n",
+        "    async with asyncio.timeout(70):\n",
+        f"{BATCHED}::test_a_batch_that_hangs_fails_in_time_and_the_next_one_is_scored",
+    ),
+    Mutant(
+        "batched scorers: as many values as requests",
+        BATCHES,
+        " or len(found) != len(batch):",
+        ":",
+        f"{BATCHED}::test_what_is_no_list_of_as_many_numbers_is_a_failure_of_each",
+    ),
+)
