@@ -146,6 +146,7 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
         record = await store.records.get(sampler.claim.record_id)  # another gateway process ended the same attempt
         value = value if record is None or record.score is None else record.score
     await store.tasks.finish_slot(sampler.claim, value, score.group_scorers)
+    sampler.episode.awaits_group = bool(score.group_scorers)
     sampler.episode.status = RecordStatus.SCORED
 
 

@@ -147,6 +147,9 @@ class BrowseAgentConfig(AgentConfig):
 
 class ScorerAgentConfig(AgentConfig):
     judge_prompt_template: Text = JUDGE_PROMPT
+    votes: Annotated[int, Field(ge=1, le=20)] = (
+        1  # of judge_score and judge_rubric; vote k asks model k first, counted around
+    )
 
     @field_validator("judge_prompt_template")
     @classmethod

@@ -50,9 +50,10 @@ class Judge:
         """The first model's usable reply to your own messages. Raises AgentFailed."""
         return (await self._pool.ask(messages, str)).text
 
-    async def ask_for(self, messages: Sequence[Message], read: Callable[[str], T]) -> Answer[T]:
-        """The first reply that `read` accepts; it raises Unreadable for others, with what is expected. Raises AgentFailed."""
-        return await self._pool.ask(messages, read)
+    async def ask_for(self, messages: Sequence[Message], read: Callable[[str], T], first: int = 0) -> Answer[T]:
+        """The first reply that `read` accepts; it raises Unreadable for others, with what is expected. `first`: the model that
+        is asked first. Raises AgentFailed."""
+        return await self._pool.ask(messages, read, first)
 
     def client(self, index: int = 0) -> "AsyncOpenAI":
         """An authenticated client of `config.models[index]` with its time-out. Shared; closed with the sampler."""

@@ -70,10 +70,11 @@ class ModelPool:
             for model in config.models
         ]
 
-    async def ask(self, messages: Sequence[Message], read: Callable[[str], T]) -> Answer[T]:
-        """The first reply that `read` accepts; it raises Unreadable for others. Raises AgentFailed."""
-        told = _Log()
-        for member in self._members:
+    async def ask(self, messages: Sequence[Message], read: Callable[[str], T], first: int = 0) -> Answer[T]:
+        """The first reply that `read` accepts; it raises Unreadable for others. `first`: the number of the model that is asked
+        first, counted around. Raises AgentFailed."""
+        told, begin = _Log(), first % len(self._members)
+        for member in [*self._members[begin:], *self._members[:begin]]:
             found = await self._ask_one(member, messages, read, told)
             if found is not None:
                 value, reply = found

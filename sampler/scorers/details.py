@@ -16,6 +16,7 @@ MOST_EXPECTED = 20
 LONGEST_EXPECTED = 500  # characters of one answer
 LONGEST_EXTRACTED = 2_000
 LONGEST_REASON = 300
+VOTES, DISAGREEMENT = "votes", "judge_disagreement"  # of a judge that was asked several times
 FORMS = {"answer": "<answer>…</answer>", "boxed": "\\boxed{…}"}
 
 

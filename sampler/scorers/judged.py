@@ -3,19 +3,24 @@
 judge_score    a whole number from 0 to 10, as a number from 0 to 1; `metadata.rubric`, a text, says what counts
 judge_rubric   which items of `metadata.rubric`, a list, the reply meets: the share of their weights
 
-Both read the whole last reply. A reply of the judge without the JSON object that is asked for is asked for again.
+Both read the whole last reply. With several `votes` of the scorer agent, the score is their mean, and the metric
+`judge_disagreement` the mean difference of two of them.
+A reply of the judge without the JSON object that is asked for is asked for again.
 """
 
+import asyncio
+import itertools
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sampler.agents.json_reply import last_object
-from sampler.agents.pool import Unreadable
+from sampler.agents.pool import Answer, Unreadable
 from sampler.agents.quoting import SHOWN_DIGITS, UNTRUSTED, quoted_reply
 from sampler.errors import ScorerFailed
-from sampler.scorers.details import accepted_ones
+from sampler.scorers.details import DISAGREEMENT, VOTES, accepted_ones
 from sampler.scorers.registry import Score, ScoringRequest, is_finite_number, register_scorer
 from shared.outside_text import clipped
 from shared.tasks.rubrics import RUBRIC_KEY, rubric_problem
@@ -47,8 +52,10 @@ async def judge_score(request: ScoringRequest) -> Score:
     rubric = (request.payload.get("metadata") or {}).get(RUBRIC_KEY) or RUBRIC
     if not isinstance(rubric, str):
         raise ScorerFailed("judge_score: metadata.rubric is not a text; expected one, or the scorer judge_rubric")
-    found, details = await _ask(request, f"Rubric:\n{rubric}", ASK_SCORE, _number)
-    return Score(found.value / BEST, {"reason": f"{found.value} of {BEST}: {found.reason}", **details})
+    votes = await _ask(request, f"Rubric:\n{rubric}", ASK_SCORE, _number)
+    return _agreed(
+        [(one.value.value / BEST, f"{one.value.value} of {BEST}: {one.value.reason}", one, {}) for one in votes]
+    )
 
 
 @register_scorer("judge_rubric", needs_answer=False, needs_judge=True)
@@ -60,16 +67,38 @@ async def judge_rubric(request: ScoringRequest) -> Score:
     items = [one if isinstance(one, dict) else {"item": one} for one in given]
     weights = [float(one.get("weight", 1)) for one in items]
     told = "\n".join(f"{k}. {one['item']}" for k, one in enumerate(items, start=1))
-    found, details = await _ask(
-        request, f"Items:\n{told}", ASK_ITEMS.format(n=len(items)), lambda text: _items(text, len(items))
-    )
-    earned = math.fsum(weight for weight, is_met in zip(weights, found.value, strict=True) if is_met)
-    met = [{"item": clipped(one["item"], 200), "met": is_met} for one, is_met in zip(items, found.value, strict=True)]
-    reason = f"{sum(found.value)} of {len(items)} items: {found.reason}"
-    return Score(earned / math.fsum(weights), {"reason": reason, "items": met, **details})
+    asked = ASK_ITEMS.format(n=len(items))
+    votes = await _ask(request, f"Items:\n{told}", asked, lambda text: _items(text, len(items)))
+    values = []
+    for one in votes:
+        found = one.value
+        earned = math.fsum(weight for weight, is_met in zip(weights, found.value, strict=True) if is_met)
+        met = [
+            {"item": clipped(item["item"], 200), "met": is_met} for item, is_met in zip(items, found.value, strict=True)
+        ]
+        reason = f"{sum(found.value)} of {len(items)} items: {found.reason}"
+        values.append((earned / math.fsum(weights), reason, one, {"items": met}))
+    return _agreed(values)
 
 
-async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -> tuple[Judged, dict[str, Any]]:
+def _agreed(votes: Sequence[tuple[float, str, Answer[Judged], dict[str, Any]]]) -> Score:
+    """Value, reason, answer and further details of each vote."""
+    if len(votes) == 1:
+        ((value, reason, answer, more),) = votes
+        return Score(value, {"reason": reason, **more, "judged_by": answer.use.model_dump()})
+    values = [value for value, _, _, _ in votes]
+    apart = [abs(a - b) for a, b in itertools.combinations(values, 2)]
+    told = [
+        {"value": value, "reason": reason, **more, "judged_by": answer.use.model_dump()}
+        for value, reason, answer, more in votes
+    ]
+    shown = " | ".join(reason for _, reason, _, _ in votes)
+    disagreement = math.fsum(apart) / len(apart)
+    return Score(math.fsum(values) / len(values), {"reason": shown, DISAGREEMENT: disagreement, VOTES: told})
+
+
+async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -> list[Answer[Judged]]:
+    """A vote of each. Raises AgentFailed where one of them is not given: the others are not taken for it."""
     assert request.judge is not None, "needs_judge"
     parts = [f"Question:\n{request.query}"]
     parts += [f"A right answer is {accepted_ones(request.accepted)}."] if request.accepted else []
@@ -80,8 +109,10 @@ async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -
         quoted_reply("reply", mark, request.reply, MAX_REPLY_CHARS),
         question,
     ]
-    answer = await request.judge.ask_for([{"role": "user", "content": "\n\n".join(parts)}], read)
-    return answer.value, {"judged_by": answer.use.model_dump()}
+    judge, messages = request.judge, [{"role": "user", "content": "\n\n".join(parts)}]
+    async with asyncio.TaskGroup() as group:
+        votes = [group.create_task(judge.ask_for(messages, read, first=k)) for k in range(judge.config.votes)]
+    return [vote.result() for vote in votes]
 
 
 def _number(text: str) -> Judged:

@@ -11,7 +11,8 @@ from typing import Any
 
 from sampler.agents import Judge
 from sampler.errors import ScorerFailed
-from sampler.scorers.registry import Score, default_scorer
+from sampler.scorers.details import DISAGREEMENT, VOTES
+from sampler.scorers.registry import Score, default_scorer, is_finite_number
 from shared.documents import TaskPayload
 from shared.documents.scoring import WeightedScorer
 from shared.names import LONGEST
@@ -76,10 +77,19 @@ def metrics_of(scorers: Sequence[WeightedScorer], scores: Sequence[Score]) -> di
 
 
 def judge_metrics(scores: Sequence[Score]) -> dict[str, float]:
-    uses = [use for score in scores if isinstance(use := score.details.get("judged_by"), dict)]
+    asked = [one for score in scores for one in (score.details, *_votes(score))]
+    uses = [use for one in asked if isinstance(use := one.get("judged_by"), dict)]
+    apart = [_number(found) for score in scores if is_finite_number(found := score.details.get(DISAGREEMENT))]
     tokens = math.fsum(_number(use.get(name)) for use in uses for name in ("prompt_tokens", "completion_tokens"))
     seconds = math.fsum(_number(use.get("duration_s")) for use in uses)
-    return {"judge_tokens": tokens, "judge_s": seconds} if uses else {}
+    told = {DISAGREEMENT: math.fsum(apart) / len(apart)} if apart else {}
+    return {"judge_tokens": tokens, "judge_s": seconds, **told} if uses else {}
+
+
+def _votes(score: Score) -> list[Mapping[str, Any]]:
+    """A scorer of one's own may call anything so."""
+    found = score.details.get(VOTES)
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list | tuple) else []
 
 
 def metric_name(scorer: str) -> str:

@@ -128,7 +128,7 @@ class SamplerService:
         self._resources = shared_resources(store, config, worker, self._engines, agents)
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
-        self._settling = Settling(store, worker, config, agents.judge)
+        self._settling = Settling(store, worker, config, agents.judge, self._rewards.extend)
 
     async def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -282,7 +282,8 @@ class SamplerService:
         else:
             self._counts["episodes"] += 1
             self._first.scored()
-            self._rewards.append(score)
+            if not sampler.episode.awaits_group:
+                self._rewards.append(score)
 
     async def _drain(self) -> None:
         """Let episodes in flight end within the grace time; then cancel them, which releases their slots."""

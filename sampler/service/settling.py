@@ -1,7 +1,7 @@
 """The loop that settles completed groups, of this and other samplers. Group scorers run in tasks of their own."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sampler.agents import Judge
 from sampler.config import SamplerConfig
@@ -15,12 +15,20 @@ SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
 
 
 class Settling:
-    """`wanted`: set it when a group may be complete. `settled`: how many this process has."""
+    """`wanted`: set it when a group may be complete. `settled`: how many this process has. `tell`: is told the scores that
+    became known with their group."""
 
-    def __init__(self, store: Store, worker: str, config: SamplerConfig, judge: Judge | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        config: SamplerConfig,
+        judge: Judge | None,
+        tell: Callable[[list[float]], None] = lambda scores: None,
+    ) -> None:
         self.wanted = asyncio.Event()
         self.settled = 0
-        self._store, self._worker, self._config = store, worker, config
+        self._store, self._worker, self._config, self._tell = store, worker, config, tell
         self._one_at_a_time = asyncio.Lock()
         self._scoring = GroupScoring(store, worker, config, judge, self._settle)
         self._group: asyncio.TaskGroup | None = None
@@ -51,3 +59,5 @@ class Settling:
     async def _settle(self, task: Task) -> None:
         await settle(self._store, task, self._config)
         self.settled += 1
+        if task.group_scores:
+            self._tell([slot.score for slot in task.slots if slot.score is not None])

@@ -34,4 +34,18 @@ MUTANTS = (
         ":",
         f"{BATCHED}::test_what_is_no_list_of_as_many_numbers_is_a_failure_of_each",
     ),
+    Mutant(
+        "judges: a vote that is not given is no score",
+        "sampler/scorers/judged.py",
+        "    return [vote.result() for vote in votes]\n",
+        "    return [vote.result() for vote in votes][:1]\n",
+        "tests/sampler/test_judged_numbers.py::test_several_judges_vote_and_their_disagreement_is_a_metric",
+    ),
+    Mutant(
+        "live reward: not before the group is scored",
+        "sampler/service/service.py",
+        "            if not sampler.episode.awaits_group:\n",
+        "            if True:\n",
+        "tests/sampler/test_group_scorers.py::test_the_live_reward_leaves_out_episodes_that_only_their_group_scores_until_it_did",
+    ),
 )

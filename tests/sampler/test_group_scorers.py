@@ -272,6 +272,30 @@ async def test_the_service_scores_groups_while_it_plays_and_a_bug_in_a_group_sco
     )
 
 
+async def test_the_live_reward_leaves_out_episodes_that_only_their_group_scores_until_it_did(store: Store) -> None:
+    may_score = asyncio.Event()
+
+    @register_group_scorer("by_length")
+    async def waits(request: GroupRequest) -> list[float]:
+        await may_score.wait()
+        return [0.75] * len(request.episodes)
+
+    from tests.shared.builders import import_tasks
+
+    async def told(name: str) -> Any:
+        found = [one["stats"] async for one in store.database["workers"].find({"kind": "sampler"})]
+        return found[0][name] if found else None
+
+    await import_tasks(store, 1, num_generations=2)
+    only = [WeightedScorer(name="by_length").model_dump()]
+    async with running_sampler(store, **OPTIONS, default_scorers=only):
+        await until(lambda: told("episodes"), lambda n: n == 2)
+        assert await told("reward_mean") is None
+        may_score.set()
+        await until(lambda: told("reward_mean"), lambda mean: mean is not None)
+        assert await told("reward_mean") == 0.75
+
+
 async def _statuses(store: Store) -> list[TaskStatus]:
     return [TaskStatus(one["status"]) async for one in store.database["tasks"].find()]
 

@@ -1,11 +1,13 @@
 """Judges that give numbers and items of a rubric."""
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from sampler.errors import AgentFailed, ScorerFailed
-from sampler.scorers import ScoringRequest, score_answer
+from sampler.scorers import Score, ScoringRequest, score_answer
+from sampler.scorers.weighted import judge_metrics
 from shared.documents import TaskPayload
 from shared.tasks.checks import Samplers, TaskCheck
 from shared.tasks.rubrics import MOST_ITEMS
@@ -88,3 +90,40 @@ async def test_a_wrong_rubric_is_refused_at_import_and_never_scored(rubric: Any,
 async def test_a_text_is_the_rubric_of_a_number_alone() -> None:
     with pytest.raises(ScorerFailed, match=r"judge_score: metadata\.rubric is not a text"):
         await scored("judge_score", ITEMS, 'says {"score": 1}')
+
+
+async def voted(name: str, rubric: Any, votes: int, *behaviors: tuple[str, ...]) -> tuple[Any, list[int]]:
+    """The score, and how many requests each judge had."""
+    async with AsyncExitStack() as opened:
+        services = [await opened.enter_async_context(endpoint(*said)) for said in behaviors]
+        own = judge(*services, votes=votes)
+        opened.push_async_callback(own.close)
+        payload = {"metadata": {"rubric": rubric}}
+        request = ScoringRequest(None, ("4",), query="2+2?", reply="it is 4", payload=payload, judge=own)
+        return await score_answer(name, request), [len(one.requests) for one in services]
+
+
+async def test_several_judges_vote_and_their_disagreement_is_a_metric() -> None:
+    said = (('says {"score": 2, "reason": "curt"}',), ('says {"score": 8}',), ('says {"score": 8}',))
+    score, asked = await voted("judge_score", "Be kind.", 3, *said)
+    assert (score.value, asked) == (pytest.approx(0.6), [1, 1, 1])
+    assert [one["value"] for one in score.details["votes"]] == [0.2, 0.8, 0.8]
+    metrics = judge_metrics([score])
+    assert metrics["judge_disagreement"] == pytest.approx(0.4)
+    use = score.details["votes"][0]["judged_by"]
+    assert metrics["judge_tokens"] == 3 * (use["prompt_tokens"] + use["completion_tokens"])
+
+
+async def test_one_judge_is_asked_as_often_as_it_has_votes() -> None:
+    score, asked = await voted("judge_rubric", ITEMS, 4, ('says {"met": [true, false]}',))
+    assert (score.value, asked, score.details["judge_disagreement"]) == (0.25, [4], 0.0)
+    assert score.details["votes"][3]["items"][0] == {"item": "is right", "met": True}
+
+
+async def test_a_vote_that_is_not_given_is_no_score() -> None:
+    with pytest.raises(AgentFailed, match="no model of scorer_agent gave an answer"):
+        await voted("judge_score", "Be kind.", 2, ('says {"score": 2}', "says what?", "says what?", "says what?"))
+
+
+def test_what_a_scorer_of_ones_own_calls_votes_is_no_vote() -> None:
+    assert judge_metrics([Score(1.0, {"votes": 3, "judge_disagreement": "much"}), Score(1.0, {"votes": ["yes"]})]) == {}
