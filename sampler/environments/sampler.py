@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from sampler.environments.answers import SCORE, StepSeen
 from sampler.environments.session import EnvironmentSession
 from sampler.errors import EnvironmentFailed, MessagesRepeat
+from sampler.history.conversation import Conversation
 from sampler.mcp_sampler import error_messages
 from sampler.messages.reply_message import Message
 from sampler.rendering.words import Words, words_of
@@ -64,11 +65,16 @@ class EnvironmentSampler(AsyncSampler):
             turn = await talk.reply()
             if turn is None:
                 return Termination.LENGTH_LIMIT
+            if talk.is_repetition(turn):
+                if not self.config.enable_repetition_compress:
+                    return Termination.REPETITION
+                talk.compress()
+                continue
             ended = self.ended_by(turn)
             if ended is not None:
                 return ended
             if turn.parsed.errors and not turn.parsed.tool_calls:
-                talk.add(error_messages(turn))
+                talk.answer(turn, error_messages(turn))
                 continue
             begun = time.monotonic()
             step = await session.interact([talk.sent(turn)])
@@ -76,7 +82,7 @@ class EnvironmentSampler(AsyncSampler):
             if step.finish:
                 self.world.is_over = True
                 return step.termination
-            talk.follow(step)
+            talk.follow(turn, step)
         return Termination.TURNS_LIMIT
 
     async def evaluate_record(self) -> Score:
@@ -144,44 +150,51 @@ class Talk:
     def __init__(self, sampler: AsyncSampler, step: StepSeen) -> None:
         self._sampler = sampler
         self._tools = step.tools
-        self._new: list[Message] = [*_system_of(sampler, step), *(dict(message) for message in step.messages)]
-        self._history = list(self._new)
-        self._restart = False
+        self._history = [*_system_of(sampler, step), *(dict(message) for message in step.messages)]
         self._thread: str | None = None
         self._num_threads = 0
         self._replies: dict[
             Words, list[Message]
         ] = {}  # what the world was sent ─▶ the replies, with their sampled tokens
+        self._shown = self._conversation()
+
+    def _conversation(self, *, restart: bool = False) -> Conversation:
+        """Of the whole history, from here on."""
+        browse = self._sampler.resources.agents.browse
+        return Conversation(
+            self._sampler, list(self._history), self._tools or (), browse, thread=self._thread, restart=restart
+        )
 
     async def reply(self) -> Turn | None:
         """Raises EnvironmentFailed where the world's new messages repeat earlier ones."""
         try:
-            turn = await self._sampler.create_chat_completions(
-                self._new, tools=self._tools or None, restart=self._restart, thread=self._thread
-            )
+            return await self._shown.reply()
         except MessagesRepeat as exc:
             raise EnvironmentFailed(f"the environment's {exc}") from exc
-        self._restart = False
-        if turn is not None:
-            self._history.append(turn.message)
-        return turn
 
-    def add(self, messages: Sequence[Message]) -> None:
-        self._new = list(messages)
-        self._history += self._new
+    def is_repetition(self, turn: Turn) -> bool:
+        return self._shown.is_repetition(turn)
 
-    def follow(self, step: StepSeen) -> None:
+    def compress(self) -> None:
+        self._shown.compress()
+
+    def answer(self, turn: Turn, messages: Sequence[Message]) -> None:
+        self._history += [turn.message, *messages]
+        self._shown.answer(turn, messages)
+
+    def follow(self, turn: Turn, step: StepSeen) -> None:
         """Go on with what the world said."""
-        messages = self._known(step.messages) if step.restarts else [dict(message) for message in step.messages]
+        changed = step.tools is not None and list(step.tools) != list(self._tools or ())
         if step.restarts:
-            self._history, self._new, self._restart = messages, list(messages), True
+            self._history = self._known(step.messages)
         else:
-            self.add(messages)
-        if step.tools is not None and list(step.tools) != list(self._tools or ()):
+            self.answer(turn, [dict(message) for message in step.messages])
+        if changed:
             self._tools = step.tools
             self._num_threads += 1
-            self._thread, self._restart = f"tools-{self._num_threads}", False
-            self._new = list(self._history)
+            self._thread = f"tools-{self._num_threads}"
+        if changed or step.restarts:
+            self._shown = self._conversation(restart=not changed)
 
     def sent(self, turn: Turn) -> Message:
         """The reply as the protocol has it. An empty one would be a renewal: a blank stands for it."""

@@ -57,6 +57,7 @@ class WorkerProcess:
         self._lifeline: int | None = lifeline
         self._mark = mark
         self._numbers = itertools.count(1)
+        self._writing = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._reading = asyncio.create_task(self._read(), name=f"environment worker {process.pid}")
 
@@ -101,9 +102,15 @@ class WorkerProcess:
         assert self._process.stdin is not None, "it was made with pipes"
         try:
             told = {"n": number, "within_s": timeout_s, **request}
-            self._process.stdin.write(json.dumps(told).encode() + b"\n")
             async with asyncio.timeout(timeout_s):
+                async with (
+                    self._writing
+                ):  # a busy worker reads no further request: those that wait are not in the pipe's buffer
+                    await self._process.stdin.drain()
+                    self._process.stdin.write(json.dumps(told).encode() + b"\n")
                 return _result(await answer)
+        except ConnectionError as exc:
+            raise WorkerLost(self.why_lost or f"worker {self.pid} has closed its pipe") from exc
         except TimeoutError as exc:
             self._lose(f"worker {self.pid} did not answer {request['op']} within {timeout_s:g} s and was ended")
             raise WorkerLost(self.why_lost) from exc

@@ -32,7 +32,7 @@ from shared.documents.states import DispatchStatus
 
 class Conversation:
     """`sampler` sends and records; its configuration selects the context policy. Only the first request's `tools` count.
-    `thread`: the conversation's name, in an episode with several."""
+    `thread`: the conversation's name, in an episode with several. `restart`: `opening` takes the place of what the thread has."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Conversation:
         browse_agent: BrowseAgent | None = None,
         *,
         thread: str | None = None,
+        restart: bool = False,
     ) -> None:
         self._sampler = sampler
         self._thread = thread
@@ -51,15 +52,17 @@ class Conversation:
         self._history = History(tuple(opening))
         self._new: list[Message] = list(opening)
         self._in_circles = False
+        self._restart = restart
 
     async def reply(self) -> Turn | None:
         """The policy's next reply; None if the context has no room for one even after the context policy."""
-        restart = self._in_circles or self._exceeds_budget()
-        if restart:
+        rewrites = self._in_circles or self._exceeds_budget()
+        if rewrites:
             history = await self._rewritten()
             if history is None or self._tokens_of(history) > self._config.budget_tokens:
                 return None
             self._history, self._new, self._in_circles = history, history.messages(), False
+        restart, self._restart = rewrites or self._restart, False
         return await self._sampler.create_chat_completions(
             self._new, tools=self._tools, restart=restart, thread=self._thread
         )

@@ -63,4 +63,18 @@ MUTANTS = (
         "lifetime_s=1000.0)",
         f"{SHELL}::test_no_script_does_more_than_it_may_and_the_session_goes_on",
     ),
+    Mutant(
+        "environments: a model that repeats itself is stopped",
+        "sampler/environments/sampler.py",
+        "            if talk.is_repetition(turn):\n",
+        "            if False:\n",
+        "tests/sampler/environments/test_sampler.py::test_a_model_that_repeats_itself_is_stopped_as_in_other_episodes",
+    ),
+    Mutant(
+        "environments: requests that a busy worker cannot read wait outside of its pipe",
+        "sampler/environments/worker_process.py",
+        "                    await self._process.stdin.drain()\n",
+        "",
+        "tests/sampler/environments/test_worker_pipe.py::test_requests_to_a_busy_worker_wait_outside_of_its_pipe",
+    ),
 )

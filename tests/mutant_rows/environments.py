@@ -153,8 +153,8 @@ MUTANTS = (
     Mutant(
         "environments: replies in a restarted history keep their tokens",
         "sampler/environments/sampler.py",
-        "self._history, self._new, self._restart = messages, list(messages), True",
-        "self._history += messages; self._new = list(messages)",
+        "            self._history = self._known(step.messages)\n",
+        "            self._history += self._known(step.messages)\n",
         f"{PLAYED}::test_a_restart_and_other_tools_keep_the_tokens_that_were_sampled",
     ),
     Mutant(

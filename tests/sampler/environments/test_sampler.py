@@ -8,7 +8,7 @@ import pytest
 
 from sampler.environments.sampler import EnvironmentSampler
 from sampler.episode import play
-from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termination
+from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds
 from tests.sampler.environments.services import Service, service
@@ -218,3 +218,29 @@ async def test_a_lost_session_is_told_at_the_next_step_as_a_failure(store: Store
             assert await playing is None
             record, slot, _ = await ended(store, sampler)
     assert (record.termination, record.score, slot.failures) == ("environment_failure", None, 1)
+
+
+async def test_a_model_that_repeats_itself_is_stopped_as_in_other_episodes(store: Store, shared: Service) -> None:
+    await registered(store, shared.url, "guess")
+    await store.tasks.insert_new([task_of(store, 0, "guess", 7)])
+    async with worlds(store, in_turn("3"), repetition_early_stop_times=3) as (resources, _):
+        sampler, score = await one_episode(store, resources)
+        record, _, dispatches = await ended(store, sampler)
+    assert (record.termination, len(dispatches), score) == ("repetition", 3, -0.5)
+    assert [dispatch.status for dispatch in dispatches[1:]] == [DispatchStatus.REPEAT_ERROR] * 2
+
+
+async def test_a_context_policy_shows_the_world_s_episode_anew_with_a_summary(store: Store, shared: Service) -> None:
+    await registered(store, shared.url, "guess")
+    await store.tasks.insert_new([task_of(store, 0, "guess", 7)])
+    long = [f"{k} " + "x" * 150 for k in range(3)]
+    said = in_turn(*long, "It is none of 0 to 2.", "7")
+    options = {"new_context": "discard_all", "context_budget_tokens": 900, "max_tokens": 1400, "max_new_tokens": 300}
+    async with worlds(store, said, **options) as (resources, engine):
+        sampler, score = await one_episode(store, resources)
+        record, _, dispatches = await ended(store, sampler)
+        engine.check(record, dispatches)
+    causes = [dispatch.branch_cause for dispatch in dispatches]
+    assert causes.count(BranchCause.CONTEXT_POLICY) >= 1, [(d.num_prompt, d.messages) for d in dispatches]
+    assert record.termination == "answered", record.error
+    assert score == 1.0 - 0.25 * (len(dispatches) - 2), "the summary is no move"
