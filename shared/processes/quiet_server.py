@@ -26,7 +26,9 @@ class QuietServer(uvicorn.Server):
     def __init__(self, app: Any, **options: Any) -> None:
         """`app`: of ASGI. `options`: of `uvicorn.Config`."""
         super().__init__(
-            uvicorn.Config(app, http=_Protocol, lifespan="off", access_log=False, proxy_headers=False, **options)
+            uvicorn.Config(
+                app, http=_Protocol, lifespan="off", access_log=False, proxy_headers=False, ws="none", **options
+            )
         )
 
     @contextlib.contextmanager

@@ -10,6 +10,7 @@ from shared.store.views.rollouts import LOOKED_THROUGH, MOST_FOUND, MOST_PAGES, 
 from shared.viewer.asked import BadQuestion, PageRequest
 
 LONGEST = 300  # characters of a filter
+LARGEST = 2**63 - 1  # that a document can hold
 NUMBERS = {"step": int, "version": int, "min_score": float, "max_score": float}
 
 
@@ -66,8 +67,13 @@ def _value(name: str, text: str) -> Any:
     if name == "tool_error":
         return text.lower() in ("1", "true", "on", "yes")
     if name not in NUMBERS:
+        if "\0" in text:  # no text of a search may hold it, says the server
+            raise BadQuestion(f"{name} is {text[:80]!r}; expected a text without the character 0")
         return text
     try:
-        return NUMBERS[name](text)
+        found = NUMBERS[name](text)
     except ValueError as exc:
         raise BadQuestion(f"{name} is {text[:80]!r}; expected a number") from exc
+    if isinstance(found, int) and abs(found) > LARGEST:
+        raise BadQuestion(f"{name} is {text[:80]!r}; expected a number of at most {LARGEST}")
+    return found

@@ -6,7 +6,7 @@ into one, which shows how many of them were busy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from shared.store.views import timeline as views
 from shared.viewer.asked import BadQuestion, PageRequest
@@ -17,6 +17,7 @@ MOST_ROWS = 16  # of one lane; what overlaps more lies over the last row
 ROW_HEIGHT, LANE_GAP = 7, 6
 COLOURS = 8
 SHORTEST = 1.0  # units of a bar
+FIRST_YEAR, LAST_YEAR = 1970, 9000  # a window fits before and behind
 WINDOWS_S = (10, 30, 60, 300, 1800)
 FOLDED_SLICES = 100
 LANE_KINDS = ("trainer", "engine", "sampler", "gateway")  # the order of lanes, by the beginning of their names
@@ -84,10 +85,16 @@ async def timeline_page(asked: PageRequest) -> Timeline:
 
 
 def _time(given: str | None) -> datetime | None:
+    if given is None:
+        return None
     try:
-        return None if given is None else datetime.fromisoformat(given.removesuffix("Z")).replace(tzinfo=None)
-    except ValueError as exc:
-        raise BadQuestion(f"end is {given[:80] if given else ''!r}; expected a time as 2026-01-31T12:00:00") from exc
+        found = datetime.fromisoformat(given)
+        found = found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+    except (ValueError, OverflowError) as exc:
+        raise BadQuestion(f"end is {given[:80]!r}; expected a time as 2026-01-31T12:00:00") from exc
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        raise BadQuestion(f"end is {given[:80]!r}; expected a year from {FIRST_YEAR} to {LAST_YEAR}")
+    return found
 
 
 def _lanes(window: views.Window) -> list[TimeLane]:

@@ -40,6 +40,16 @@ async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Strea
         await serving
 
 
+async def test_a_request_for_a_web_socket_is_answered_as_any_other() -> None:
+    """uvicorn would hand the connection to another protocol, which a gathering transport cannot."""
+    asked = b"GET / HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    asked += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    async with connected() as (reader, writer):
+        writer.write(asked)
+        async with asyncio.timeout(60):
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+
+
 @pytest.mark.parametrize(
     ("begin", "line"),
     [
