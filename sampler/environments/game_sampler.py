@@ -3,14 +3,15 @@
     start ─▶ [ the seat that the world asks ─▶ its actor's reply ─▶ interact ]* ─▶ the rewards of all seats, or the turns' limit
 
 Seat k of the world is the k-th seat of the lineup (docs/actors.md): the newest weights, an older version, or an API model. Each
-reads what the world tells it, and nothing else. A world that fails, or asks a seat that is not there, is no reward.
+reads what the world tells it, and nothing else. A world that fails, or asks a seat that is not there, is no reward. A game that
+the limit of turns or of a seat's context cuts is worth `cut_game_reward` to all: who loses must not gain by going on for ever.
 """
 
 from sampler.actors.actor_sampler import ActorSampler
 from sampler.environments.answers import StepSeen
 from sampler.environments.sampler import EnvironmentTask, World, add_metrics
 from sampler.environments.session import EnvironmentSession
-from sampler.errors import EnvironmentFailed
+from sampler.errors import EnvironmentFailed, MessagesRepeat
 from sampler.messages.reply_message import Message
 from sampler.scorers import Score
 from sampler.turn import Turn
@@ -20,11 +21,11 @@ PLAYERS = "players"  # of custom_task: as many as the lineup has seats
 
 
 class GameSampler(ActorSampler):
-    """`rewards`: of each seat by its name; 0 until the world has said them."""
+    """`rewards`: of each seat by its name; until the world has said them, those of a game that was cut."""
 
     async def run(self) -> Termination:
         task = self.own_payload(EnvironmentTask)
-        self.world, self.rewards = World(task.environment), dict.fromkeys(self.order(), 0.0)
+        self.world, self.rewards = World(task.environment), dict.fromkeys(self.order(), self.config.cut_game_reward)
         custom = {PLAYERS: len(self.seats), **task.custom_task}
         async with self.resources.environments.session(task.environment, task.index, custom) as session:
             return await self._play(session)
@@ -38,7 +39,10 @@ class GameSampler(ActorSampler):
         step = session.opening
         for _ in range(self.task.payload.max_turns or self.config.max_turns):
             seat = self._asked(step)
-            turn = await self.answer(seat, step.messages)
+            try:
+                turn = await self.answer(seat, step.messages)
+            except MessagesRepeat as exc:
+                raise EnvironmentFailed(f"environment {self.world.kind}: its {exc}") from exc
             if turn is None:
                 return Termination.LENGTH_LIMIT
             step = await session.interact([_move(turn)])
@@ -57,6 +61,11 @@ class GameSampler(ActorSampler):
             raise EnvironmentFailed(
                 f"environment {self.world.kind} answered with {told}; expected one of {len(seats)} seats, whose turn it is"
             )
+        if step.restarts and seats[step.seat] in self._heard:
+            raise EnvironmentFailed(
+                f"environment {self.world.kind} told seat {step.seat} its whole history anew; expected new messages alone in a "
+                "world of several players"
+            )
         return seats[step.seat]
 
     def _earned(self, step: StepSeen) -> dict[str, float]:
@@ -68,7 +77,7 @@ class GameSampler(ActorSampler):
 
     async def evaluate_record(self) -> Score:
         """Each seat's own reward. The episode's score: the mean of the seats that the task's own policy is trained in, and
-        where there is none the first seat's. A game that the turns' limit cut is worth 0 to all."""
+        where there is none the first seat's."""
         own = [self.rewards[name] for name, seat in self.seats.items() if seat.label == self.task.policy]
         earned = own or [next(iter(self.rewards.values()))]
         details = self.world.details("mean of the trained seats")

@@ -10,7 +10,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class EnvironmentPlayConfig(BaseModel):
-    """Settings of `sampler.environments.sampler:EnvironmentSampler`."""
+    """Settings of the samplers `environment` and `game`."""
 
     environment_controllers: dict[str, str] = Field(
         {},
@@ -42,4 +42,10 @@ class EnvironmentPlayConfig(BaseModel):
         64,
         gt=0,
         description="Sessions that this process starts at one service of environments at once; further ones wait.",
+    )
+    cut_game_reward: float = Field(
+        -1.0,
+        allow_inf_nan=False,
+        description="Reward of every seat in a game that max_turns or a seat's context cut: not above that of a loss, or who "
+        "loses gains by never ending the game.",
     )

@@ -22,6 +22,27 @@ MUTANTS = (
         f"{DATABASE}::test_no_statement_takes_longer_or_more_than_it_may",
     ),
     Mutant(
+        "database: functions that count for seconds in one step",
+        SQLITE,
+        '    *("printf", "format"),',
+        '    *("format",),',
+        f"{DATABASE}::test_what_sqlite_does_in_one_step_without_looking_at_the_clock_is_short",
+    ),
+    Mutant(
+        "database: characters that trim looks for",
+        SQLITE,
+        "if len(looked_for) > MAX_TRIM_CHARS:",
+        "if False:",
+        f"{DATABASE}::test_what_sqlite_does_in_one_step_without_looking_at_the_clock_is_short",
+    ),
+    Mutant(
+        "database: steps between two looks at the clock",
+        SQLITE,
+        "_STEPS = 50  #",
+        "_STEPS = 1_000  #",
+        f"{DATABASE}::test_what_sqlite_does_in_one_step_without_looking_at_the_clock_is_short",
+    ),
+    Mutant(
         "database: memory of statements",
         SQLITE,
         '        self._db.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")\n',

@@ -11,6 +11,20 @@ GAME = "tests/sampler/environments/test_game.py"
 
 MUTANTS = (
     Mutant(
+        "games: nothing is won by never ending one",
+        "sampler/environments/game_sampler.py",
+        "dict.fromkeys(self.order(), self.config.cut_game_reward)",
+        "dict.fromkeys(self.order(), 0.0)",
+        f"{GAME}::test_a_game_that_is_cut_is_no_better_than_a_lost_one_for_anyone",
+    ),
+    Mutant(
+        "games: a world that repeats what it was told has failed",
+        "sampler/environments/game_sampler.py",
+        "except MessagesRepeat as exc:",
+        "except ZeroDivisionError as exc:",
+        f"{GAME}::test_a_world_that_breaks_the_rules_of_a_game_has_failed",
+    ),
+    Mutant(
         "environments: two machines at one loopback address",
         "shared/store/environments.py",
         "if urlsplit(service.url).hostname in LOOPBACK_HOSTS:",
@@ -113,14 +127,14 @@ MUTANTS = (
         "sampler/environments/game_sampler.py",
         " or step.seat is None or step.seat >= len(seats):",
         ":",
-        f"{GAME}::test_a_seat_that_is_not_there_and_an_end_without_all_rewards_are_failures",
+        f"{GAME}::test_a_world_that_breaks_the_rules_of_a_game_has_failed",
     ),
     Mutant(
         "environments: an end without a seat's reward is a failure",
         "sampler/environments/game_sampler.py",
         "[name for number, name in enumerate(self.seats) if number not in step.rewards]",
         "[]",
-        f"{GAME}::test_a_seat_that_is_not_there_and_an_end_without_all_rewards_are_failures",
+        f"{GAME}::test_a_world_that_breaks_the_rules_of_a_game_has_failed",
     ),
     Mutant(
         "environments: a game is not played as a conversation of one",

@@ -237,6 +237,8 @@ def _updated(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, A
 
 def _deleted(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
     place, below = drawn.choice(rows)[PLACE], drawn.randint(4, 9)
+    if not any(row[PLACE] == place and row[COUNT] < below for row in rows):
+        below = 10  # above all counts: who does nothing must not be right
     left = [row for row in rows if not (row[PLACE] == place and row[COUNT] < below)]
     asked = f"Delete all {theme.things} at {theme.places} whose {theme.town} is {_TOWNS[place - 1]!r}"
     return {"question": f"{asked}, where {theme.count} is less than {below}.", "rows": left}

@@ -1,16 +1,18 @@
 """A session's SQLite database, in memory, with bounds that a statement cannot change.
 
-time        the progress handler, and SQLite's own limits of lengths for what it does in one step
+time        the progress handler, and SQLite's own limits of lengths for what it does in one step; a function that takes the
+            product of its lengths, or as long as a number in it says, in one step is bounded here, or denied
 memory      pages of the database, and a heap limit of the worker; sessions whose databases fill half of it leave no room.
             It also ends a query of queries of queries … that doubles with each, before SQLite 3.41 looks at the clock
 the rest    no file, extension or setting: the authorizer denies ATTACH (also of VACUUM INTO) and PRAGMA but for the schema
 """
 
+import functools
 import itertools
 import sqlite3
 import time
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from sampler.environments.adapters.database_results import MAX_SHOWN_ROWS, MAX_STATE_ROWS, StatementRefused, shown_rows
 from sampler.environments.adapters.database_tasks import Table
@@ -19,7 +21,8 @@ from sampler.environments.environment import NoRoom, TaskRefused
 MAX_PAGES = 512  # of 4 KiB each, of the tables and of the temporary ones
 HEAP_BYTES = 128 << 20  # of all SQLite databases in the worker, with what statements need for a moment
 STATE_S = 5.0
-_STEPS = 1_000  # of SQLite's virtual machine, between two looks at the clock
+_STEPS = 50  # of SQLite's virtual machine, between two looks at the clock: instr() of long texts takes 0.1 s in one
+MAX_TRIM_CHARS = 100  # which trim() looks for at each character
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 100_000,  # instr() of two long texts takes the product of their lengths, in one step
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 100,
@@ -32,7 +35,15 @@ _LIMITS = {
 }
 _DENIED = (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_CREATE_VTABLE)
 _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
-_FUNCTIONS = {"load_extension", "fts3_tokenizer"}  # the second tells, and takes, addresses of the process
+_FUNCTIONS = {
+    *("load_extension", "fts3_tokenizer"),  # the second tells, and takes, addresses of the process
+    *("printf", "format"),  # printf('%.*c', 1000000000, 'x') counts so far, for 12 s, before it is found too long
+}
+_TOLD = {
+    "interrupted": "it took more than {within_s:.3g} s",
+    "user-defined function": f"trim() looks for more than {MAX_TRIM_CHARS} characters",  # no other one is defined
+}
+_TRIMS = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
 
 
 class SqliteDatabase:
@@ -66,8 +77,8 @@ class SqliteDatabase:
             rows = cursor.fetchmany(MAX_SHOWN_ROWS + 1)
             return shown_rows([str(column[0]) for column in cursor.description], rows)
         except sqlite3.OperationalError as exc:
-            text = f"it took more than {within_s:.3g} s" if "interrupted" in str(exc) else str(exc)
-            raise StatementRefused(text) from exc
+            told = [text.format(within_s=within_s) for of, text in _TOLD.items() if of in str(exc)]
+            raise StatementRefused(told[0] if told else str(exc)) from exc
         except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, MemoryError) as exc:
             raise StatementRefused(str(exc) or "it needs too much memory") from exc
         finally:
@@ -107,6 +118,8 @@ class SqliteDatabase:
             self._db.execute(f"PRAGMA {schema}.max_page_count = {MAX_PAGES}")
         for limit, most in _LIMITS.items():
             self._db.setlimit(limit, most)
+        for name, trim in _TRIMS.items():
+            self._db.create_function(name, 2, functools.partial(_trimmed, trim), deterministic=True)
         self._db.set_progress_handler(lambda: int(time.monotonic() > self._until), _STEPS)
         self._db.set_authorizer(_is_allowed)
 
@@ -125,6 +138,18 @@ class SqliteDatabase:
         if len(rows) > MAX_STATE_ROWS:
             raise StatementRefused(f"table {name} has more than {MAX_STATE_ROWS} rows")
         return Table(name, [(str(column[0]), "") for column in cursor.description], [list(row) for row in rows])
+
+
+def _trimmed(trim: Callable[[str, str], str], value: Any, chars: Any) -> str | None:
+    """Raises ValueError, which refuses the statement."""
+    if value is None or chars is None:
+        return None
+    text, looked_for = (
+        one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in (value, chars)
+    )
+    if len(looked_for) > MAX_TRIM_CHARS:
+        raise ValueError(len(looked_for))
+    return trim(text, looked_for) if looked_for else text
 
 
 def _is_allowed(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:

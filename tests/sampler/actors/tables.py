@@ -22,7 +22,7 @@ from shared.store import Store
 from tests.sampler.agents.agents import QUICK, models
 from tests.sampler.agents.endpoints import Service
 from tests.sampler.engines import Engines, Up
-from tests.sampler.episodes import LIMITS, resources, says
+from tests.sampler.episodes import LIMITS, Behavior, resources, says
 from tests.sampler.pools import fields_of
 from tests.shared.builders import claim, import_tasks
 
@@ -47,10 +47,12 @@ async def table(
     store: Store,
     listed: Sequence[Up] = (NEW, OLD),
     players: Mapping[str, Sequence[Service]] | None = None,
+    new: Behavior | None = None,
     **config: Any,
 ) -> AsyncIterator[Resources]:
-    """What the episodes share. `listed`: the engines that are up. `players`: the endpoints of each API model."""
-    behaviors = {"new": says("four", "3"), "old": says("forty", "40")}
+    """What the episodes share. `listed`: the engines that are up. `players`: the endpoints of each API model. `new`: how the
+    newest weights reply."""
+    behaviors = {"new": new or says("four", "3"), "old": says("forty", "40")}
     async with (
         EngineClient(transport=httpx.MockTransport(Engines(behaviors))) as client,
         resources(store, says(""), **{"actors": ACTORS, **config}) as shared,

@@ -1,9 +1,11 @@
 """The database's tasks on a real SQLite, and on a real MariaDB where MARIADB_PYTHON names a Python with pymysql and mariadbd is
 installed: solvable, scored by answer or state, and bounded whatever the statements are."""
 
+import contextlib
 import os
 import random
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from sampler.environments.adapters.database_tasks import SPLITS, THEMES, task_of
+from sampler.environments.adapters.database_results import StatementRefused
+from sampler.environments.adapters.database_tasks import SPLITS, THEMES, Table, task_of
+from sampler.environments.adapters.sqlite_database import SqliteDatabase
 from tests.sampler.environments.acting import call, commit, solved_sql, sql
 from tests.sampler.environments.services import Service, service
 
@@ -46,6 +50,13 @@ def test_no_table_of_a_held_out_task_is_one_of_a_training_task() -> None:
     }
     assert names["train"].isdisjoint(names["heldout"])
     assert task_of("train", 3) == task_of("train", 3) != task_of("heldout", 3)
+
+
+def test_no_task_that_asks_for_a_change_is_done_by_doing_nothing() -> None:
+    for split, count in SPLITS.items():
+        for seed in range(count):
+            task = task_of(split, seed)
+            assert task.get("after") != task["tables"], (split, seed, task["question"])
 
 
 def own(**task: Any) -> dict[str, Any]:
@@ -132,6 +143,45 @@ def test_no_statement_takes_longer_or_more_than_it_may(db: Service) -> None:
     assert "1" in sql(db, session, "SELECT id FROM t WHERE id = 1")
     assert "1" in sql(db, other, "SELECT id FROM t WHERE id = 1")
     assert "workers_lost" not in db.health()["counts"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("SELECT printf('%.*c', 1000000000, 'x')", "not authorized to use function: printf"),
+        ("SELECT format('%.*c', 1000000000, 'x')", "not authorized to use function: format"),
+        ("SELECT ltrim(LONG, hex(randomblob(51)))", "more than 100 characters"),
+        (
+            "SELECT max(instr(LONG || random(), substr(LONG, 1, 48000) || 'x')) FROM t a, t b, t c, t d, t e, t f",
+            "more than 0.5 s",
+        ),
+    ],
+)
+def test_what_sqlite_does_in_one_step_without_looking_at_the_clock_is_short(statement: str, told: str) -> None:
+    tables = [Table("t", [("id", "INTEGER")], [[k] for k in range(10)])]
+    begun = time.process_time()
+    with contextlib.closing(SqliteDatabase(tables)) as database, pytest.raises(StatementRefused, match=told):
+        database.execute(statement.replace("LONG", "hex(zeroblob(49000))"), 0.5)
+    assert time.process_time() - begun < 4
+
+
+def test_trim_is_as_sqlites_own() -> None:
+    texts = (
+        "'xxaxx', 'x'",
+        "' a ', ' '",
+        "NULL, 'x'",
+        "'a', NULL",
+        "'a', ''",
+        "12, '1'",
+        "2.50, '0'",
+        "x'6162', 'b'",
+        "'äb', 'bä'",
+    )
+    asked = [f"{trim}({given})" for given in texts for trim in ("trim", "ltrim", "rtrim")]
+    with contextlib.closing(SqliteDatabase([])) as database, contextlib.closing(sqlite3.connect(":memory:")) as plain:
+        for one in asked:
+            (own,) = plain.execute(f"SELECT {one}").fetchone()
+            assert database.execute(f"SELECT {one}", 60).splitlines()[1] == ("NULL" if own is None else own), one
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """`GameSampler`: a world of several players, each seat played by an actor. A real service, a real store."""
 
+import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from sampler.environments.choosing import Environments
@@ -17,9 +19,10 @@ from shared.documents.states import SlotStatus
 from shared.evaluation.league import league_of
 from shared.store import Store
 from tests.sampler.actors.tables import table
+from tests.sampler.engines import answer
 from tests.sampler.environments.playing import registered, task_of
 from tests.sampler.environments.services import Service, service
-from tests.sampler.episodes import ended
+from tests.sampler.episodes import TEMPLATE, ended
 from tests.sampler.pools import fields_of
 from tests.shared.builders import claim
 
@@ -85,9 +88,13 @@ async def test_the_learners_turns_are_trained_by_its_own_seats_rewards_on_either
     [
         ({"asks": [0, 5]}, "seat 5; expected one of 2 seats"),
         ({"earned": {"0": 1.0}}, "ended without a reward of seat O"),
+        ({"earned": {"0": 1.0, "2": 1.0}}, "ended without a reward of seat O"),
+        ({"earned": {"0": 1.0, "1": None}}, "the reward of seat 1 is null"),
+        ({"asks": [0, 0], "tells": [{"role": "assistant", "content": "four"}]}, "is the model's own reply"),
+        ({"asks": [0, 0], "tells": [{"role": "system", "content": "Anew."}]}, "its whole history anew"),
     ],
 )
-async def test_a_seat_that_is_not_there_and_an_end_without_all_rewards_are_failures(
+async def test_a_world_that_breaks_the_rules_of_a_game_has_failed(
     store: Store, shared: Service, custom: dict[str, Any], wrong: str
 ) -> None:
     async with duels(store, shared, custom_task=custom) as resources:
@@ -98,13 +105,39 @@ async def test_a_seat_that_is_not_there_and_an_end_without_all_rewards_are_failu
     assert wrong in (record.error or "")
 
 
-async def test_a_game_that_the_turns_limit_cuts_is_worth_nothing_to_anyone(store: Store, shared: Service) -> None:
-    async with duels(store, shared, custom_task={"asks": [0, 1] * 5}, max_turns=3) as resources:
+@pytest.mark.parametrize(
+    ("limits", "termination", "reward"),
+    [
+        ({"max_turns": 3}, "turns_limit", -1.0),
+        ({"max_turns": 3, "cut_game_reward": -5.0}, "turns_limit", -5.0),
+        ({"max_prompt_tokens": 5}, "length_limit", -1.0),
+    ],
+)
+async def test_a_game_that_is_cut_is_no_better_than_a_lost_one_for_anyone(
+    store: Store, shared: Service, limits: dict[str, Any], termination: str, reward: float
+) -> None:
+    """Who loses would else play on for ever."""
+    async with duels(store, shared, custom_task={"asks": [0, 1] * 20}, **limits) as resources:
         sampler = GameSampler(resources, await claim(store))
-        assert await play(sampler) == 0.0
+        assert await play(sampler) == reward
     record, _, dispatches = await ended(store, sampler)
-    assert (record.termination, len(dispatches)) == ("turns_limit", 3)
-    assert {seat.score for seat in record.actors.values()} == {0.0}
+    assert (record.termination, len(dispatches)) == (termination, limits.get("max_turns", 0))
+    assert {seat.score for seat in record.actors.values()} == ({reward} if dispatches else set())
+
+
+async def test_a_reply_that_max_new_tokens_cut_is_a_move_that_the_world_judges(store: Store, shared: Service) -> None:
+    async def cut(request: httpx.Request) -> httpx.Response:
+        prompt = json.loads(request.content)["input_ids"]
+        ids = TEMPLATE.encode("fo")
+        return answer(ids, {"type": "length", "length": len(ids)}, prompt_tokens=len(prompt))
+
+    async with duels(store, shared, new=cut) as resources:
+        sampler = GameSampler(resources, await claim(store))
+        assert await play(sampler) == -1.0, "'fo' is less than 'forty'"
+    record, _, dispatches = await ended(store, sampler)
+    assert record.termination == "answered"
+    assert [d.response.finish_reason for d in dispatches if d.response] == ["length", "stop"]
+    assert json.loads((record.reward_details or {})["result"]) == {"said": {"0": "fo", "1": "forty"}}
 
 
 async def test_a_game_is_not_played_as_a_conversation_of_one(store: Store, shared: Service) -> None:
