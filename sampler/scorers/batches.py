@@ -36,7 +36,7 @@ class Batches:
         return await answer
 
     async def _run(self) -> None:
-        await asyncio.sleep(GATHER_S)
+        await asyncio.sleep(GATHER_S)  # for requests that come together
         while batch := self._next():
             await self._answer(batch)
 

@@ -37,6 +37,7 @@ from shared.errors import ConfigError, DataError, TandemError
 from shared.names import TRAIN_SPLIT, RunName
 from shared.processes.interrupt import run_command
 from shared.store import Store
+from shared.user_code.frames import cause_of
 
 SETTINGS = "resettle"  # the name of its settings in RUN2's document
 OF_SCORING = ("default_scorer", "default_scorers", "scorer_modules", "agent_config_path", "tool_call_parser", "policy")
@@ -187,11 +188,8 @@ def main() -> int | None:
 
     try:
         outcome = asyncio.run(run())
-    except BaseExceptionGroup as group:
-        first: BaseException = group
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        if not isinstance(first, TandemError):
+    except BaseExceptionGroup as group:  # of the groups that are settled at once: the first mistake says what to do
+        if not isinstance(first := cause_of(group), TandemError):
             raise
         return _told(first)
     except TandemError as exc:

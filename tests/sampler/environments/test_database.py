@@ -1,5 +1,5 @@
 """The database's tasks on a real SQLite, and on a real MariaDB where MARIADB_PYTHON names a Python with pymysql and mariadbd is
-installed: solvable, scored by answer or state, and bounded whatever the statements are."""
+installed: solvable, scored by answer or state, and bounded for any statement."""
 
 import contextlib
 import os

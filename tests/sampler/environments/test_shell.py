@@ -1,4 +1,4 @@
-"""The shell's tasks in a real sandbox: solvable, scored by answer or check, and bounded whatever the scripts do."""
+"""The shell's tasks in a real sandbox: solvable, scored by answer or check, and bounded for any script."""
 
 import time
 from collections.abc import Iterator
