@@ -66,7 +66,9 @@ class Tail:
             events = await self._store.events.since(kind, start, MOST_AT_ONCE)
             if len(events) == MOST_AT_ONCE:
                 full = True
-                self._since[kind] = events[-1].at + LOOK_BACK  # a page further: this one may hold events that were shown before
+                self._since[kind] = (
+                    events[-1].at + LOOK_BACK
+                )  # a page further: this one may hold events that were shown before
             elif events:
                 self._since[kind] = max(events[-1].at, since or events[-1].at)
             found += events

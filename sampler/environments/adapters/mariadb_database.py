@@ -1,7 +1,7 @@
 """A session's database on the worker's MariaDB server, with a user who may do nothing outside of it.
 
-A statement that takes too long is killed by the server's root, also where the session has set other limits; one that does not end by that
-loses its connection. Rows beyond those that are shown are not read.
+A statement that takes too long is killed by the server's root, also where the session has set other limits; one that does not
+end by that loses its connection. Rows beyond those that are shown are not read.
 """
 
 import contextlib
