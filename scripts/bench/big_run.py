@@ -1,9 +1,10 @@
-"""A finished run of any size, made by the server itself from one document of each kind: 100,000 groups in about a minute.
+"""A finished run of any size, made by the server itself from one document of each kind: 100,000 groups in a minute.
 
 Every group has `RECORDS` episodes, every second of them three turns and the others two; each step trained
-`GROUPS_PER_STEP` groups.
+`GROUPS_PER_STEP` groups, when the last of them ended. `ROUNDS` versions were scored on held-out tasks.
 """
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from shared.documents import DBRecordData, Record, Task, TaskPayload
@@ -12,13 +13,15 @@ from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.replies import SampledResponse
 from shared.documents.run import Admission, InferenceService, PolicyVersion, TrainedStep, Worker
 from shared.documents.states import DataStatus, DispatchStatus, RecordStatus, ServiceStatus, SlotStatus, TaskStatus
-from shared.names import TRAIN_SPLIT
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 
 Document = dict[str, Any]
 RECORDS, GROUPS_PER_STEP, AT_ONCE = 4, 16, 1000
+ROUNDS, HELD_OUT = 20, 100  # of held-out tasks, and how many each has
 SECOND_MS = 1000
+EPISODE_S = 20
 TEXT = "The answer is 42. " * 8
 TOKENS = 40
 METRICS = {
@@ -112,7 +115,7 @@ def _record_fields(group: Document, k: Document) -> Document:
         "last_trained_step": _step(group),
         "policy_versions": [_step(group)],
         "created_at": began,
-        "finished_at": {"$add": [began, 20 * SECOND_MS]},
+        "finished_at": {"$add": [began, EPISODE_S * SECOND_MS]},
         "status": {"$cond": [{"$eq": [{"$mod": ["$n", 97]}, 0]}, RecordStatus.FAILED.value, RecordStatus.READY.value]},
     }
 
@@ -196,6 +199,18 @@ def _data() -> Document:
     return DBRecordData.model_validate({**named, **tokens, **trained, "source": "s", "created_at": EPOCH}).to_mongo()
 
 
+def _at(step: int) -> datetime:
+    """When its last episode ended."""
+    return EPOCH + timedelta(seconds=step * GROUPS_PER_STEP * RECORDS + EPISODE_S)
+
+
+def _held_out_task(number: int, version: int) -> Task:
+    named = {"_id": f"main:{EVAL_SPLIT}:{version}:h{number}", "tid": f"h{number}", "source": f"source-{number % 5}"}
+    asked = {"split": EVAL_SPLIT, "epoch": version, "at_version": version, "seq": version * HELD_OUT + number}
+    scores = [float((number + version + k) % 3 == 0) for k in range(RECORDS)]
+    return Task.from_mongo({**_task(), **named, **asked, "scores": scores})
+
+
 async def _steps(store: Store, number: int) -> None:
     groups = [
         [(f"main:train:0:t{g}", RECORDS) for g in range(n * GROUPS_PER_STEP, (n + 1) * GROUPS_PER_STEP)]
@@ -204,15 +219,16 @@ async def _steps(store: Store, number: int) -> None:
     named = [{"policy": "main", "step": n + 1, "trainer_generation": 1} for n in range(number)]
     steps = [
         TrainedStep.model_validate(
-            {"id": f"main:{n + 1}:1", **one, "groups": groups[n], "metrics": METRICS, "created_at": EPOCH}
+            {"id": f"main:{n + 1}:1", **one, "groups": groups[n], "metrics": METRICS, "created_at": _at(n + 1)}
         )
         for n, one in enumerate(named)
     ]
     versions = [
-        PolicyVersion(id=f"main:{n}", policy="main", version=n, step=n, path=f"v{n}", files={}, created_at=EPOCH)
+        PolicyVersion(id=f"main:{n}", policy="main", version=n, step=n, path=f"v{n}", files={}, created_at=_at(n))
         for n in range(number + 1)
     ]
-    for collection, documents in (("trained_steps", steps), ("policy_versions", versions)):
+    rounds = [_held_out_task(n, round * max(1, number // ROUNDS)) for round in range(ROUNDS) for n in range(HELD_OUT)]
+    for collection, documents in (("trained_steps", steps), ("policy_versions", versions), ("tasks", rounds)):
         for start in range(0, len(documents), AT_ONCE):
             rows = [one.to_mongo() for one in documents[start : start + AT_ONCE]]
             await store.database[collection].insert_many(rows)

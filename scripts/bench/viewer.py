@@ -1,6 +1,6 @@
 """The viewer on a large run: the time of every page and of its twin as JSON, what its queries examine, and what it costs.
 
-    python -m scripts.bench.viewer --groups 100000     # 1,000,000 dispatches, 400,000 episodes; some minutes, 3 GB
+    python -m scripts.bench.viewer --groups 100000     # 1,000,000 dispatches, 400,000 episodes; two minutes to make, 0.2 GB
     python -m scripts.bench.viewer --quick
 
 Pages are asked through the application in this process, each for other ids, one after the other. `documents` and `keys` are what
@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,24 @@ import httpx
 import psutil
 from pymongo import AsyncMongoClient
 
-from scripts.bench.big_run import GROUPS_PER_STEP, RECORDS, make
+from scripts.bench.big_run import EPISODE_S, GROUPS_PER_STEP, RECORDS, ROUNDS, make
 from scripts.bench.results import Parts, run_parts
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.store.pipelines import EPOCH
 from shared.viewer.app import RUN_PAGES, make_app
 from shared.viewer.dashboard import POLL_LIVE_S
 
 RUN = "big"
 LONGEST_S = 60.0
+# What pages are asked that show nothing without it, or the end of the run alone.
+ASKED = {
+    "/timeline": "?end={time}&seconds=30",
+    "/ledger": "?before={seq}",
+    "/tasks": "?before={seq}",
+    "/compare": "?a={record_id}&b={another}",
+    "/versions": "?a={round}&b={later}",
+}
 
 
 def main() -> None:
@@ -59,14 +69,19 @@ async def _measured(store: Store, server: Mongod, groups: int, requests: int) ->
     draw = random.Random(0)
     rows: list[Mapping[str, Any]] = []
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=LONGEST_S) as client:
-        for path in ["/", *(f"/runs/{RUN}{page.path}" for page in RUN_PAGES if page.template)]:
+        for path in asked_paths(RUN):
             for twin in ("", ".json") if path != "/" else ("",):
-                rows.append(await _page(store, client, mongod, path + twin, groups, requests, draw))
+                rows.append(await _page(store, client, mongod, _twin(path, twin), groups, requests, draw))
     dashboard = next(row for row in rows if row["page"] == "/runs/RUN.json")
     open_ms = float(dashboard["viewer_ms"]) + float(dashboard["server_ms"])
     memory = {"viewer_mib": psutil.Process().memory_info().rss / 2**20, "mongod_mib": mongod.memory_info().rss / 2**20}
     share = {"dashboard_open_core_percent": open_ms / (1000 * POLL_LIVE_S) * 100}
     return {"pages": rows, "costs": [{**memory, **share}]}
+
+
+def asked_paths(run: str) -> list[str]:
+    """Every page, with names of ids in braces."""
+    return ["/", *(f"/runs/{run}{page.path}{ASKED.get(page.path, '')}" for page in RUN_PAGES if page.template)]
 
 
 async def _filled(store: Store, groups: int) -> Mapping[str, Any]:
@@ -93,17 +108,17 @@ async def _page(
     requests: int,
     draw: random.Random,
 ) -> Mapping[str, Any]:
-    await _asked(client, _with_ids(path, groups, draw))  # templates and plans are read once
+    await _asked(client, with_ids(path, groups, draw))  # templates and plans are read once
     spent = [_cpu_s(mongod), time.process_time()]
     times, size, statuses = [], 0, set()
     for _ in range(requests):
         began = time.perf_counter()
-        size, status = await _asked(client, _with_ids(path, groups, draw))
+        size, status = await _asked(client, with_ids(path, groups, draw))
         statuses.add(status)
         times.append((time.perf_counter() - began) * 1000)
     spent = [_cpu_s(mongod) - spent[0], time.process_time() - spent[1]]
     await store.database.command("profile", 2)
-    await _asked(client, _with_ids(path, groups, draw))
+    await _asked(client, with_ids(path, groups, draw))
     await store.database.command("profile", 0)
     asked = await store.database["system.profile"].find({"ns": {"$ne": f"{store.run}.system.profile"}}).to_list()
     await store.database["system.profile"].drop()
@@ -122,15 +137,28 @@ async def _page(
     }
 
 
-def _with_ids(path: str, groups: int, draw: random.Random) -> str:
+def _twin(path: str, twin: str) -> str:
+    before, mark, after = path.partition("?")
+    return before + twin + mark + after
+
+
+def with_ids(path: str, groups: int, draw: random.Random) -> str:
+    """`path` with ids in the place of their names."""
     group = draw.randrange(groups)
+    rounds = [n * max(1, groups // GROUPS_PER_STEP // ROUNDS) for n in range(ROUNDS)]
+    at = EPOCH + timedelta(seconds=group * RECORDS + EPISODE_S)
     task = f"main:train:0:t{group}"
     ids = {
         "gid": task,
         "task": task,
         "record_id": f"{task}:{draw.randrange(RECORDS)}:1",
         "policy": "main",
-        "step": str(group // GROUPS_PER_STEP + 1) if groups >= GROUPS_PER_STEP else "1",
+        "step": str(min(group, groups - groups % GROUPS_PER_STEP - 1) // GROUPS_PER_STEP + 1),
+        "another": f"{task}:{draw.randrange(RECORDS)}:1",
+        "seq": str(group + 1),
+        "time": at.isoformat(),
+        "round": str(draw.choice(rounds)),
+        "later": str(draw.choice(rounds)),
     }
     return re.sub(r"\{(\w+)(:\w+)?\}", lambda part: ids[part[1]], path)
 

@@ -26,6 +26,9 @@ class VersionVerbs:
 
     async def ensure_indexes(self) -> None:
         await self._versions.create_index([("policy", 1), ("version", -1)], name="newest", unique=True)
+        # Begins with the step: with two indexes that begin with the policy, each question for the newest would try both.
+        await self._versions.create_index([("step", 1), ("policy", 1), ("version", 1)], name="of step")
+        await self._versions.create_index([("created_at", 1)], name="announced")
 
     async def announce(
         self,

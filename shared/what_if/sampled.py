@@ -104,9 +104,12 @@ def _sampled(state: EpisodeState, turn: TurnState) -> SampledTurn:
 
 async def speller(store: Store, policy: str) -> Spell:
     """Ids as text, if this machine has the files of version 0 and the tokenizers package; else as nothing."""
-    versions = await store.versions.all(policy)
-    path = Path(versions[0].path) / "tokenizer.json" if versions else Path("tokenizer.json")
-    if not (versions and path.is_file() and find_spec("tokenizers")):
+    try:
+        first = await store.versions.get(policy, 0)
+    except DataError:  # it has none, or one that is malformed: ids are shown without their text
+        return lambda ids: ""
+    path = Path(first.path) / "tokenizer.json"
+    if not (path.is_file() and find_spec("tokenizers")):
         return lambda ids: ""
     return _speller(path, path.stat().st_mtime_ns)
 

@@ -5,6 +5,7 @@ from tests.mutant_rows.mutant import Mutant
 APP = "tests/shared/viewer/test_viewer_app.py"
 
 EPISODES = "tests/shared/viewer/test_episode_pages.py"
+LARGE = "tests/shared/viewer/test_large_runs.py"
 BIAS = "tests/shared/test_selection_bias.py"
 
 MUTANTS = (
@@ -49,6 +50,20 @@ MUTANTS = (
         "every = max(1, -(-last // MOST_POINTS))",
         "every = 1",
         "tests/shared/viewer/test_dashboard.py::test_of_many_steps_every_nth_is_read_and_the_last",
+    ),
+    Mutant(
+        "viewer: a window reads its own versions",
+        "shared/store/policies.py",
+        'create_index([("created_at", 1)], name="announced")',
+        'create_index([("path", 1)], name="announced")',
+        f"{LARGE}::test_a_page_of_a_large_run_reads_what_it_shows",
+    ),
+    Mutant(
+        "viewer: a step looks up the first weights that hold it",
+        "shared/store/policies.py",
+        'create_index([("step", 1), ("policy", 1), ("version", 1)], name="of step")',
+        'create_index([("path", 1)], name="of step")',
+        f"{LARGE}::test_a_page_of_a_large_run_reads_what_it_shows",
     ),
     Mutant(
         "viewer: a resume's undone steps are not shown",

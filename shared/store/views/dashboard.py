@@ -17,7 +17,7 @@ from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
 
 Document = dict[str, Any]
-MOST_POINTS = 600  # of a curve
+MOST_POINTS = 300  # of a curve, which is about 400 pixels wide
 MOST_COUNTED = 10_000
 MOST_FAULTS = 200  # of each split: the newest
 MOST_ROUNDS_TASKS = 20_000  # held-out tasks that are read, of the newest rounds

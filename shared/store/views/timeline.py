@@ -1,7 +1,7 @@
 """Who did what in a window of time: episodes by sampler, turns by engine, steps, and announcements of weights.
 
 A window that has more than `MOST_EPISODES` shows the newest of them. Reads that many records (index `recent`), their turns (index
-`record`), and the steps and versions of the window.
+`record`), and the newest `MOST_STEPS` steps and versions of the window (`taken`, `announced`).
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -69,12 +69,10 @@ async def window_of(store: Store, end: datetime, seconds: float) -> Window:
         *await _steps(store, begin, end),
     ]:
         lanes.setdefault(lane, []).append(span)
-    versions = store.database["policy_versions"].find(
-        {"created_at": {"$gte": begin, "$lte": end}}, {"policy": 1, "version": 1, "created_at": 1}
-    )
-    announced = [
-        PublishedWeights(one["created_at"], one["policy"], one["version"]) async for one in versions.limit(MOST_STEPS)
-    ]
+    within = {"created_at": {"$gte": begin, "$lte": end}}
+    versions = store.database["policy_versions"].find(within, {"policy": 1, "version": 1, "created_at": 1})
+    newest = versions.sort([("created_at", -1)]).limit(MOST_STEPS)
+    announced = [PublishedWeights(one["created_at"], one["policy"], one["version"]) async for one in newest]
     return Window(begin, end, lanes, announced, len(records) == MOST_EPISODES)
 
 
@@ -138,16 +136,12 @@ async def _steps(store: Store, begin: datetime, end: datetime) -> list[tuple[str
     spans: list[tuple[str, LaneSpan]] = []
     names = ("time/total_s", "time/wait_s")
     fields: Document = {"policy": 1, "step": 1, "created_at": 1, **{f"metrics.{name}": 1 for name in names}}
-    for policy in await store.database["trained_steps"].distinct("policy"):
-        newest = store.database["trained_steps"].find({"policy": policy}, fields).sort([("step", -1)])
-        async for one in newest.limit(5 * MOST_STEPS):
-            at = one.get("created_at")
-            if at is None or at > end:
-                continue
-            if at < begin:
-                break
-            lane, metrics = f"trainer {policy}", one.get("metrics") or {}
-            spans += [(lane, span) for span in _step(one, at, *(float(metrics.get(name) or 0.0) for name in names))]
+    within = {"created_at": {"$gte": begin, "$lte": end}}
+    newest = store.database["trained_steps"].find(within, fields).sort([("created_at", -1)]).limit(MOST_STEPS)
+    async for one in newest:
+        lane, metrics = f"trainer {one['policy']}", one.get("metrics") or {}
+        seconds = [float(metrics.get(name) or 0.0) for name in names]
+        spans += [(lane, span) for span in _step(one, one["created_at"], *seconds)]
     return spans
 
 
