@@ -25,7 +25,7 @@ from shared.cli.connect import (
 from shared.store import Store
 from shared.store.condition import Condition
 from shared.store.connecting import check_is_primary, connect, first_contact
-from shared.store.run_sizes import SizedRun, sized_run, sized_runs
+from shared.store.run_sizes import SizedRun, foreign_collections, sized_run, sized_runs
 
 ANY_RUN = "any"  # the server of `output/mongodb`, where no run is named
 LIVE = (Condition.RUNNING, Condition.PAUSED, Condition.UNKNOWN)
@@ -66,42 +66,54 @@ def gc(
 ) -> None:
     """List runs that may be deleted, and how much each takes; with --yes, delete their databases. That cannot be undone.
 
-    A run that is running, paused or not readable is never deleted. Needs a user who may drop databases (the administrator).
+    A run that is running, paused or not readable is never deleted, nor one of which a process is alive, nor a database with
+    collections that are not Tandem's. Needs a user who may drop databases (the administrator).
     Checkpoints and weights in output/RUN are not touched.
     """
 
     async def work(client: Any) -> tuple[list[SizedRun], list[str], datetime]:
         found, now = await _listed(client)
-        missing = sorted(set(named or ()) - {row.name for row in found})
-        chosen = [row for row in found if not named or row.name in named]
-        old = [row for row in chosen if _may_go(row, now, older_than_days)]
-        kept = [f"{row.name}: {_why_kept(row, now)}" for row in chosen if row not in old] if named else []
-        kept += [f"{name}: no such run" for name in missing]
-        for row in old if yes else ():
-            again = await sized_run(Store(client, row.name))  # it may have been started just now
-            if again is not None and _may_go(again, now, older_than_days):
-                await client.drop_database(row.name)
-        return old, kept, now
+        kept = [f"{name}: no such run" for name in sorted(set(named or ()) - {row.name for row in found})]
+        gone: list[SizedRun] = []
+        for row in (row for row in found if not named or row.name in named):
+            why = await _why_kept(client, row, now, older_than_days)
+            if why is None and yes:  # it may have been started while the others were deleted
+                again = await sized_run(Store(client, row.name))
+                why = "it is gone" if again is None else await _why_kept(client, again, now, older_than_days)
+                if why is None:
+                    await client.drop_database(row.name)
+            if why is None:
+                gone.append(row)
+            elif named or (yes and _is_over(row, now, older_than_days)):
+                kept.append(f"{row.name}: {why}")
+        return gone, kept, now
 
-    old, kept, now = _on_server(db_connection_string, work)
-    _print(old, now)
-    total = _size(sum(row.bytes for row in old))
-    console().print(f"{len(old)} runs, {total}: {'deleted' if yes else 'may be deleted with --yes'}")
+    gone, kept, now = _on_server(db_connection_string, work)
+    _print(gone, now)
+    total = _size(sum(row.bytes for row in gone))
+    console().print(f"{len(gone)} runs, {total}: {'deleted' if yes else 'may be deleted with --yes'}")
     for line in kept:
         complain(f"kept: {line}")
     if kept:
         raise typer.Exit(PROBLEM)
 
 
-def _may_go(row: SizedRun, now: datetime, days: float) -> bool:
-    last = row.heard_at or row.created_at
+def _is_over(row: SizedRun, now: datetime, days: float) -> bool:
+    last = row.last_sign
     return row.condition not in LIVE and last is not None and now - last >= timedelta(days=days)
 
 
-def _why_kept(row: SizedRun, now: datetime) -> str:
+async def _why_kept(client: Any, row: SizedRun, now: datetime, days: float) -> str | None:
+    """None: it may be deleted."""
     if row.condition in LIVE:
         return f"it is {row.condition}"
-    return f"its last sign of life was {ago(row.heard_at or row.created_at, now)} ago (--older_than_days)"
+    if row.alive:  # a sampler of a crashed trainer, a trainer that still writes the last checkpoint
+        return f"{row.alive} of its processes are alive"
+    if not _is_over(row, now, days):
+        return f"its last sign of life was {ago(row.last_sign, now)} ago (--older_than_days)"
+    if others := await foreign_collections(Store(client, row.name)):
+        return f"its database has collections that are not Tandem's: {', '.join(others)}; move or drop them first"
+    return None
 
 
 async def _listed(client: Any) -> tuple[list[SizedRun], datetime]:

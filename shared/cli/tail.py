@@ -15,6 +15,7 @@ from shared.outside_text import visible
 from shared.store import Store
 from shared.store.condition import condition_of
 from shared.store.events import HEADLINE, KINDS, LOOK_BACK, Event
+from shared.store.pipelines import EPOCH
 from shared.store.runs import FAILED, has_left
 
 MOST_AT_ONCE = 500  # events of a kind in one query; more come with the next
@@ -34,12 +35,16 @@ EXAMPLES = """Examples:
 
 
 class Tail:
-    """Prints each event once. `since` is where the next query begins."""
+    """Prints each event once. `since`: nothing of before is printed."""
 
     def __init__(self, store: Store, out: Console, only: list[str], since: datetime | None, as_json: bool) -> None:
         self._store, self._out, self._as_json = store, out, as_json
         self._kinds = [kind for kind in KINDS if not only or kind in only]
-        self._since = dict.fromkeys(self._kinds, since)
+        self._since = since or EPOCH
+        self._newest = dict.fromkeys(self._kinds, self._since)  # its time, of each kind
+        self._places = dict.fromkeys(
+            self._kinds, (self._since, "")
+        )  # where its next query begins: time, after which id
         self._seen: OrderedDict[tuple[str, str, datetime], None] = OrderedDict()
         self._workers: dict[str, str] | None = None
         self._condition = ""
@@ -55,22 +60,22 @@ class Tail:
         for kind in self._kinds:
             found += await self._store.events.since(kind, now - LOOK_BACK, MOST_AT_ONCE)
         self._seen |= {(event.kind, event.id, event.at): None for event in found}
-        self._since = dict.fromkeys(self._kinds, now)
+        self._newest = dict.fromkeys(self._kinds, now)
+        self._places = dict.fromkeys(self._kinds, (now - LOOK_BACK, ""))
 
     async def look(self) -> bool:
         """Print what is new. Returns whether there may be more right now."""
         found: list[Event] = []
         full = False
-        for kind, since in self._since.items():
-            start = (since or datetime(1970, 1, 1)) - (LOOK_BACK if since else LOOK_BACK * 0)
-            events = await self._store.events.since(kind, start, MOST_AT_ONCE)
+        for kind, (at, after) in self._places.items():
+            events = await self._store.events.since(kind, at, MOST_AT_ONCE, after)
             if len(events) == MOST_AT_ONCE:
                 full = True
-                self._since[kind] = (
-                    events[-1].at + LOOK_BACK
-                )  # a page further: this one may hold events that were shown before
-            elif events:
-                self._since[kind] = max(events[-1].at, since or events[-1].at)
+                self._places[kind] = events[-1].at, events[-1].id  # a page further, also within one moment
+            else:  # the next look begins earlier than this one ended: a document may be seen late
+                newest = max([self._newest[kind], *(event.at for event in events)])
+                self._newest[kind] = newest
+                self._places[kind] = max(newest - LOOK_BACK, self._since), ""
             found += events
         for event in sorted(found, key=lambda event: (event.at, event.id)):
             if (event.kind, event.id, event.at) not in self._seen:

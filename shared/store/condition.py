@@ -2,7 +2,8 @@
 
 ended      every trainer wrote its end                 crashed    a trainer failed, or fell silent, without its end
 trained    every policy has weights of its last step   abandoned  no process is alive, and work is left
-played     never trained, every task is over           paused, running
+played     never trained, every task is over           unstarted  no process was ever heard of
+paused, running
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ STEP = "step"  # of a trainer's statistics: the last step that it took
 class Condition(StrEnum):
     """What a run is doing."""
 
+    UNSTARTED = "unstarted"
     RUNNING = "running"
     PAUSED = "paused"
     ENDED = "ended"
@@ -65,6 +67,8 @@ async def condition_of(store: Store) -> RunCondition:
         return crashed[0]
     if not run.trainer_generations and await _is_played(store):
         return RunCondition(Condition.PLAYED, "every task is over")
+    if not workers and not run.trainer_generations:
+        return RunCondition(Condition.UNSTARTED, "no process was ever started")
     if workers and not live:
         last = max(workers, key=_heard)
         said = f": {last.doing}" if last.doing.startswith(FAILED) else ""

@@ -55,12 +55,11 @@ class EventVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._database = database
 
-    async def since(self, kind: str, at: datetime, limit: int) -> list[Event]:
-        """The first `limit` events from `at` on."""
+    async def since(self, kind: str, at: datetime, limit: int, after: str = "") -> list[Event]:
+        """The first `limit` events from `at` on; of that moment those with ids after `after`."""
         of = KINDS[kind]
-        found = self._database[of.collection].find(
-            {of.time: {"$gte": at}}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS
-        )
+        later: list[Document] = [{of.time: {"$gt": at}}, {of.time: at, "_id": {"$gt": after}}]
+        found = self._database[of.collection].find({"$or": later}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS)
         return [_event(kind, of, one) async for one in found.sort([(of.time, 1), ("_id", 1)]).limit(limit)]
 
     async def last(self, kind: str, limit: int) -> list[Event]:

@@ -12,6 +12,7 @@ from shared.errors import DataError
 from shared.names import OWN_DATABASES
 from shared.store import Store
 from shared.store.condition import Condition, condition_of
+from shared.store.users import COLLECTIONS
 
 MOST_RUNS = 1_000  # by name; more are not listed
 AT_ONCE = 8
@@ -19,7 +20,8 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class SizedRun:
-    """`created_at` None: not known. `bytes`: on disk, with indexes."""
+    """`created_at` None: not known. `bytes`: on disk, with indexes. `alive`: processes. `imported_at`: of the newest
+    task, of a run that was never started."""
 
     name: str
     condition: Condition
@@ -28,6 +30,13 @@ class SizedRun:
     heard_at: datetime | None  # the newest heartbeat of a process
     bytes: int
     documents: int
+    alive: int
+    imported_at: datetime | None
+
+    @property
+    def last_sign(self) -> datetime | None:
+        """The latest time at which something is known to have happened."""
+        return max((time for time in (self.created_at, self.heard_at, self.imported_at) if time), default=None)
 
 
 async def sized_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[SizedRun]:
@@ -51,19 +60,40 @@ async def sized_run(store: Store) -> SizedRun | None:
     document = await store.database["runs"].find_one({"_id": "run"}, {"created_at": 1})
     if document is None:
         return None
+    alive = 0
     try:
+        await store.runs.read()  # a run of another version is not known to be over
         found = await condition_of(store)
         condition, reason = found.condition, found.reason
+        alive = len(await store.workers.live())
     except DataError as exc:
         condition, reason = Condition.UNKNOWN, str(exc)
     stats = await store.database.command("dbStats")
-    newest = await store.database["workers"].find_one({}, {"heartbeat": 1}, sort=[("heartbeat", -1)])
     return SizedRun(
         store.run,
         condition,
         reason,
-        document.get("created_at"),
-        None if newest is None else newest.get("heartbeat"),
+        _time(document.get("created_at")),
+        await _newest(store, "workers", "heartbeat"),
         int(stats["storageSize"] + stats["indexSize"]),
         int(stats["objects"]),
+        alive,
+        await _newest(store, "tasks", "created_at") if condition is Condition.UNSTARTED else None,  # reads all tasks
     )
+
+
+async def foreign_collections(store: Store) -> list[str]:
+    """Collections of the run's database that no part of Tandem wrote."""
+    names = await store.database.list_collection_names()
+    return sorted(name for name in set(names) - set(COLLECTIONS) if not name.startswith("system."))
+
+
+async def _newest(store: Store, collection: str, field: str) -> datetime | None:
+    dated = {field: {"$type": "date"}}
+    found = await store.database[collection].find_one(dated, {field: 1}, sort=[(field, -1)])
+    return None if found is None else _time(found[field])
+
+
+def _time(value: object) -> datetime | None:
+    """A database of something else may have a text there."""
+    return value if isinstance(value, datetime) else None

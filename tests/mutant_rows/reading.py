@@ -5,6 +5,7 @@ from tests.mutant_rows.mutant import Mutant
 EXPORT = "tests/shared/traces/test_export.py"
 TERMINAL = "tests/shared/cli/test_terminal.py"
 CONDITION = "tests/shared/test_condition.py"
+RUNS = "tests/shared/cli/test_runs.py"
 
 MUTANTS = (
     Mutant(
@@ -43,11 +44,25 @@ MUTANTS = (
         f"{TERMINAL}::test_a_segment_of_any_renderable_is_made_visible",
     ),
     Mutant(
+        "a run of which a process is alive is not deleted",
+        "shared/cli/runs.py",
+        "if row.alive:",
+        "if False:",
+        f"{RUNS}::test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason",
+    ),
+    Mutant(
+        "a database with other collections is not deleted",
+        "shared/cli/runs.py",
+        "if others := await foreign_collections(Store(client, row.name)):",
+        "if others := []:",
+        f"{RUNS}::test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason",
+    ),
+    Mutant(
         "a run that goes on is not deleted",
         "shared/cli/runs.py",
-        "return row.condition not in LIVE and last is not None",
-        "return last is not None",
-        "tests/shared/cli/test_runs.py::test_only_old_runs_that_are_over_are_deleted_and_only_when_told",
+        "if row.condition in LIVE:",
+        "if False:",
+        f"{RUNS}::test_only_old_runs_that_are_over_are_deleted_and_only_when_told",
     ),
     Mutant(
         "a failed process is not alive",

@@ -47,7 +47,7 @@ async def test_runs_are_listed_with_condition_age_and_size_and_other_databases_a
     result = await asyncio.to_thread(tandem, "runs", "--json")
     await store.client.drop_database("no-run-of-ours")
     found = {row["name"]: row for row in json.loads(result.stdout)}
-    assert (found[store.run]["condition"], found[another.run]["condition"]) == ("ended", "running")
+    assert (found[store.run]["condition"], found[another.run]["condition"]) == ("ended", "unstarted")
     assert found[store.run]["bytes"] > 10_000
     assert "no-run-of-ours" not in found
 
@@ -57,7 +57,8 @@ async def test_only_old_runs_that_are_over_are_deleted_and_only_when_told(
 ) -> None:
     await end(store)
     await make_older(store)
-    await make_older(another)  # goes on: nothing says that it ended
+    await another.workers.heartbeat(Worker(id="w", kind="sampler", host="h", pid=1, heartbeat_s=604_800))
+    await make_older(another)  # goes on: its next heartbeat is not due yet
 
     async def names() -> set[str]:
         return set(await store.client.list_database_names())
@@ -77,6 +78,43 @@ async def test_only_old_runs_that_are_over_are_deleted_and_only_when_told(
     assert (gone.exit_code, "1 runs" in gone.stdout) == (0, True)
     assert await names() >= {another.run}
     assert store.run not in await names()
+
+
+@pytest.mark.parametrize("of", ["a process", "a collection", "a version", "a time"])
+async def test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason(
+    tandem: Command, store: Store, of: str
+) -> None:
+    """A crashed trainer's sampler waits for its next start; a notebook keeps its notes in the run's database."""
+    await end(store)
+    runs = store.database["runs"]
+    if of == "a process":
+        await store.workers.heartbeat(Worker(id="s", kind="sampler", host="h", pid=1))
+    elif of == "a collection":
+        await store.database["my notes"].insert_one({"read": "this one"})
+    elif of == "a version":
+        await runs.update_one({}, {"$inc": {"schema_version": 1}})
+    else:
+        await runs.update_one({}, {"$set": {"created_at": "long ago"}})
+    result = await asyncio.to_thread(tandem, "gc", store.run, "--older_than_days", "0", "--yes")
+    why = {
+        "a process": "1 of its processes are alive",
+        "a collection": "its database has collections that are not Tandem's: my notes",
+        "a version": "it is unknown",
+        "a time": "it is unknown",
+    }
+    assert (result.exit_code, f"kept: {store.run}: {why[of]}" in result.output) == (1, True), result.output
+    assert "0 runs" in result.stdout
+    assert store.run in await store.client.list_database_names()
+
+
+async def test_a_run_of_imported_tasks_alone_may_go_when_its_last_import_is_old(tandem: Command, store: Store) -> None:
+    await import_tasks(store, 1)
+    await make_older(store)
+    young = await asyncio.to_thread(tandem, "gc", "--older_than_days", "6")
+    assert store.run not in young.stdout, "tasks were imported just now"
+    await store.database["tasks"].update_many({}, [{"$set": {"created_at": {"$subtract": ["$created_at", WEEK_MS]}}}])
+    old = await asyncio.to_thread(tandem, "gc", "--older_than_days", "6")
+    assert store.run in old.stdout
 
 
 async def test_tail_prints_each_event_once_in_order_and_goes_on_where_it_ended(
@@ -120,6 +158,30 @@ async def test_tail_pages_through_more_events_than_one_query_returns(
     told = await asyncio.to_thread(tandem, "tail", store.run, "--no-follow", "--json", *since)
     assert len({json.loads(line)["id"] for line in told.stdout.splitlines()}) == 10
     assert len(told.stdout.splitlines()) == 10
+
+
+async def test_tail_pages_through_events_of_one_moment(
+    tandem: Command, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update of many documents gives all of them one time."""
+    monkeypatch.setattr("shared.cli.tail.MOST_AT_ONCE", 3)
+    await whole_run(store, tasks=5)
+    await store.database["records"].update_many({}, [{"$set": {"finished_at": "$$NOW"}}])
+    since = ("--since", "2020-01-01", "--only", "episode")
+    command = asyncio.to_thread(tandem, "tail", store.run, "--no-follow", "--json", *since)
+    told = [json.loads(line)["id"] for line in (await asyncio.wait_for(command, 120)).stdout.splitlines()]
+    assert (len(told), len(set(told))) == (10, 10)
+
+
+async def test_tail_since_a_time_prints_nothing_of_before(tandem: Command, store: Store) -> None:
+    await whole_run(store)
+    newest = await store.database["records"].find_one(sort=[("finished_at", -1), ("_id", -1)])
+    assert newest is not None
+    earlier = [{"$set": {"finished_at": {"$subtract": ["$finished_at", 2_000]}}}]
+    await store.database["records"].update_many({"_id": {"$ne": newest["_id"]}}, earlier)
+    since = ("--since", newest["finished_at"].isoformat(), "--only", "episode")
+    told = await asyncio.to_thread(tandem, "tail", store.run, "--no-follow", "--json", *since)
+    assert [json.loads(line)["id"] for line in told.stdout.splitlines()] == [newest["_id"]]
 
 
 async def test_what_tail_reads_is_found_by_an_index(store: Store) -> None:
