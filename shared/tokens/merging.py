@@ -39,6 +39,16 @@ class LossRules:
         passes_N: Bool = np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
         return record.trained_N & passes_N
 
+    def why_left_out(self, advantage: float, of_record: Sequence[float]) -> str:
+        """Why a trained dispatch has no loss; empty if it has one. `of_record`: advantages of the record's trained ones."""
+        if self.drop_zero_advantage and not any(of_record):
+            return "every advantage of the episode is 0 (drop_zero_advantage)"
+        if abs(advantage) < self.minimal_advantage:
+            return f"its advantage is below {self.minimal_advantage:g} (minimal_advantage)"
+        if self.skip_non_positive_advantage and advantage <= 0.0:
+            return "its advantage is not positive (skip_non_positive_advantage)"
+        return ""
+
     def kept(self, records: Sequence[RecordTree]) -> list[int]:
         """Indices of the records that are forwarded."""
         return [

@@ -37,7 +37,7 @@ PLAIN = (
         "staleness",
         "Staleness of trained tokens",
         "optimizer steps",
-        "How many steps the weights that sampled a token were behind those that trained it.",
+        "Of tokens with a loss: how many steps the weights that sampled one were behind those that trained it.",
         {"data/staleness_mean": "mean", "data/staleness_max": "max"},
     ),
     (
@@ -85,9 +85,10 @@ PLAIN = (
         {"data/zero_variance_fraction": "all the same"},
     ),
 )
-REWARD, SPREAD, SOURCE = "reward/mean", "reward/std", "reward_by_source/"
+REWARD, SPREAD, SOURCE = "reward/mean", "reward/group_std", "reward_by_source/"
+EPISODE_SPREAD = "reward/std"  # all that older runs have
 SAMPLED, TRAINER_RATE = "data/tokens_with_loss", "perf/tokens_per_s"
-NAMES = (REWARD, SPREAD, SAMPLED, TRAINER_RATE, *(name for chart in PLAIN for name in chart[4]))
+NAMES = (REWARD, SPREAD, EPISODE_SPREAD, SAMPLED, TRAINER_RATE, *(name for chart in PLAIN for name in chart[4]))
 
 
 def charts_of(rows: Sequence[StepRow], held_out: Sequence[HeldOutScore], step_of: dict[int, int]) -> list[Chart]:
@@ -105,7 +106,10 @@ def charts_of(rows: Sequence[StepRow], held_out: Sequence[HeldOutScore], step_of
     return [kept for chart in made if (kept := _without_empty(chart)).series]
 
 
-REWARD_NOTE = "Mean of a step's episodes; the band is the 95 % interval, with one group as one observation."
+REWARD_NOTE = (
+    "Mean of a step's episodes; the band is the 95 % interval, with one group as one observation. Of steps without "
+    "reward/group_std (older runs) it is the widest that it can be."
+)
 RATE_NOTE = "Sampled: tokens with a loss per second between two steps. Trainer: tokens per second while it computes."
 
 
@@ -118,8 +122,9 @@ def _reward(rows: Sequence[StepRow]) -> Series:
 
 
 def _error(row: StepRow) -> float | None:
-    """Half of the interval. Episodes of a group share their task, so groups are counted, not episodes: wide, not narrow."""
-    spread = row.metrics.get(SPREAD)
+    """Half of the interval. Episodes of a group share their task, so groups are counted, not episodes. The spread of episodes is
+    never less than that of their groups' means: as if all episodes of a group were the same."""
+    spread = row.metrics.get(SPREAD, row.metrics.get(EPISODE_SPREAD))
     return None if spread is None or not row.groups else CONFIDENT * spread / math.sqrt(row.groups)
 
 

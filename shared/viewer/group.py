@@ -195,7 +195,7 @@ async def tree_page(asked: PageRequest) -> TreeView:
             slots.append(record.traj_id)
         except (DataError, MalformedDocument) as exc:
             problems.append(str(exc))
-    rules = _rules(asked, task.policy)
+    rules = loss_rules(asked, task.policy)
     in_step = [t for t in trees if (d := data.get(t.record_id)) is not None and d.group_size > 0]
     spell = await speller(asked.store, task.policy)
     branches = _branches(trees, slots, spell)
@@ -218,7 +218,7 @@ def _tree(record: Record, data: DBRecordData | None, tokens: list[DispatchTokens
     return flatten(record.id, tokens, {d.id: 0.0 for d in tokens})
 
 
-def _rules(asked: PageRequest, policy: str) -> LossRules:
+def loss_rules(asked: PageRequest, policy: str) -> LossRules:
     """Of the trainer's last start."""
     config = asked.run.configs.get(f"trainer-{policy}", {})
     return LossRules(

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from shared.documents import DBRecordData
+from shared.documents import DataDispatch, DBRecordData
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.run import PolicyVersion
 from shared.episodes.state import TurnState
@@ -15,7 +15,9 @@ from shared.episodes.stored import StoredEpisode
 from shared.store.views.query import Query
 from shared.store.views.rollouts import turn_query
 from shared.store.views.steps import step_query, versions_query
+from shared.tokens.merging import LossRules
 from shared.viewer.asked import BadQuestion, NotThere, PageRequest
+from shared.viewer.group import loss_rules
 from shared.viewer.rollout import episode_of
 from shared.what_if.sampled import Spell, speller
 
@@ -89,7 +91,8 @@ async def tokens_page(asked: PageRequest) -> TokensView:
     first = asked.number("first", 0)
     prompt = unpack_ints(turn.dispatch.prompt_ids).tolist()
     advantage = turn.dispatch.advantage if entry is None else entry.advantage
-    is_trained = entry is not None and entry.trained
+    why_not = _why_not(turn, data, entry, loss_rules(asked, turn.policy))
+    is_trained = not why_not
     shade = _shades(colour, versions, advantage, is_trained, steps)
     spell = await speller(asked.store, turn.policy)
     behind = {v.version: [v.staleness(step - 1) for step in steps] for v in published}
@@ -116,7 +119,7 @@ async def tokens_page(asked: PageRequest) -> TokensView:
         call=0 if turn.dispatch.tool_calls else None,
         advantage=advantage,
         is_trained=is_trained,
-        why_not=_why_not(turn, data, is_trained),
+        why_not=why_not,
         steps=steps,
         step_metrics={step: await _metrics(asked, turn.policy, step) for step in steps},
         policy=turn.policy,
@@ -171,10 +174,10 @@ def _shades(colour: str, versions: list[int], advantage: float | None, is_traine
     return shade
 
 
-def _why_not(turn: TurnState, data: DBRecordData | None, is_trained: bool) -> str:
+def _why_not(turn: TurnState, data: DBRecordData | None, entry: DataDispatch | None, rules: LossRules) -> str:
     """Why the turn's tokens have no loss; empty if they have one."""
-    if is_trained:
-        return ""
+    if data is not None and entry is not None and entry.trained:
+        return rules.why_left_out(entry.advantage, [d.advantage for d in data.dispatches if d.trained])
     if data is None:
         return "the episode has no training data"
     if turn.dispatch.sampled_by is not None:

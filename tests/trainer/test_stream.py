@@ -1,6 +1,7 @@
 """The stream against a real database: whole groups, fresh ones, borrowed, committed, and one trainer at a time."""
 
 import asyncio
+import statistics
 from collections.abc import Awaitable
 
 import pytest
@@ -151,6 +152,9 @@ def test_groups_of_equal_rewards_are_counted_as_teaching_nothing(bridge: StoreBr
     assert batch.metrics["data/effective_groups"] == 1.0
     assert batch.metrics["data/zero_variance_fraction"] == 0.5
     assert batch.metrics["reward/std"] > 0
+    stored = bridge(bridge.store.database["record_data"].find({}, {"task": 1, "reward": 1}).to_list())
+    means = [statistics.fmean(d["reward"] for d in stored if d["task"] == task) for task in {d["task"] for d in stored}]
+    assert batch.metrics["reward/group_std"] == pytest.approx(statistics.stdev(means))
 
 
 def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_trained(

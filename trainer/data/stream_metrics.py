@@ -67,6 +67,8 @@ def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:
     groups: dict[str, list[float]] = {}
     for _, task, reward in rows:
         groups.setdefault(task, []).append(reward)
+    if len(groups) > 1:  # of the groups' means: what an interval of reward/mean is made of
+        result["reward/group_std"] = float(np.std([np.mean(group) for group in groups.values()], ddof=1))
     effective = sum(max(group) - min(group) > 1e-6 for group in groups.values())
     result["data/effective_groups"] = float(effective)
     result["data/zero_variance_fraction"] = 1.0 - effective / len(groups)

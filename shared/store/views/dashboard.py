@@ -76,9 +76,11 @@ async def step_rows(store: Store, run: Run, policy: str, names: Sequence[str], *
     every = max(1, -(-last // MOST_POINTS))
     where: Document = {"policy": policy, "step": {"$mod": [every, last % every]}}
     fields: Document = {"step": 1, "trainer_generation": 1, "groups": 1, "created_at": 1}
-    fields |= {f"metrics.{name}": 1 for name in names}
-    if alarms:
-        fields |= {f"metrics.{name}": 1 for name in await _names_at_last_step(store, policy, ALARM)}
+    wanted = [*names, *(await _names_at_last_step(store, policy, ALARM) if alarms else ())]
+    if any("." in name for name in wanted):  # a source with a dot: a projection would look for it in a deeper document
+        fields["metrics"] = 1
+    else:
+        fields |= {f"metrics.{name}": 1 for name in wanted}
     found = store.database["trained_steps"].find(where, fields).sort([("step", 1)]).limit(4 * MOST_POINTS)
     rows: dict[int, StepRow] = {}
     starts = run.starts.get(policy, [])
@@ -87,9 +89,14 @@ async def step_rows(store: Store, run: Run, policy: str, names: Sequence[str], *
             continue
         sizes = [size for _, size in document.get("groups", [])]
         rows[document["step"]] = StepRow(
-            document["step"], len(sizes), sum(sizes), document.get("created_at"), document.get("metrics") or {}
+            document["step"], len(sizes), sum(sizes), document.get("created_at"), _of(document, wanted)
         )
     return list(rows.values())
+
+
+def _of(document: Document, names: Sequence[str]) -> dict[str, float | None]:
+    metrics = document.get("metrics") or {}
+    return {name: metrics[name] for name in names if name in metrics}
 
 
 def _survives(document: Document, starts: Sequence[int]) -> bool:
@@ -103,7 +110,8 @@ async def reward_sources(store: Store, policy: str, prefix: str) -> list[str]:
 
 
 async def _names_at_last_step(store: Store, policy: str, prefix: str) -> list[str]:
-    newest = await store.database["trained_steps"].find_one({"policy": policy}, {"metrics": 1}, sort=[("step", -1)])
+    where = {"policy": policy, "metrics": {"$nin": [None, {}]}}  # those of the last step are noted after it
+    newest = await store.database["trained_steps"].find_one(where, {"metrics": 1}, sort=[("step", -1)])
     return [name for name in (newest or {}).get("metrics") or {} if name.startswith(prefix)][:MOST_NAMES]
 
 

@@ -59,10 +59,13 @@ async def test_of_many_steps_every_nth_is_read_and_the_last(store: Store) -> Non
     )
 
 
-def test_the_interval_of_the_reward_counts_groups() -> None:
-    row = StepRow(3, groups=16, records=128, created_at=None, metrics={"reward/mean": 0.5, "reward/std": 0.4})
+@pytest.mark.parametrize(
+    ("spread", "half"), [({"reward/std": 0.4}, 0.1), ({"reward/std": 0.4, "reward/group_std": 0.2}, 0.05)]
+)
+def test_the_interval_of_the_reward_counts_groups(spread: dict[str, float | None], half: float) -> None:
+    row = StepRow(3, groups=16, records=128, created_at=None, metrics={"reward/mean": 0.5, **spread})
     reward = charts_of([row], [], {})[0].series[0]
-    assert (reward.low, reward.high) == ([pytest.approx(0.5 - 1.96 * 0.1)], [pytest.approx(0.5 + 1.96 * 0.1)])
+    assert (reward.low, reward.high) == ([pytest.approx(0.5 - 1.96 * half)], [pytest.approx(0.5 + 1.96 * half)])
 
 
 def test_held_out_scores_stand_at_the_steps_of_their_versions() -> None:
