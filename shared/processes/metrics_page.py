@@ -12,10 +12,10 @@ import re
 import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RDWR
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -104,7 +104,22 @@ def serving(address: str | None, run: str, figures: Callable[[], Iterable[Figure
     place = host_and_port(address)
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = TIME_LIMIT_S  # of the whole connection's reads: a client that says nothing blocks no other for longer
+        timeout = TIME_LIMIT_S  # of one read
+
+        def setup(self) -> None:
+            """Of the whole connection: a client that sends a byte a second would block others, and the end of the process."""
+            super().setup()
+            self._limit = threading.Timer(TIME_LIMIT_S, self._hang_up)
+            self._limit.daemon = True
+            self._limit.start()
+
+        def finish(self) -> None:
+            self._limit.cancel()
+            super().finish()
+
+        def _hang_up(self) -> None:
+            with suppress(OSError):  # it has just ended
+                self.connection.shutdown(SHUT_RDWR)
 
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != PATH:
@@ -128,9 +143,9 @@ def serving(address: str | None, run: str, figures: Callable[[], Iterable[Figure
 
     try:
         server = Server(place, Handler)
-    except OSError as exc:
+    except (OSError, UnicodeError) as exc:  # UnicodeError: a name that cannot be a host's
         raise ConfigError(
-            f"metrics_address: cannot listen on {address}: {exc.strerror}; give each process its own"
+            f"metrics_address: cannot listen on {address}: {getattr(exc, 'strerror', exc)}; give each process its own"
         ) from exc
     host, port = server.server_address[0], server.server_address[1]
     url = f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}{PATH}"

@@ -17,6 +17,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.states import OPENED, DataStatus, TaskStatus
 from shared.names import TRAIN_SPLIT
+from shared.store.indexes import add_index
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
@@ -38,10 +39,10 @@ class AdmissionVerbs:
         self._data: AsyncCollection[Document] = database["record_data"]
 
     async def ensure_indexes(self) -> None:
-        await self._data.create_index(
-            [("policy", 1), ("status", 1), ("trained_count", 1), ("task", 1)], name="untrained groups"
+        await add_index(
+            self._data, [("policy", 1), ("status", 1), ("trained_count", 1), ("task", 1)], name="untrained groups"
         )
-        await self._data.create_index([("policy", 1), ("last_trained_step", 1), ("task", 1)], name="trained groups")
+        await add_index(self._data, [("policy", 1), ("last_trained_step", 1), ("task", 1)], name="trained groups")
 
     async def seq_limit(self, owner: str, budgets: Mapping[str, OffPolicyBudget]) -> int:
         """Return the `seq` below which `owner`'s train tasks may be played: a group is opened while all `budgets` have room.

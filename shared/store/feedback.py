@@ -17,6 +17,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Feedback, Slot, Task
 from shared.documents.states import RecordStatus, SlotStatus
+from shared.store.indexes import add_index
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import NOW, literal, literals, merge_slot
 from shared.store.retry import survives_outages
@@ -48,8 +49,8 @@ class FeedbackVerbs:
 
     async def ensure_indexes(self) -> None:
         """Small: it holds only tasks that wait."""
-        await self._tasks.create_index(
-            [("waiting_until", 1), ("policy", 1)], name="feedback", partialFilterExpression=WAITS
+        await add_index(
+            self._tasks, [("waiting_until", 1), ("policy", 1)], name="feedback", partialFilterExpression=WAITS
         )
 
     async def give(self, record_id: str, feedback: Feedback) -> Task | None:

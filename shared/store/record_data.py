@@ -18,6 +18,7 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.base import Document as Model
 from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
+from shared.store.indexes import add_index
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
@@ -58,16 +59,16 @@ class RecordDataVerbs:
         self._records: AsyncCollection[Document] = database["records"]
 
     async def ensure_indexes(self) -> None:
-        await self._data.create_index([("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
-        await self._data.create_index(
-            [("policy", 1), ("status", 1), ("claim", 1), ("trained_count", 1), ("seq", 1)], name="epochs"
+        await add_index(self._data, [("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
+        await add_index(
+            self._data, [("policy", 1), ("status", 1), ("claim", 1), ("trained_count", 1), ("seq", 1)], name="epochs"
         )
-        await self._data.create_index(
-            [("policy", 1), ("claim.trainer_generation", 1), ("claim.step", 1)], name="borrowed"
+        await add_index(
+            self._data, [("policy", 1), ("claim.trainer_generation", 1), ("claim.step", 1)], name="borrowed"
         )
-        await self._data.create_index([("trained_steps", 1)], name="steps")
-        await self._data.create_index([("task", 1)], name="group")
-        await self._data.create_index([("record", 1)], name="record")
+        await add_index(self._data, [("trained_steps", 1)], name="steps")
+        await add_index(self._data, [("task", 1)], name="group")
+        await add_index(self._data, [("record", 1)], name="record")
 
     # ------------------------------------------------------------------ settlement
 

@@ -14,6 +14,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents import Claim, DispatchedSamplingTask, DispatchTokens, Record
 from shared.documents.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.errors import IllegalMove
+from shared.store.indexes import add_index
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
 
@@ -52,18 +53,17 @@ class RecordVerbs:
 
     async def ensure_indexes(self) -> None:
         await self._records.create_index([("task", 1), ("traj_id", 1), ("attempt", 1)], name="identity", unique=True)
-        await self._records.create_index([("split", 1), ("status", 1), ("finished_at", -1)], name="recent")
-        await self._records.create_index([("finished_at", 1), ("_id", 1)], name="finished")
-        await self._records.create_index([("last_trained_step", 1)], name="trained")
+        await add_index(self._records, [("split", 1), ("status", 1), ("finished_at", -1)], name="recent")
+        await add_index(self._records, [("finished_at", 1), ("_id", 1)], name="finished")
+        await add_index(self._records, [("last_trained_step", 1)], name="trained")
         for field in SEARCHED:
-            await self._records.create_index([(field, 1), ("finished_at", -1)], name=f"by {field}")
-        await self._dispatches.create_index([("record", 1), ("turn", 1)], name="record")
+            await add_index(self._records, [(field, 1), ("finished_at", -1)], name=f"by {field}")
+        await add_index(self._dispatches, [("record", 1), ("turn", 1)], name="record")
         # Of failed turns and of turns with failed calls alone: a turn that went well costs nothing.
         failed, wrong_call = {"error": {"$type": "string"}}, {"tool_calls.is_error": True}
-        await self._dispatches.create_index([("status", 1)], name="failed", partialFilterExpression=failed)
-        await self._dispatches.create_index(
-            [("tool_calls.is_error", 1), ("tool_calls.name", 1)], name="tool errors", partialFilterExpression=wrong_call
-        )
+        await add_index(self._dispatches, [("status", 1)], name="failed", partialFilterExpression=failed)
+        calls = [("tool_calls.is_error", 1), ("tool_calls.name", 1)]
+        await add_index(self._dispatches, calls, name="tool errors", partialFilterExpression=wrong_call)
 
     async def start(self, claim: Claim, worker: str) -> Record:
         """Create the record of a newly claimed slot."""

@@ -8,6 +8,7 @@ from typing import Any
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.run import StoredSettings
+from shared.store.indexes import add_index
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
@@ -22,7 +23,7 @@ class SettingsVerbs:
         self._settings = database["settings"]
 
     async def ensure_indexes(self) -> None:
-        await self._settings.create_index([("workers", 1)], name="worker")
+        await add_index(self._settings, [("workers", 1)], name="worker")
 
     async def keep(self, kind: str, values: Mapping[str, Any], worker: str) -> str:
         """Store that `worker` runs with `values`, resolved and without secrets. Returns the document's id. Idempotent."""

@@ -10,6 +10,7 @@ from typing import Any
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.run import TrainedStep
+from shared.store.indexes import add_index
 from shared.store.pipelines import insert_once, literal
 from shared.store.retry import survives_outages
 
@@ -23,8 +24,8 @@ class StepVerbs:
         self._steps = database["trained_steps"]
 
     async def ensure_indexes(self) -> None:
-        await self._steps.create_index([("policy", 1), ("step", 1)], name="step")
-        await self._steps.create_index([("created_at", 1), ("_id", 1)], name="taken")
+        await add_index(self._steps, [("policy", 1), ("step", 1)], name="step")
+        await add_index(self._steps, [("created_at", 1), ("_id", 1)], name="taken")
 
     async def add(self, step: TrainedStep) -> None:
         """Call after the commit. Idempotent."""

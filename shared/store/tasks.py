@@ -18,6 +18,7 @@ from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.store.curriculum import skipping
+from shared.store.indexes import add_index
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,
@@ -54,21 +55,23 @@ class TaskVerbs:
         self._spoilt = SpoiltTasks(self._tasks, MalformedVerbs(database))
 
     async def ensure_indexes(self) -> None:
-        await self._tasks.create_index(
-            [("policy", ASCENDING), ("split", ASCENDING), ("status", ASCENDING), ("seq", ASCENDING), ("free_at", 1)],
-            name="claim",
-        )
+        claimed = [
+            ("policy", ASCENDING),
+            ("split", ASCENDING),
+            ("status", ASCENDING),
+            ("seq", ASCENDING),
+            ("free_at", 1),
+        ]
+        await add_index(self._tasks, claimed, name="claim")
         await self._tasks.create_index(
             [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
         )
         await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
         # Both indexes are small: settlement is queried after every episode, failures every two seconds by the launcher's display.
         completed = {"status": TaskStatus.COMPLETED.value}
-        await self._tasks.create_index(
-            [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed
-        )
-        await self._tasks.create_index([("settled_at", 1), ("_id", 1)], name="settled")
-        await self._tasks.create_index([("slots.failures", 1)], name="failures", partialFilterExpression=HAS_FAILURES)
+        await add_index(self._tasks, [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed)
+        await add_index(self._tasks, [("settled_at", 1), ("_id", 1)], name="settled")
+        await add_index(self._tasks, [("slots.failures", 1)], name="failures", partialFilterExpression=HAS_FAILURES)
 
     # ------------------------------------------------------------------ import
 

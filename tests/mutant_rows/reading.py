@@ -58,6 +58,13 @@ MUTANTS = (
         f"{RUNS}::test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason",
     ),
     Mutant(
+        "a slow client of the metrics page is hung up on",
+        "shared/processes/metrics_page.py",
+        "self._limit.start()",
+        "pass",
+        "tests/shared/test_metrics_page.py::test_a_client_that_sends_a_byte_at_a_time_keeps_no_process_from_its_end",
+    ),
+    Mutant(
         "a run that goes on is not deleted",
         "shared/cli/runs.py",
         "if row.condition in LIVE:",

@@ -2,8 +2,12 @@
 
 import re
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -57,11 +61,36 @@ async def test_a_page_says_what_the_last_heartbeat_said(store: Store) -> None:
             page("/secrets")
 
 
+def test_a_client_that_sends_a_byte_at_a_time_keeps_no_process_from_its_end() -> None:
+    done = threading.Event()
+
+    def send_slowly(port: int) -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as client:
+            for _ in range(400):
+                if not done.wait(0.2):
+                    client.sendall(b"G")
+
+    with serving("127.0.0.1:0", "r", list) as url:
+        assert url is not None
+        sender = threading.Thread(target=send_slowly, args=[urlsplit(url).port], daemon=True)
+        sender.start()
+        time.sleep(1)  # until its connection is served
+        began = time.monotonic()
+    took_s = time.monotonic() - began
+    assert not done.is_set()
+    sender.join(60)  # hung up on, so it ends by itself
+    assert not sender.is_alive()
+    done.set()
+    assert took_s < 60
+
+
 def test_an_address_that_is_taken_or_is_none_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match="cannot listen"), serving(address, "r", list):
             pass
+    with pytest.raises(ConfigError, match="cannot listen"), serving("a" * 70 + ".org:0", "r", list):
+        pass
     for wrong in ("9465", "host", "h:99999", "h:port"):
         with pytest.raises(ConfigError, match="expected HOST:PORT"):
             host_and_port(wrong)

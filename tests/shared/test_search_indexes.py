@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure
 
 from shared.documents.states import RecordStatus
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.episodes import whole_run
 
@@ -56,3 +58,30 @@ async def test_a_turn_that_went_well_has_no_entry_in_the_indexes_of_wrong_ones(s
         where = {"error": {"$type": "string"}} if index == "failed" else {"tool_calls.is_error": True}
         stats = (await turns.find(where).hint(index).explain())["executionStats"]
         assert stats["totalKeysExamined"] == 0
+
+
+@pytest.mark.parametrize("hindrance", ["its fields", "its name", "as many indexes"])
+async def test_indexes_that_a_person_made_keep_no_process_from_its_start(
+    mongod: Mongod, store: Store, caplog: pytest.LogCaptureFixture, hindrance: str
+) -> None:
+    records = store.database["records"]
+    await records.drop_index("by score")
+    if hindrance == "its fields":
+        await records.create_index([("score", 1), ("finished_at", -1)])
+    elif hindrance == "its name":
+        await records.create_index([("score", 1)], name="by score")
+    else:
+        for number in range(64 - len(await records.index_information())):
+            await records.create_index([(f"own{number}", 1)])
+    async with Store.open(mongod.connection_string, store.run) as again:
+        assert await again.runs.get() is not None
+    assert [line for line in caplog.messages if "'by score'" in line and hindrance in line]
+
+
+async def test_an_index_that_is_a_promise_is_made_or_the_process_ends(mongod: Mongod, store: Store) -> None:
+    records = store.database["records"]
+    await records.drop_index("identity")
+    await records.create_index([("task", 1), ("traj_id", 1), ("attempt", 1)], name="identity")
+    with pytest.raises(OperationFailure, match="same name"):
+        async with Store.open(mongod.connection_string, store.run):
+            pass
