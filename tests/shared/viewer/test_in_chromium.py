@@ -5,6 +5,7 @@ the reason.
 """
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from shared.store import Store
 from shared.store.connecting import connect
 from shared.viewer.app import RUN_PAGES, make_app
 from tests.shared.cli.commands import RECORD
+from tests.shared.viewer.stories import Call, Told, tell
 from tests.shared.viewer.test_dashboard import HOSTILE
 
 AXE = Path(__file__).parents[3] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
@@ -71,6 +73,58 @@ async def test_a_click_on_the_reward_curve_opens_that_step(mongod: Mongod, playe
         )
         await page.click(*place)
         await page.until(f"location.pathname === '/runs/{played}/steps/main/1'")
+
+
+async def test_from_the_reward_curve_a_click_leads_to_the_step_the_token_its_call_and_the_query_and_back(
+    mongod: Mongod, store: Store
+) -> None:
+    """Every step is a mouse click on what is seen there, and Compass' query finds the call that was reached."""
+    call = Call(name="calculator", arguments={"e": "6*7"}, result="42")
+    told = Told(score=1.0, replies=(("I add", (call,)), ("42", ())))
+    await tell(store, lambda seq, slot: told if slot else Told(), groups=1, steps=1)
+    await store.steps.note_metrics("main:1:1", {"reward/mean": 0.75, "reward/std": 0.1})
+    run, record = f"/runs/{store.run}", "main:train:0:t0:1:1"
+    way = [
+        (f"{run}/steps/main/1", "[data-chart=reward] .u-over"),
+        (f"{run}/groups/main:train:0:t0", "a[href$='/groups/main:train:0:t0']"),
+        (f"{run}/rollouts/{record}", f"th a[href$='/rollouts/{record}']"),
+        (f"{run}/rollouts/{record}/tokens", "#turn-0 h3 a"),
+        (f"{run}/rollouts/{record}/tokens#chosen", "#strip .tok:not(.context)"),
+        (f"{run}/rollouts/{record}#turn-0-call-0", "#chosen a[href$='#turn-0-call-0']"),
+    ]
+    async with shown(mongod) as (page, url):
+        await page.open(url + run)
+        await page.until("document.getElementById('charts').dataset.drawn")
+        for place, seen in way:
+            await click(page, seen)
+            await page.until(
+                f"location.pathname + location.hash === {json.dumps(place)} && document.readyState === 'complete'"
+            )
+        assert "42" in await page.run("document.querySelector('#turn-0-call-0').innerText")
+        await click(page, "#turn-0 details:last-of-type summary")
+        asked = await page.until(
+            "document.querySelector('#turn-0 details:last-of-type pre.copy').checkVisibility() && "
+            "document.querySelector('#turn-0 details:last-of-type pre.copy').innerText"
+        )
+        found = await store.database["dispatched_sampling_tasks"].find(json.loads(asked)).to_list()
+        assert [one["tool_calls"][0]["result"] for one in found] == ["42"]
+        for place in [*[place for place, _ in way[-2::-1]], run]:
+            await page.run("history.back()")
+            await page.until(f"location.pathname + location.hash === {json.dumps(place)}")
+        assert page.problems == []
+
+
+async def click(page: PageOfChromium, seen: str) -> None:
+    """On the middle of the first element of a CSS selector, which is scrolled into view and is what the mouse meets."""
+    name = json.dumps(seen)
+    await page.until(f"!!document.querySelector({name})")
+    place = await page.run(
+        f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getClientRects()[0];"
+        f" const at = [r.x + r.width / 2, r.y + r.height / 2], met = document.elementFromPoint(...at);"
+        f" return e.contains(met) ? at : 'covered by ' + met.outerHTML.slice(0, 200) }})(document.querySelector({name}))"
+    )
+    assert isinstance(place, list), (seen, place)
+    await page.click(*place)
 
 
 async def test_hostile_texts_neither_run_nor_load_anything(mongod: Mongod, store: Store) -> None:
