@@ -89,6 +89,8 @@ def step_id(policy: str, step: int, trainer_generation: int) -> str:
 class TrainedStep(Document):
     """What one optimizer step was computed from, as the trainer says it. The audit compares it with the marks on the data."""
 
+    collection: ClassVar[str] = "trained_steps"
+
     id: str = Field(alias="_id")  # policy:step:trainer_generation
     policy: str
     step: int

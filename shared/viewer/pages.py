@@ -7,6 +7,7 @@ within `PAGE_LIMIT_S`: the server is told so with each command (`maxTimeMS`).
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -21,10 +22,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from shared.errors import ConfigError, TandemError
+from shared.errors import ConfigError, MalformedDocument, TandemError
 from shared.redaction import redacted
+from shared.store.views.query import Query, note_what_is_read
 from shared.viewer.asked import TWIN, BadQuestion, NotThere, PageRequest
 from shared.viewer.rendering import render
+from shared.viewer.unreadable import UnreadableDocument, of_malformed, unreadable
+
+log = logging.getLogger(__name__)
 
 PAGE_LIMIT_S = 10.0
 
@@ -58,16 +63,27 @@ def _endpoint(
     async def endpoint(request: Request) -> Response:
         async def made() -> Response:
             asked = await asked_of(request)
-            view = await page.view(asked)
-            if isinstance(view, Response):
-                return view
-            if as_json:
-                return JSONResponse(plain(view))
-            return render(page.template, view=view, run=asked.run, request=request, section=page.section)
+            return await _page(page, asked, as_json)
 
         return await answered(request, made, as_json)
 
     return endpoint
+
+
+async def _page(page: Page, asked: PageRequest, as_json: bool) -> Response:
+    note_what_is_read()
+    try:
+        view = await page.view(asked)
+        if isinstance(view, Response):
+            return view
+        if as_json:
+            return JSONResponse(plain(view))
+        return render(page.template, view=view, run=asked.run, request=asked.request, section=page.section)
+    except (TandemError, PyMongoError, TimeoutError):
+        raise
+    except Exception as exc:  # of a document that no model forbids: the reader is told which, the terminal where
+        log.exception("page %s", redacted(asked.request.url.path[:300]))
+        raise await unreadable(asked, exc) from exc
 
 
 async def answered(request: Request, made: Callable[[], Awaitable[Response]], as_json: bool) -> Response:
@@ -79,6 +95,11 @@ async def answered(request: Request, made: Callable[[], Awaitable[Response]], as
         return failure(request, 404, str(exc), as_json)
     except (BadQuestion, ConfigError) as exc:
         return failure(request, 400, str(exc), as_json)
+    except MalformedDocument as exc:
+        found = of_malformed(exc)
+        return failure(request, 500, redacted(str(found)), as_json, found.query)
+    except UnreadableDocument as exc:
+        return failure(request, 500, redacted(str(exc)), as_json, exc.query)
     except TimeoutError:
         return failure(
             request, 503, f"the database took longer than {PAGE_LIMIT_S:g} s; try a narrower filter", as_json
@@ -88,6 +109,9 @@ async def answered(request: Request, made: Callable[[], Awaitable[Response]], as
         if isinstance(exc, PyMongoError) and exc.timeout:
             said = f"the database took longer than {PAGE_LIMIT_S:g} s; try a narrower filter"
         return failure(request, 503, redacted(said), as_json)
+    except Exception as exc:  # of a page of several runs, or of reading the run itself: never a bare 500
+        log.exception("page %s", redacted(request.url.path[:300]))
+        return failure(request, 500, redacted(f"{type(exc).__name__}: {str(exc)[:300]}"), as_json)
 
 
 @asynccontextmanager
@@ -98,10 +122,12 @@ async def limited() -> AsyncIterator[None]:
             yield
 
 
-def failure(request: Request, status: int, message: str, as_json: bool) -> Response:
+def failure(request: Request, status: int, message: str, as_json: bool, query: Query | None = None) -> Response:
+    """`query`: finds the document that is meant."""
     if as_json:
-        return JSONResponse({"error": message}, status)
-    return render("failure.html", status=status, message=message, request=request, run=None, section="")
+        return JSONResponse({"error": message, **({"query": query.to_json()} if query else {})}, status)
+    values: dict[str, Any] = {"message": message, "query_of_it": query, "request": request, "section": ""}
+    return render("failure.html", status=status, **values)
 
 
 def plain(value: Any) -> Any:

@@ -66,6 +66,13 @@ MUTANTS = (
         f"{LARGE}::test_a_page_of_a_large_run_reads_what_it_shows",
     ),
     Mutant(
+        "viewer: a document that breaks a page is named",
+        "shared/viewer/pages.py",
+        "raise await unreadable(asked, exc) from exc",
+        "raise",
+        "tests/shared/viewer/test_unreadable_documents.py::test_ids_of_seven_bytes_are_named_with_their_query",
+    ),
+    Mutant(
         "viewer: a resume's undone steps are not shown",
         "shared/store/views/dashboard.py",
         "if not _survives(document, starts):",

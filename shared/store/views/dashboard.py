@@ -15,6 +15,7 @@ from shared.documents.run import Run, Worker
 from shared.documents.states import DataStatus, RecordStatus, ServiceStatus, TaskStatus
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
+from shared.store.views.query import note_read
 
 Document = dict[str, Any]
 MOST_POINTS = 300  # of a curve, which is about 400 pixels wide
@@ -85,6 +86,7 @@ async def step_rows(store: Store, run: Run, policy: str, names: Sequence[str], *
     rows: dict[int, StepRow] = {}
     starts = run.starts.get(policy, [])
     async for document in found:
+        note_read("trained_steps", [document])
         if not _survives(document, starts):
             continue
         sizes = [size for _, size in document.get("groups", [])]

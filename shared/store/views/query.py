@@ -6,7 +6,8 @@ Every question is bounded: by a limit or by ids, and by `MAX_TIME_MS` on the ser
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ Database = AsyncDatabase[Document]
 
 MAX_TIME_MS = 5_000  # per question, on the server: a page that needs more says so
 MOST_ROWS = 5_000  # of any question
+_READ: ContextVar[dict[str, list[Any]]] = ContextVar("read")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Query:
             cursor = await documents.aggregate(list(self.pipeline), maxTimeMS=MAX_TIME_MS)
             return await cursor.to_list(MOST_ROWS)
         found = documents.find(self.where, self.fields, max_time_ms=MAX_TIME_MS).skip(self.skip).limit(self.limit)
-        return await (found.sort(list(self.sort)) if self.sort else found).to_list()
+        rows = await (found.sort(list(self.sort)) if self.sort else found).to_list()
+        note_read(self.collection, rows)
+        return rows
 
     @property
     def compass(self) -> str:
@@ -63,6 +67,21 @@ class Query:
 
     def to_json(self) -> Document:
         return {"title": self.title, "place": self.compass_place, "compass": self.compass, "mongosh": self.mongosh}
+
+
+def note_what_is_read() -> None:
+    """From here on, in this task (one request)."""
+    _READ.set({})
+
+
+def note_read(collection: str, documents: Iterable[Document]) -> None:
+    """For a page that asks without `Query`."""
+    _READ.get({}).setdefault(collection, []).extend(document["_id"] for document in documents)
+
+
+def was_read() -> dict[str, list[Any]]:
+    """{collection: ids of what queries found}."""
+    return {collection: list(names) for collection, names in _READ.get({}).items()}
 
 
 def shell_text(value: Any) -> str:

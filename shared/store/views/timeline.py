@@ -12,6 +12,7 @@ from typing import Any
 from shared.documents.states import RecordStatus
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
+from shared.store.views.query import note_read
 
 Document = dict[str, Any]
 MOST_EPISODES = 400
@@ -60,6 +61,7 @@ async def newest_end(store: Store) -> datetime | None:
 async def window_of(store: Store, end: datetime, seconds: float) -> Window:
     begin = end - timedelta(seconds=seconds)
     records = [document async for document in _newest(store, (begin, end), MOST_EPISODES)]
+    note_read("records", records)
     records = sorted(records, key=lambda document: document["finished_at"], reverse=True)[:MOST_EPISODES]
     lanes: dict[str, list[LaneSpan]] = {}
     for document in records:
@@ -118,6 +120,7 @@ async def _turns(store: Store, records: list[str]) -> list[tuple[str, LaneSpan]]
     found = store.database["dispatched_sampling_tasks"].find({"record": {"$in": records}}, fields).limit(MOST_TURNS)
     spans = []
     async for one in found:
+        note_read("dispatched_sampling_tasks", [one])
         if one.get("service") is None or one.get("created_at") is None or one.get("finished_at") is None:
             continue
         versions = [version for version, _ in one.get("weight_versions", [])]
@@ -139,6 +142,7 @@ async def _steps(store: Store, begin: datetime, end: datetime) -> list[tuple[str
     within = {"created_at": {"$gte": begin, "$lte": end}}
     newest = store.database["trained_steps"].find(within, fields).sort([("created_at", -1)]).limit(MOST_STEPS)
     async for one in newest:
+        note_read("trained_steps", [one])
         lane, metrics = f"trainer {one['policy']}", one.get("metrics") or {}
         seconds = [float(metrics.get(name) or 0.0) for name in names]
         spans += [(lane, span) for span in _step(one, one["created_at"], *seconds)]
