@@ -21,9 +21,10 @@ from shared.configuration.loading import ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
+from shared.outside_text import visible
 from shared.processes.interrupt import run_command
 from shared.store import Store
-from shared.what_if.replayed import Replay, ReplayedTurn, tell
+from shared.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from shared.what_if.sampled import SampledEpisode, SampledTurn, read_episode, speller
 
 
@@ -69,7 +70,7 @@ async def replay(
 
 
 def _compared(turn: SampledTurn, logprobs: list[float], version: int, *, any_version: bool) -> ReplayedTurn:
-    found = np.array(logprobs, dtype=np.float32)
+    found = asked(np.array(logprobs, dtype=np.float32))
     others = sorted(set(turn.versions.tolist()) - {version})
     if not others:
         return ReplayedTurn(turn, found)
@@ -95,7 +96,7 @@ def main() -> int | None:
     try:
         return asyncio.run(run())
     except TandemError as exc:
-        sys.stderr.write(f"tandem: {exc}\n")
+        sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         return 2 if isinstance(exc, ConfigError) else 1
 
 

@@ -34,7 +34,8 @@ from shared.configuration.loading import read_section
 from shared.documents import Task
 from shared.documents.scoring import MAX_SCORERS, WeightedScorer
 from shared.errors import ConfigError, DataError, TandemError
-from shared.names import TRAIN_SPLIT, RunName
+from shared.names import RunName
+from shared.outside_text import visible
 from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.user_code.frames import cause_of
@@ -105,14 +106,22 @@ async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
 async def _claim_name(target: Store, config: ResettleConfig) -> None:
     """Raises ConfigError where the name belongs to something else."""
     wanted = {name: value for name, value in config.snapshot().items() if name not in ("config", "log_level")}
-    if SETTINGS not in (await target.runs.read()).configs and await target.tasks.next_seq(config.policy, TRAIN_SPLIT):
-        raise ConfigError(f"run {config.target} has tasks of its own; choose another name for --as")
-    found = await target.resettling.claim_settings(SETTINGS, wanted)
-    if found != wanted:
-        differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if SETTINGS not in (await target.runs.read()).configs:
+        for what, found in (
+            ("tasks", await target.questions.has_tasks()),
+            (
+                "processes",
+                bool(await target.workers.all()),
+            ),  # its samplers would settle the groups by their own settings
+        ):
+            if found:
+                raise ConfigError(f"run {config.target} has {what} of its own; choose another name for --as")
+    stored = await target.resettling.claim_settings(SETTINGS, wanted)
+    if stored != wanted:
+        differing = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
         name = differing[0]
         raise ConfigError(
-            f"run {config.target} was resettled with {name}={found.get(name)!r}, not {wanted.get(name)!r}; give the same "
+            f"run {config.target} was resettled with {name}={stored.get(name)!r}, not {wanted.get(name)!r}; give the same "
             "settings to continue it, or another name to --as"
         )
     await target.runs.save_config("sampler", wanted)
@@ -198,7 +207,7 @@ def main() -> int | None:
 
 
 def _told(exc: TandemError) -> int:
-    sys.stderr.write(f"tandem: {exc}\n")
+    sys.stderr.write(f"tandem: {visible(str(exc))}\n")
     return 2 if isinstance(exc, ConfigError) else 1
 
 
@@ -206,7 +215,7 @@ def _given(argv: Sequence[str]) -> dict[str, Any]:
     try:
         return ResettleConfig.given(argv)
     except ConfigError as exc:
-        sys.stderr.write(f"tandem: {exc}\n")
+        sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         raise SystemExit(2) from exc
 
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from shared.outside_console import OutsideConsole
 
 SHOWN = 5
 
@@ -25,7 +26,7 @@ class Resettled:
 
 def tell(outcome: Resettled) -> int:
     """Print it; the exit status."""
-    out = Console(highlight=False, emoji=False)
+    out = OutsideConsole()
     rows = Table()
     for name in ("", "groups", "with data", "episodes", "mean score", "scores that differ"):
         rows.add_column(name, justify="right" if name else "left")

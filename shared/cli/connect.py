@@ -15,15 +15,15 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pymongo.errors import PyMongoError
-from rich.console import Console, ConsoleOptions
+from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from shared.configuration.secrets import DATABASE_VARIABLE, given_secret
 from shared.errors import ConfigError, TandemError
+from shared.outside_console import OutsideConsole
 from shared.outside_text import visible
 from shared.processes.interrupt import INTERRUPTED
 from shared.store import Store
@@ -44,24 +44,6 @@ Connection = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-
-
-class OutsideConsole(Console):
-    """Prints text of models, tools and tasks: nothing in it steers the terminal.
-
-    No emoji: rich would render `:train:` in the id "main:train:0:t0" as a tram.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(highlight=False, emoji=False, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
-
-    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        for segment in super().render(renderable, options):
-            text = segment.text if segment.control else visible(segment.text)
-            yield segment if text == segment.text else Segment(text, segment.style)
 
 
 def console() -> Console:

@@ -55,13 +55,7 @@ class TaskVerbs:
         self._spoilt = SpoiltTasks(self._tasks, MalformedVerbs(database))
 
     async def ensure_indexes(self) -> None:
-        claimed = [
-            ("policy", ASCENDING),
-            ("split", ASCENDING),
-            ("status", ASCENDING),
-            ("seq", ASCENDING),
-            ("free_at", 1),
-        ]
+        claimed = [(field, ASCENDING) for field in ("policy", "split", "status", "seq", "free_at")]
         await add_index(self._tasks, claimed, name="claim")
         await self._tasks.create_index(
             [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from shared.outside_console import OutsideConsole
 from shared.what_if.sampled import SampledEpisode, SampledTurn, Spell
 
 CONTEXT_TOKENS = 12  # shown before a token
@@ -18,7 +18,8 @@ CONTEXT_TOKENS = 12  # shown before a token
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTurn:
-    """`found`: one log-prob for each token; NaN where the weights that sampled it could not be asked, for the reason `note`."""
+    """`found`: one log-prob for each token; NaN where the weights that sampled it could not be asked, for the reason `note`.
+    What was asked and is no number is `-inf` (`asked`)."""
 
     sampled: SampledTurn
     found: npt.NDArray[np.float32]
@@ -26,12 +27,25 @@ class ReplayedTurn:
 
     @property
     def difference(self) -> npt.NDArray[np.float32]:
-        apart: npt.NDArray[np.float32] = np.abs(self.found - self.sampled.logprobs)
+        """NaN where nothing was compared, infinite where either log-prob is no number."""
+        with np.errstate(invalid="ignore"):
+            apart: npt.NDArray[np.float32] = np.abs(self.found - self.sampled.logprobs)
+        broken = self.is_compared & ~(np.isfinite(self.found) & np.isfinite(self.sampled.logprobs))
+        apart[broken] = np.inf
         return apart
 
     @property
+    def is_compared(self) -> npt.NDArray[np.bool_]:
+        return ~np.isnan(self.found)
+
+    @property
     def compared(self) -> int:
-        return int(np.isfinite(self.found).sum())
+        return int(self.is_compared.sum())
+
+
+def asked(logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Log-probs as they were told: one that is no number is not one that was not asked for."""
+    return np.where(np.isnan(logprobs), np.float32(-np.inf), logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +70,21 @@ class Replay:
 
     def biggest(self, count: int) -> list[tuple[ReplayedTurn, int]]:
         """The tokens with the largest differences, the largest first."""
-        found = [(turn, at) for turn in self.turns for at in np.flatnonzero(np.isfinite(turn.found)).tolist()]
+        found = [(turn, at) for turn in self.turns for at in np.flatnonzero(turn.is_compared).tolist()]
         return sorted(found, key=lambda one: -float(one[0].difference[one[1]]))[:count]
 
 
 def tell(replay: Replay, tolerance: float, show: int, spell: Spell, *, as_json: bool) -> int:
     """Print it; the exit status."""
     if as_json:
-        Console(highlight=False, emoji=False, soft_wrap=True).print(
-            json.dumps(_as_json(replay, tolerance, show, spell), ensure_ascii=False), markup=False
-        )
+        OutsideConsole(soft_wrap=True).print(json.dumps(_as_json(replay, tolerance, show, spell)), markup=False)
     else:
         _print(replay, tolerance, show, spell)
     return 0 if replay.agrees(tolerance) else 1
 
 
 def _print(replay: Replay, tolerance: float, show: int, spell: Spell) -> None:
-    out = Console(highlight=False, emoji=False)
+    out = OutsideConsole()
     out.print(f"record {replay.episode.record.id}, computed again by {replay.by}", soft_wrap=True, markup=False)
     rows = Table()
     for name in ("turn", "weights", "tokens", "compared", "log-prob stored", "found", "mean |Δ|", "largest |Δ|"):
@@ -92,7 +104,7 @@ def _print(replay: Replay, tolerance: float, show: int, spell: Spell) -> None:
 
 
 def _numbers_of(turn: ReplayedTurn) -> tuple[str, ...]:
-    seen = np.isfinite(turn.found)
+    seen = turn.is_compared
     if not seen.any():
         return ("–",) * 4
     stored, found, difference = turn.sampled.logprobs[seen], turn.found[seen], turn.difference[seen]
@@ -137,7 +149,7 @@ def _as_json(replay: Replay, tolerance: float, show: int, spell: Spell) -> dict[
         "record": replay.episode.record.id,
         "by": replay.by,
         "compared": replay.compared,
-        "largest_difference": replay.largest,
+        "largest_difference": replay.largest if np.isfinite(replay.largest) else None,  # JSON has no infinity
         "tolerance": tolerance,
         "agrees": replay.agrees(tolerance),
         "turns": turns,

@@ -38,7 +38,7 @@ MUTANTS = (
     ),
     Mutant(
         "a text from outside does not steer the terminal",
-        "shared/cli/connect.py",
+        "shared/outside_console.py",
         "text = segment.text if segment.control else visible(segment.text)",
         "text = segment.text",
         f"{TERMINAL}::test_a_segment_of_any_renderable_is_made_visible",

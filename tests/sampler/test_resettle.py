@@ -13,6 +13,7 @@ from sampler.what_if import resettle as module
 from sampler.what_if.resettle import resettle
 from sampler.what_if.resettled import Resettled, tell
 from shared.audit.run import audit
+from shared.documents.run import Worker
 from shared.errors import ConfigError
 from shared.processes.mongod import Mongod
 from shared.store import Store
@@ -191,6 +192,24 @@ async def test_what_does_not_fit_is_refused_with_the_remedy(
     with pytest.raises(ConfigError, match=words):
         await anew(mongod, store, target.run, **given)
     assert await everything(target) == before
+
+
+@pytest.mark.parametrize("own", ["tasks", "processes"])
+async def test_a_run_that_is_in_use_is_no_target(mongod: Mongod, store: Store, target: Store, own: str) -> None:
+    await played(store)
+    if own == "tasks":
+        await import_tasks(target, 1, split="eval")
+    else:
+        await target.workers.heartbeat(Worker(id="sampler:h:1", kind="sampler", host="h", pid=1))
+    with pytest.raises(ConfigError, match=f"has {own} of its own"):
+        await anew(mongod, store, target.run)
+
+
+def test_what_a_judge_said_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(Resettled("a", "b", copied=1, failed={"t0": "HTTP 500: \x1b[2Jall is well\x9b31m"}))
+    said = capsys.readouterr().out
+    assert "left out: t0: HTTP 500: \\x1b[2Jall is well\\x9b31m" in said
+    assert "\x1b" not in said
 
 
 async def test_a_run_with_tasks_of_its_own_and_the_run_itself_are_no_target(

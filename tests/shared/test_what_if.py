@@ -1,11 +1,13 @@
 """What is read of a stored episode for what-if questions, and when a replay agrees."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shared.errors import ConfigError, DataError
 from shared.store import Store
-from shared.what_if.replayed import Replay, ReplayedTurn
+from shared.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from shared.what_if.sampled import read_episode
 from tests.shared.episodes import whole_run
 
@@ -57,3 +59,20 @@ async def test_nothing_compared_is_no_agreement(store: Store) -> None:
     same = [ReplayedTurn(turn, turn.logprobs + np.float32(0.01)) for turn in episode.turns]
     assert Replay(episode, "the same", same).agrees(0.011)
     assert not Replay(episode, "the same", same).agrees(0.009)
+
+
+@pytest.mark.parametrize("side", ["stored", "found"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+async def test_a_log_prob_that_is_no_number_is_a_difference(store: Store, side: str, value: float) -> None:
+    """One of a damaged document, or of damaged weights, among others that agree."""
+    await whole_run(store)
+    episode = await read_episode(store, RECORD)
+    turn = episode.turns[0]
+    damaged = turn.logprobs.copy()
+    damaged[1] = value
+    stored, found = (damaged, turn.logprobs) if side == "stored" else (turn.logprobs, damaged)
+    replayed = Replay(episode, "", [ReplayedTurn(replace(turn, logprobs=stored), asked(found))])
+    assert (replayed.compared, replayed.largest, replayed.agrees(1e9)) == (3, np.inf, False)
+    assert [at for _, at in replayed.biggest(1)] == [1]
+    assert tell(replayed, 1e9, 3, lambda ids: "", as_json=True) == 1
+    assert tell(replayed, 1e9, 3, lambda ids: "", as_json=False) == 1

@@ -27,6 +27,7 @@ from shared.documents import DBRecordData
 from shared.documents.run import PolicyVersion
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
+from shared.outside_text import visible
 from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.tokens.flatten import tree_of
@@ -229,7 +230,7 @@ def main() -> None:
         ):
             found, spell = bisect(bridge, config, progress)
     except TandemError as exc:
-        sys.stderr.write(f"tandem: {exc}\n")
+        sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)
     tell(found, config.groups, spell, as_json=config.json_output)
     end_process(0)

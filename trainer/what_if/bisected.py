@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from shared.documents import DBRecordData
+from shared.outside_console import OutsideConsole
 from shared.what_if.sampled import SampledTurn, Spell
 
 TOKENS_SHOWN = 5
@@ -102,9 +102,9 @@ class Bisection:
 
 
 def tell(found: Bisection, groups: int, spell: Spell, *, as_json: bool) -> None:
-    out = Console(highlight=False, emoji=False)
+    out = OutsideConsole()
     if as_json:
-        out.print(json.dumps(_as_json(found), ensure_ascii=False), soft_wrap=True, markup=False)
+        out.print(json.dumps(_as_json(found)), soft_wrap=True, markup=False)
         return
     what = (
         "the reply"
@@ -151,14 +151,14 @@ def _curve(found: Bisection) -> Table:
     return rows
 
 
-def _print_tokens(out: Console, found: Bisection, spell: Spell) -> None:
+def _print_tokens(out: OutsideConsole, found: Bisection, spell: Spell) -> None:
     before, after = found.moments[found.after - 1].logprobs, found.moments[found.after].logprobs
     order = np.argsort(-np.abs(after - before))[:TOKENS_SHOWN].tolist()
     told = [f"{spell([found.turn.ids[k]])!r} ({k}) {after[k] - before[k]:+.3f}" for k in order]
     out.print(f"tokens that changed most: {', '.join(told)}", soft_wrap=True, markup=False)
 
 
-def _print_groups(out: Console, found: Bisection, groups: int) -> None:
+def _print_groups(out: OutsideConsole, found: Bisection, groups: int) -> None:
     ranked = found.by_push()
     if not ranked:
         out.print("no group of these steps has its data in the database")

@@ -23,9 +23,10 @@ from shared.configuration.secrets import secret_field
 from shared.documents.run import PolicyVersion
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
+from shared.outside_text import visible
 from shared.processes.interrupt import run_command
 from shared.store import Store
-from shared.what_if.replayed import Replay, ReplayedTurn, tell
+from shared.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from shared.what_if.sampled import SampledEpisode, Spell, read_episode, speller
 from trainer.parallel import end_process, parallel_session
 from trainer.what_if.kept import KeptWeights, kept_weights, published_versions
@@ -65,7 +66,7 @@ def replay(episode: SampledEpisode, weights: KeptWeights, device: str, progress:
             again = turn_logprobs(lm, [episode.turns[i] for i in at], device)
         for i, logprobs in zip(at, again, strict=True):
             mine = episode.turns[i].versions == number
-            found[i][mine] = logprobs.float().cpu().numpy()[mine]
+            found[i][mine] = asked(logprobs.float().cpu().numpy()[mine])
     turns = [
         ReplayedTurn(turn, found[i], f"the weights of {', '.join(missing[i])} are pruned" if i in missing else "")
         for i, turn in enumerate(episode.turns)
@@ -98,7 +99,7 @@ def main() -> None:
         ):
             result = replay(episode, weights, config.device, progress)
     except TandemError as exc:
-        sys.stderr.write(f"tandem: {exc}\n")
+        sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)
     end_process(tell(result, config.tolerance, config.show, spell, as_json=config.json_output))
 

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from shared.cli.connect import OutsideConsole
 from shared.documents.run import Worker
+from shared.outside_console import OutsideConsole
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.conftest import ROOT
