@@ -107,13 +107,9 @@ async def _claim_name(target: Store, config: ResettleConfig) -> None:
     """Raises ConfigError where the name belongs to something else."""
     wanted = {name: value for name, value in config.snapshot().items() if name not in ("config", "log_level")}
     if SETTINGS not in (await target.runs.read()).configs:
-        for what, found in (
-            ("tasks", await target.questions.has_tasks()),
-            (
-                "processes",
-                bool(await target.workers.all()),
-            ),  # its samplers would settle the groups by their own settings
-        ):
+        # Its samplers would settle the groups by their own settings.
+        own = {"tasks": await target.questions.has_tasks(), "processes": bool(await target.workers.all())}
+        for what, found in own.items():
             if found:
                 raise ConfigError(f"run {config.target} has {what} of its own; choose another name for --as")
     stored = await target.resettling.claim_settings(SETTINGS, wanted)

@@ -11,7 +11,6 @@ from urllib.parse import unquote
 import typer
 
 from shared.cli.connect import PROBLEM, Connection, RunName, console, warn, with_store
-from shared.documents import Task
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.settled import SettledPlace, attempts_at, last_step, records_of_step, settled_after, trained_steps
@@ -88,45 +87,47 @@ def given_headers(given: list[str]) -> Mapping[str, str]:
     found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
     for one in given:
         name, is_pair, value = one.partition("=")
-        if not is_pair:
-            raise ConfigError(f"--header {name!r}: expected NAME=VALUE")
+        if not is_pair or ":" in name:  # as curl takes it; what follows may be a key
+            raise ConfigError(f"--header {name.partition(':')[0]!r}: expected NAME=VALUE")
         found[name.strip()] = value.strip()
     for name, value in found.items():
-        if not name or not name.isascii() or not value.isprintable() or any(c in name for c in " :\r\n"):
-            raise ConfigError(f"header {name!r}: expected a name without spaces, and a value on one line")
+        if (
+            not name
+            or not name.isascii()
+            or not (value.isascii() and value.isprintable())
+            or any(c in name for c in " :\r\n")
+        ):
+            raise ConfigError(f"header {name!r}: expected a name without spaces, and a value of ASCII on one line")
     return found
 
 
 async def _by_group(store: Store, since: datetime | None, follow: bool) -> AsyncIterator[list[str]]:
     """Records of settled groups, all attempts, in the order of settlement."""
-    place = (
+    begin = place = (
         SettledPlace()
         if since is None
         else SettledPlace(since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since)
     )
     seen: dict[str, datetime] = {}
-    while True:
-        tasks = [task for task in await settled_after(store, place, GROUPS_AT_ONCE) if task.settled_at is not None]
-        new = [task.id for task in tasks if task.id not in seen]
-        if new:
-            yield [record.id for record in await attempts_at(store, new)]
-        seen |= {task.id: _settled(task) for task in tasks}
-        if tasks:
-            place = SettledPlace(_settled(tasks[-1]), tasks[-1].id)
-        elif follow:
-            await asyncio.sleep(POLL_S)  # until more groups are settled
-            seen = {task: at for task, at in seen.items() if at >= place.settled_at - LOOK_BACK}
-            place = SettledPlace(max(place.settled_at - LOOK_BACK, SettledPlace().settled_at)) if seen else place
-        else:
-            break
-    if seen:
-        hint = f"the last group was settled at {max(seen.values()).isoformat()}; later ones: `--since` this time"
-        console().print(hint, soft_wrap=True, markup=False)
-
-
-def _settled(task: Task) -> datetime:
-    assert task.settled_at is not None  # the query's order
-    return task.settled_at
+    try:
+        while True:
+            page = await settled_after(store, place, GROUPS_AT_ONCE)
+            new = [group.task for group in page if group.task not in seen]
+            if new:
+                yield [record.id for record in await attempts_at(store, new)]
+            seen |= {group.task: group.settled_at for group in page}
+            if page:
+                place = page[-1]
+            elif follow:
+                await asyncio.sleep(POLL_S)  # until more groups are settled
+                seen = {task: at for task, at in seen.items() if at >= place.settled_at - LOOK_BACK}
+                place = SettledPlace(max(place.settled_at - LOOK_BACK, begin.settled_at))
+            else:
+                break
+    finally:  # also at Ctrl-C
+        if seen:
+            hint = f"the last group was settled at {max(seen.values()).isoformat()}; later ones: `--since` this time"
+            console().print(hint, soft_wrap=True, markup=False)
 
 
 async def _by_step(store: Store, step: int, follow: bool) -> AsyncIterator[list[str]]:

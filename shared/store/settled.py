@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from shared.documents import Record, Task
+from shared.documents import Record
 from shared.store import Store
 from shared.store.events import PAGE_TIME_MS
 from shared.store.malformed import readable
@@ -22,14 +22,15 @@ class SettledPlace:
     task: str = ""
 
 
-async def settled_after(store: Store, place: SettledPlace, limit: int) -> list[Task]:
-    """The next groups, oldest first."""
+async def settled_after(store: Store, place: SettledPlace, limit: int) -> list[SettledPlace]:
+    """The next groups, oldest first; also those whose documents cannot be read, so that a page of them is no end."""
     later: list[Document] = [
         {"settled_at": {"$gt": place.settled_at}},
         {"settled_at": place.settled_at, "_id": {"$gt": place.task}},
     ]
-    found = store.database["tasks"].find({"$or": later}, max_time_ms=PAGE_TIME_MS)
-    return await readable(Task, found.sort([("settled_at", 1), ("_id", 1)]).limit(limit))
+    found = store.database["tasks"].find({"$or": later}, {"settled_at": 1}, max_time_ms=PAGE_TIME_MS)
+    ordered = found.sort([("settled_at", 1), ("_id", 1)]).limit(limit)
+    return [SettledPlace(group["settled_at"], group["_id"]) async for group in ordered]
 
 
 async def attempts_at(store: Store, tasks: Sequence[str]) -> list[Record]:

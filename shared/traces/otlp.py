@@ -126,7 +126,13 @@ class Exporter:
 
 def endpoint(url: str) -> str:
     """The URL to send to: a base without a path gets OTLP's own."""
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises beyond 65535
+    except ValueError:
+        parts = urllib.parse.SplitResult("", "", "", "", "")
+    if "@" in parts.netloc:
+        raise ConfigError(f"--otlp {shown(url)}: a user and a password belong into a header (Authorization=Basic …)")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"--otlp {shown(url)}: expected http://HOST:PORT or https://…, with a path or without")
     path = TRACES_PATH if parts.path in ("", "/") else parts.path

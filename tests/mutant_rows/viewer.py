@@ -54,15 +54,15 @@ MUTANTS = (
     Mutant(
         "viewer: a window reads its own versions",
         "shared/store/policies.py",
-        'create_index([("created_at", 1)], name="announced")',
-        'create_index([("path", 1)], name="announced")',
+        'add_index(self._versions, [("created_at", 1)], name="announced")',
+        'add_index(self._versions, [("path", 1)], name="announced")',
         f"{LARGE}::test_a_page_of_a_large_run_reads_what_it_shows",
     ),
     Mutant(
         "viewer: a step looks up the first weights that hold it",
         "shared/store/policies.py",
-        'create_index([("step", 1), ("policy", 1), ("version", 1)], name="of step")',
-        'create_index([("path", 1)], name="of step")',
+        'add_index(self._versions, [("step", 1), ("policy", 1), ("version", 1)], name="of step")',
+        'add_index(self._versions, [("path", 1)], name="of step")',
         f"{LARGE}::test_a_page_of_a_large_run_reads_what_it_shows",
     ),
     Mutant(

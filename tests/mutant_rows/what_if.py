@@ -52,15 +52,29 @@ MUTANTS = (
     Mutant(
         "resettle: other settings than before are refused",
         "sampler/what_if/resettle.py",
-        "    if found != wanted:\n",
+        "    if stored != wanted:\n",
         "    if False:\n",
         f"{RESETTLE}::test_what_does_not_fit_is_refused_with_the_remedy",
     ),
     Mutant(
         "resettle: a run with tasks of its own is no target",
         "sampler/what_if/resettle.py",
-        "    if SETTINGS not in (await target.runs.read()).configs and",
-        "    if False and",
+        "    if SETTINGS not in (await target.runs.read()).configs:",
+        "    if False:",
         f"{RESETTLE}::test_a_run_with_tasks_of_its_own_and_the_run_itself_are_no_target",
+    ),
+    Mutant(
+        "resettle: a run with processes of its own is no target",
+        "sampler/what_if/resettle.py",
+        "bool(await target.workers.all())",
+        "False",
+        f"{RESETTLE}::test_a_run_that_is_in_use_is_no_target",
+    ),
+    Mutant(
+        "replay: a log-prob that is no number is a difference",
+        "shared/what_if/replayed.py",
+        "apart[broken] = np.inf",
+        "pass",
+        "tests/shared/test_what_if.py::test_a_log_prob_that_is_no_number_is_a_difference",
     ),
 )

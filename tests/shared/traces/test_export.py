@@ -118,7 +118,7 @@ async def test_a_receiver_that_is_busy_is_asked_again_and_one_that_refuses_is_no
     result = await export("--header", "x-mlflow-experiment-id=7")
     assert (result.exit_code, len(received.spans)) == (0, 20), result.output
     assert received.headers[0]["x-mlflow-experiment-id"] == "7"
-    for status, headers in ((400, {}), (307, {"Location": f"{received.url}/elsewhere"})):
+    for status, headers in ((400, {}), *((moved, {"Location": f"{received.url}/elsewhere"}) for moved in (302, 307))):
         received.requests.clear()
         received.answers = [(status, headers)]
         result = await export()
@@ -183,7 +183,38 @@ def test_a_url_without_a_path_gets_otlps_own(given: str, used: str) -> None:
     assert endpoint(given) == used
 
 
-@pytest.mark.parametrize("given", ["h:4318", "ftp://h", "file:///etc/passwd", "http://"])
+@pytest.mark.parametrize(
+    "given", ["http://[::1", "http://h:99999", "h:4318", "ftp://h", "file:///etc/passwd", "http://"]
+)
 def test_what_is_no_receivers_url_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="expected http"):
         endpoint(given)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--header", "Authorization: Bearer hunter2"),
+        ("--header", "Authorization: Bearer hunter2=="),
+        ("--header", "key=hunter2\u0436"),
+        ("--otlp", "http://ann:hunter2@127.0.0.1:9"),
+    ],
+)
+async def test_a_mistake_in_a_header_or_url_is_told_without_its_secret(export, arguments) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    result = await export(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "hunter2" not in result.output
+    assert "expected" in result.output or "belong into a header" in result.output
+
+
+async def test_a_page_of_groups_that_cannot_be_read_does_not_end_an_export(  # type: ignore[no-untyped-def]  # fixtures
+    export, store, received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.cli.trace_export.GROUPS_AT_ONCE", 1)
+    await whole_run(store)
+    first = await store.database["tasks"].find_one(sort=[("settled_at", 1), ("_id", 1)])
+    assert first is not None
+    await store.database["tasks"].update_one({"_id": first["_id"]}, {"$set": {"payload": "spoilt"}})
+    await store.database["records"].update_many({"task": first["_id"]}, {"$set": {"status": "spoilt"}})
+    result = await export()
+    assert (result.exit_code, "2 episodes, 10 spans" in result.output) == (0, True), result.output
