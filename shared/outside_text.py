@@ -5,9 +5,10 @@ Every message of a `TandemError` passes through it, so that quoted external text
 
 import re
 
-# Control characters but tab and line feed; and what turns the direction of text round or hides: bidirectional, zero-width ones.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+# Control characters but tab and line feed; and what turns the direction of text round or hides: bidirectional, zero-width ones,
+# and tags, which spell whole sentences that a model reads and a person does not see.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 MAX_ERROR_CHARS = 4000  # a task's document contains one for each slot, a record and a dispatch one each
 
@@ -21,7 +22,7 @@ def storable(text: str) -> str:
 
 def visible(text: str) -> str:
     """Text for a terminal or a page: what would steer it, or could not be seen, is written as an escape (`\\x1b`)."""
-    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def text_of(body: bytes) -> str:

@@ -1,7 +1,6 @@
 """Templates. Everything that they print is text: escaped, with control and bidirectional characters made visible."""
 
 import math
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,10 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from shared.documents.run import Run
+from shared.outside_text import UNSEEN
 from shared.viewer.asked import in_url
 
 FOLDER = Path(__file__).parent
-# Control characters but tab and line feed, and what changes the direction or hides: bidirectional and zero-width characters.
-UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
-)
 NOTHING = "–"
 
 

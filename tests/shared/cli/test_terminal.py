@@ -116,5 +116,5 @@ def test_a_segment_of_any_renderable_is_made_visible() -> None:
     out = OutsideConsole(width=80, force_terminal=True, record=True)
     assert isinstance(out, Console)
     with out.capture() as captured:
-        out.print(Text("a\x1b[2Jb\x9bc\u202ed"))
-    assert captured.get() == "a\\x1b[2Jb\\x9bc\\u202ed\n"
+        out.print(Text("a\x1b[2Jb\x9bc\u202ed\U000e0041"))
+    assert captured.get() == "a\\x1b[2Jb\\x9bc\\u202ed\\U000e0041\n"
