@@ -79,6 +79,20 @@ MUTANTS = (
         f"{PINNED}::test_only_pinned_actors_use_an_engine_of_one_version",
     ),
     Mutant(
+        "actors: an engine does not load a pinned version that was withdrawn",
+        "sampler/engine/keeper/wanted.py",
+        "found.withdrawn_to is not None:\n            raise",
+        "False:\n            raise",
+        f"{PINNED}::test_a_pinned_version_is_not_loaded_once_its_files_are_or_will_be_deleted",
+    ),
+    Mutant(
+        "actors: an engine does not load a pinned version that is pruned",
+        "sampler/engine/keeper/wanted.py",
+        "found.version == wanted.version and found.pruned:",
+        "False:",
+        f"{PINNED}::test_a_pinned_version_is_not_loaded_once_its_files_are_or_will_be_deleted",
+    ),
+    Mutant(
         "actors: a policy whose actors are all fixed does not hold up admission",
         "sampler/config.py",
         "if p in self.frozen_policies or self._never_learns(p)]",

@@ -34,7 +34,7 @@ from sampler.engine.keeper.report import report
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import first_answer
 from sampler.engine.keeper.update import drain, update
-from sampler.engine.keeper.wanted import wanted_version
+from sampler.engine.keeper.wanted import loadable_from, wanted_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
@@ -266,7 +266,7 @@ class Keeper:
 
     async def _put_together(self, wanted: PolicyVersion) -> Reached:
         """Merge the files of `wanted`, or of the newest version up to it that the engine does not serve yet. Raises DataError."""
-        published = await self._store.versions.all(self._config.policy)
+        published = await loadable_from(self._store, wanted)
         self._wants_full = wanted.version
         before = min(self._serving, wanted.version - 1)  # an evaluation goes back to an older version
         reached = await asyncio.to_thread(self._assembly.reach, wanted, published, before)

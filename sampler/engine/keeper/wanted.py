@@ -2,11 +2,12 @@
 
 While evaluation tasks of a version are open, one engine of the policy serves that version until the last of them has ended: the
 one whose URL sorts first among those that do not lag. The others continue. An engine with `serve_version` serves that one, as
-soon as it is published, and never another.
+soon as it is published, and never another; not one that is pruned or withdrawn, unless the engine has it already.
 """
 
 from sampler.engine.keeper.config import KeeperConfig
 from shared.documents.run import PolicyVersion
+from shared.errors import DataError
 from shared.store import Store
 
 
@@ -28,3 +29,20 @@ async def wanted_version(store: Store, config: KeeperConfig, url: str, refused: 
         return newest
     evaluated = await store.versions.get(config.policy, awaited)
     return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
+
+
+async def loadable_from(store: Store, wanted: PolicyVersion) -> list[PolicyVersion]:
+    """All versions of the policy, of which `wanted` is put together. Raises DataError if its files are, or will be, deleted."""
+    published = await store.versions.all(wanted.policy)
+    where = f"policy {wanted.policy}: version {wanted.version}"
+    for found in published:
+        if found.version == wanted.version and found.withdrawn_to is not None:
+            raise DataError(
+                f"{where} was withdrawn: training went on from step {found.withdrawn_to} without it; pin actors to another one"
+            )
+        if found.version == wanted.version and found.pruned:
+            raise DataError(
+                f"{where} is pruned: its files are deleted; pin actors to a newer one, and start its engine before keep_versions "
+                "newer ones are published"
+            )
+    return published

@@ -18,6 +18,7 @@ from sampler.environments.environment import TaskRefused
 MAX_BYTES = 64 << 20  # of a session's files, of which an empty table has 64 KiB
 MORE_S = 2.0  # after its statement was killed, for the server to say so
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE VIEW, CREATE TEMPORARY TABLES"
+_NO_ACCESS = 1045  # a model that breaks its session so is scored by what it has done
 _LOST = (2006, 2013, 2055)  # of PyMySQL: the connection is gone
 
 
@@ -76,7 +77,7 @@ class MariadbDatabase:
             self._db.close()
         with contextlib.suppress(RuntimeError):  # the server is gone, and all its databases
             self._server.execute(f"DROP USER IF EXISTS '{self._name}'@localhost")
-            self._server.execute(f"DROP DATABASE IF EXISTS `{self._name}`")
+            self._server.drop(self._name)
 
     def _fill(self, tables: Sequence[Table]) -> None:
         ask = self._server.execute
@@ -92,8 +93,15 @@ class MariadbDatabase:
         ask(f"GRANT {RIGHTS} ON `{self._name}`.* TO '{self._name}'@localhost")
 
     def _connection(self, within_s: float) -> Any:
+        import pymysql
+
         if self._db is None:
-            self._db = self._server.connect(self._name, self._password, self._name)
+            try:
+                self._db = self._server.connect(self._name, self._password, self._name)
+            except pymysql.Error as exc:
+                if exc.args[:1] != (_NO_ACCESS,):
+                    raise
+                raise StatementRefused("the session has changed its password, and cannot connect again") from exc
         self._db._read_timeout = within_s + MORE_S  # PyMySQL reads it at each packet
         return self._db
 

@@ -90,7 +90,9 @@ class TextArenaEnvironment(Environment):
         }
         if self._all_seats:
             return Step(status=COMPLETED, rewards=earned, metrics=metrics, result=result)
-        return Step(status=COMPLETED, reward=earned.get(self._seat, 0.0), metrics=metrics, result=result)
+        if self._seat not in earned:
+            raise RuntimeError(f"{self.name} ended without a reward of seat {self._seat}")
+        return Step(status=COMPLETED, reward=earned[self._seat], metrics=metrics, result=result)
 
     def _others_play(self) -> bool:
         """The opponents' moves until it is a model's turn; True: the game is over."""

@@ -8,13 +8,14 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.keeper.config import KeeperConfig
-from sampler.engine.keeper.wanted import wanted_version
+from sampler.engine.keeper.wanted import loadable_from, wanted_version
 from sampler.engine.pool.engines import Engines
 from sampler.kinds import SamplerKinds
 from sampler.mcp_sampler import MCPSampler
 from sampler.service.service import SamplerService, ServiceProcess
 from shared.documents.run import Admission, InferenceService
 from shared.documents.states import ServiceStatus
+from shared.errors import DataError
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.shared.builders import import_tasks
@@ -49,6 +50,25 @@ async def test_an_engine_with_serve_version_serves_it_as_soon_as_it_is_there_and
     assert newest.version == 4
     assert not pinned.joins_broadcasts
     assert keeper().joins_broadcasts
+
+
+@pytest.mark.parametrize(
+    ("gone", "how"),
+    [(2, "version 2 was withdrawn: training went on from step 1"), (1, "version 1 is pruned"), (0, None)],
+)
+async def test_a_pinned_version_is_not_loaded_once_its_files_are_or_will_be_deleted(
+    store: Store, gone: int, how: str | None
+) -> None:
+    await announce(store, 0, 2)
+    await store.versions.mark_pruned("main", [1])
+    await store.versions.withdraw_after("main", 1, trainer_generation=2)
+    wanted = await wanted_version(store, keeper(serve_version=gone), URL, -1)
+    assert wanted is not None, "an engine that has it already goes on"
+    if how is None:
+        assert [version.version for version in await loadable_from(store, wanted)] == [0, 1, 2]
+        return
+    with pytest.raises(DataError, match=how):
+        await loadable_from(store, wanted)
 
 
 def test_an_engine_follows_or_serves_one_version() -> None:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from sampler.environments.adapters.textarena import TextArenaEnvironment
 from tests.sampler.environments.services import Service, service
 
 
@@ -181,6 +183,28 @@ def test_options_that_a_game_does_not_have_are_refused(
     task = {"name": "Nim-v0", "index": 1, "custom_task": {"players": 2, **custom}}
     refused = textarena.http.post("/start_sample", json=task)
     assert (refused.status_code, wrong in refused.json()["detail"]) == (422, True)
+
+
+def test_a_game_that_ends_without_a_reward_is_a_failure_and_not_a_zero() -> None:
+    class Unrewarded(TextArenaEnvironment):
+        def _made(self, options: dict[str, Any]) -> Any:
+            return self
+
+        def reset(self, **given: Any) -> None: ...
+
+        def get_observation(self) -> Any:
+            return 0, [(-1, "Go.")]
+
+        def step(self, move: str) -> Any:
+            return True, {}
+
+        def close(self) -> Any:
+            return None, {0: {"reason": "over"}}
+
+    game = Unrewarded("Odd-v0")
+    assert game.start(1, {}).messages[0]["content"] == "Go."
+    with pytest.raises(RuntimeError, match="Odd-v0 ended without a reward of seat 0"):
+        game.interact([{"role": "assistant", "content": "x"}])
 
 
 def test_games_side_by_side_in_one_worker_draw_the_numbers_of_their_own_seed(textarena: Service) -> None:

@@ -212,6 +212,37 @@ def test_a_statement_reaches_no_file_no_setting_and_no_other_database(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(
+    not HAS_MARIADB, reason="MARIADB_PYTHON, a Python with pymysql, is not set, or mariadbd is not installed"
+)
+def test_a_session_of_mariadb_puts_no_file_elsewhere_and_its_end_and_score_do_not_depend_on_what_it_broke(
+    tmp_path: Path,
+) -> None:
+    elsewhere, own_folder = tmp_path / "elsewhere", tmp_path / "own"
+    for folder in (elsewhere, own_folder):
+        folder.mkdir()
+        folder.chmod(0o777)
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        above.chmod(0o711)  # the server's user passes through it
+    dirs = f"DATA DIRECTORY = '{elsewhere}'"
+    part = f"PARTITION BY RANGE (x) (PARTITION p VALUES LESS THAN (5) {dirs})"
+    groups = [[f"CREATE TABLE d{k} (x INT) {how}"] for k, how in enumerate((dirs, f"ENGINE = MyISAM {dirs}", part))]
+    groups += [["XA START 'q'", "INSERT INTO t VALUES (3, 'z')", "XA END 'q'", "XA PREPARE 'q'"]]
+    groups += [["SET PASSWORD = PASSWORD('x')", "KILL CONNECTION_ID()", "SELECT 1", "SELECT 1"]]
+    with service(
+        "--workers", "1", "--worker_python", PYTHON, "--environments", "train=mariadb:train", TMPDIR=str(own_folder)
+    ) as db:
+        for statements in groups:
+            session, _ = db.start("train", 0, **own(answer=["1"]))
+            for statement in statements:
+                sql(db, session, statement)
+            assert not [path for path in elsewhere.rglob("*") if path.is_file()], statements
+            begun = time.monotonic()
+            assert commit(db, session, 2)["reward"] == 0.0, statements
+            db.start("train", 0, **own(answer=["1"]))
+            assert time.monotonic() - begun < 30, f"{statements} holds up the others"
+
+
 def test_a_task_that_is_none_is_refused(db: Service) -> None:
     for task in (
         {"question": "?", "answer": ["1"]},
