@@ -5,7 +5,8 @@
 
 Pages are asked through the application in this process, each for other ids, one after the other. `documents` and `keys` are what
 the database examined for one page (its profiler), `returned` what it sent. `server_ms` and `viewer_ms` are processor time of one
-answer, of mongod and of this process: a dashboard that is open asks every five seconds.
+answer, of mongod and of this process: a dashboard that is open asks every five seconds; its share is that of answers
+with something new.
 """
 
 import argparse
@@ -72,7 +73,7 @@ async def _measured(store: Store, server: Mongod, groups: int, requests: int) ->
         for path in asked_paths(RUN):
             for twin in ("", ".json") if path != "/" else ("",):
                 rows.append(await _page(store, client, mongod, _twin(path, twin), groups, requests, draw))
-    dashboard = next(row for row in rows if row["page"] == "/runs/RUN.json")
+    dashboard = next(row for row in rows if row["page"] == "/runs/RUN/curves.json")
     open_ms = float(dashboard["viewer_ms"]) + float(dashboard["server_ms"])
     memory = {"viewer_mib": psutil.Process().memory_info().rss / 2**20, "mongod_mib": mongod.memory_info().rss / 2**20}
     share = {"dashboard_open_core_percent": open_ms / (1000 * POLL_LIVE_S) * 100}
@@ -81,7 +82,14 @@ async def _measured(store: Store, server: Mongod, groups: int, requests: int) ->
 
 def asked_paths(run: str) -> list[str]:
     """Every page, with names of ids in braces."""
-    return ["/", *(f"/runs/{run}{page.path}{ASKED.get(page.path, '')}" for page in RUN_PAGES if page.template)]
+    return [
+        "/",
+        *(
+            f"/runs/{run}{page.path}{ASKED.get(page.path, '')}"
+            for page in RUN_PAGES
+            if page.template or page.path == "/curves"
+        ),
+    ]
 
 
 async def _filled(store: Store, groups: int) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ from shared.viewer.dashboard import dashboard_page
 from shared.viewer.episode_pages import EPISODE_PAGES
 from shared.viewer.guard import Guard
 from shared.viewer.pages import Page, failure, run_routes
+from shared.viewer.polling import curves_answer
 from shared.viewer.rendering import FOLDER
 from shared.viewer.server_pages import server_routes
 from shared.viewer.timeline import timeline_page
@@ -37,6 +38,7 @@ from shared.viewer.timeline import timeline_page
 # In the order in which they are tried: a path that ends in an id stands behind those that begin with it.
 RUN_PAGES = (
     Page("", "dashboard.html", dashboard_page, "dashboard"),
+    Page("/curves", "", curves_answer),
     Page("/timeline", "timeline.html", timeline_page, "timeline"),
     *EPISODE_PAGES,
 )

@@ -66,6 +66,13 @@ MUTANTS = (
         f"{LARGE}::test_a_page_of_a_large_run_reads_what_it_shows",
     ),
     Mutant(
+        "viewer: a step's metrics are new to an open dashboard",
+        "shared/store/views/dashboard.py",
+        "for one in (newest, logged, last)), number",
+        "for one in (newest, last)), number",
+        "tests/shared/viewer/test_polling.py::test_nothing_new_is_304_and_each_change_is_told_once",
+    ),
+    Mutant(
         "viewer: a document that breaks a page is named",
         "shared/viewer/pages.py",
         "raise await unreadable(asked, exc) from exc",

@@ -25,6 +25,7 @@ MOST_ROUNDS_TASKS = 20_000  # held-out tasks that are read, of the newest rounds
 MOST_WORKERS = 2_000
 ALARM = "alarm/"
 MOST_NAMES = 50  # of metrics of one kind
+HAS_METRICS: Document = {"metrics": {"$nin": [None, {}]}}  # those of the last step are noted after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,25 @@ def _survives(document: Document, starts: Sequence[int]) -> bool:
     return all(began_from >= document["step"] for began_from in starts[document["trainer_generation"] :])
 
 
+async def curves_depend_on(store: Store, policy: str) -> tuple[object, ...]:
+    """Differs after a step, its metrics or a held-out task that is over. Reads three documents, and keys of held-out tasks."""
+    steps, tasks = store.database["trained_steps"], store.database["tasks"]
+    of, settled = {"policy": policy}, {"policy": policy, "split": EVAL_SPLIT, "status": TaskStatus.SETTLED.value}
+    by_time = [("created_at", -1), ("_id", -1)]  # after a resume, steps are taken again: the newest is not the last
+    newest = await steps.find_one(of, {"_id": 1}, sort=by_time)
+    logged = await steps.find_one({**of, **HAS_METRICS}, {"_id": 1}, sort=by_time)
+    last = await tasks.find_one(settled, {"_id": 1}, sort=[("seq", -1)], hint="claim")
+    number = await tasks.count_documents(settled, limit=MOST_ROUNDS_TASKS, hint="claim")
+    return tuple(tuple(one.values()) if one else None for one in (newest, logged, last)), number
+
+
 async def reward_sources(store: Store, policy: str, prefix: str) -> list[str]:
     """Metrics of the last step that begin with `prefix`, with it."""
     return await _names_at_last_step(store, policy, prefix)
 
 
 async def _names_at_last_step(store: Store, policy: str, prefix: str) -> list[str]:
-    where = {"policy": policy, "metrics": {"$nin": [None, {}]}}  # those of the last step are noted after it
+    where = {"policy": policy, **HAS_METRICS}
     newest = await store.database["trained_steps"].find_one(where, {"metrics": 1}, sort=[("step", -1)])
     return [name for name in (newest or {}).get("metrics") or {} if name.startswith(prefix)][:MOST_NAMES]
 

@@ -1,9 +1,11 @@
-// Draws the curves of a page: every [data-chart] from the page's JSON twin. Asks again every data-poll seconds while the page is seen.
+// Draws the curves of a page: every [data-chart] from the JSON at data-source. Asks again every data-poll seconds while the page is seen.
 "use strict";
 (function () {
   const root = document.getElementById("charts");
   if (!root) return;
   const drawn = new Map();
+  let tag = null; // of the newest answer
+  let found = null;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const short = (v) => (v == null ? "–" : Math.abs(v) >= 1000 ? v.toLocaleString("en", { maximumFractionDigits: 0 }) : Number(v.toPrecision(4)).toString());
@@ -55,9 +57,17 @@
   }
 
   async function refresh() {
-    const answer = await fetch(root.dataset.source, { headers: { accept: "application/json" } });
-    if (!answer.ok) return;
-    const found = await answer.json();
+    const headers = { accept: "application/json" };
+    if (tag) headers["if-none-match"] = tag;
+    const answer = await fetch(root.dataset.source, { headers, cache: "no-store" });
+    if (!answer.ok) return; // 304: nothing is new
+    tag = answer.headers.get("etag");
+    found = await answer.json();
+    show();
+  }
+
+  function show() {
+    if (!found) return;
     for (const chart of found.charts) {
       const place = root.querySelector(`[data-chart="${chart.key}"]`);
       if (place) draw(place, chart);
@@ -77,6 +87,6 @@
   }
 
   addEventListener("resize", () => drawn.forEach(({ plot }, place) => plot.setSize({ width: Math.max(260, place.clientWidth), height: 210 })));
-  dark.addEventListener("change", () => refresh());
+  dark.addEventListener("change", show);
   refresh().then(tick);
 })();
