@@ -19,6 +19,7 @@ from shared.processes.quiet_server import QuietServer
 from shared.store import Store
 from shared.viewer.app import RUN_PAGES, make_app
 from shared.viewer.asked import in_url
+from shared.viewer.rendering import query
 
 HIGHEST = 1500  # pixels
 ALSO_DARK = ("dashboard",)
@@ -57,11 +58,20 @@ async def pictures(run: str, connection_string: str, other: str | None) -> dict[
 async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:
     """{name: address} of every page."""
     ids = await telling_ids(store)
+    compared = {}
+    if "record_id" in ids:
+        other_record = await store.database["records"].find_one(
+            {"task": ids["gid"], "_id": {"$ne": ids["record_id"]}}, sort=[("score", 1)]
+        )
+        newest = await store.versions.newest(ids["policy"])
+        compared["two_rollouts"] = query(a=ids["record_id"], b=other_record["_id"] if other_record else None)
+        compared["two_versions"] = query(a=0, b=newest.version if newest else 0)
     found = {"runs": "/", "compare": f"/compare?a={in_url(run)}&b={in_url(other or run)}"}
     for page in RUN_PAGES:
         if page.template and all(part in ids for part in re.findall(r"\{(\w+)", page.path)):
             path = re.sub(r"\{(\w+)(:\w+)?\}", lambda part: in_url(ids[part[1]]), page.path)
-            found[page.template.removesuffix(".html")] = f"/runs/{in_url(run)}{path}"
+            name = page.template.removesuffix(".html")
+            found[name] = f"/runs/{in_url(run)}{path}" + compared.get(name, "")
     return found
 
 

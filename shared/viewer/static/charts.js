@@ -41,7 +41,7 @@
     const options = {
       width: Math.max(260, place.clientWidth), height: 210, series, bands,
       scales: { x: { time: false } },
-      axes: [axis, { ...axis, size: 58, values: (u, ticks) => ticks.map(short) }],
+      axes: [axis, { ...axis, size: 68, values: (u, ticks) => ticks.map(short) }],
       legend: { live: true }, cursor: { points: { size: 8 } },
     };
     const plot = new uPlot(options, data, place);

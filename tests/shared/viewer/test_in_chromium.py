@@ -28,6 +28,9 @@ from tests.shared.viewer.test_dashboard import HOSTILE
 AXE = Path(__file__).parents[3] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
 AXE_RUN = """axe.run(document, {resultTypes: ["violations"]}).then(found => found.violations.map(one =>
     one.id + ": " + one.help + " " + one.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(" | ")))"""
+BEYOND = """[...document.querySelectorAll(".card table")].filter(table => !table.closest(".scroll") &&
+    table.getBoundingClientRect().right > table.closest(".card").getBoundingClientRect().right)
+    .map(table => table.innerText.slice(0, 80))"""
 IDS = {"record_id": RECORD, "gid": "main:train:0:t0", "policy": "main", "step": "1"}
 pytestmark = [
     pytest.mark.skipif(chromium_path() is None, reason="no Chromium: apt-get install chromium"),
@@ -153,6 +156,7 @@ async def test_every_page_can_be_used_by_keyboard_and_with_a_reader(mongod: Mong
                     "!document.getElementById('charts') || document.getElementById('charts').dataset.drawn"
                 )
                 await page.run(axe + "; 1")
+                wrong += [f"{path}: a table leaves its card: {text}" for text in await page.run(BEYOND)]
                 wrong += [f"{path} dark={dark}: {found}" for found in await page.run(AXE_RUN)]
                 first = "document.querySelector('a[href], button, input').className"
                 assert await page.run(first) == "skip", f"{path}: the first key press leads past the navigation"
