@@ -11,6 +11,7 @@ from shared.documents import Record
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.episodes.openai_messages import conversations
 from shared.episodes.stored import StoredEpisode, read_episode
+from shared.errors import DataError
 from shared.store.views.groups import attempts_query
 from shared.store.views.rollouts import search
 from shared.store.views.steps import data_query
@@ -58,11 +59,18 @@ def _download(asked: PageRequest, records: Sequence[str]) -> Response:
 
 async def _lines(asked: PageRequest, records: Sequence[str], form: str) -> AsyncIterator[str]:
     for identity in records:
-        record: Record | None = await asked.store.records.get(identity)
+        try:
+            record: Record | None = await asked.store.records.get(identity)
+        except DataError as exc:
+            yield json.dumps({"record": identity, "error": str(exc)}) + "\n"
+            continue
         if record is None:  # deleted while the file was written
             continue
-        episode = await read_episode(asked.store, record)
-        rows = conversations(episode.state, episode.tools) if form == "openai" else [whole(episode)]
+        try:
+            episode = await read_episode(asked.store, record)
+            rows = conversations(episode.state, episode.tools) if form == "openai" else [whole(episode)]
+        except DataError as exc:  # the others are still worth their file
+            rows = [{"record": identity, "error": str(exc)}]
         for row in rows:
             yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
 

@@ -148,7 +148,7 @@ async def held_out(store: Store, policy: str) -> list[HeldOutScore]:
         },
     ]
     sums: dict[tuple[int, str], list[float]] = {}
-    async for row in await store.database["tasks"].aggregate(pipeline, hint="claim"):
+    async for row in await store.database["tasks"].aggregate(pipeline):
         for source in ("", row["_id"]["source"]):
             kept = sums.setdefault((row["_id"]["version"], source), [0, 0.0, 0.0])
             for place, name in enumerate(("n", "sum", "squares")):
@@ -196,7 +196,7 @@ async def faults(store: Store) -> list[Fault]:
     for split in (TRAIN_SPLIT, EVAL_SPLIT):
         where = {"split": split, "status": RecordStatus.FAILED.value}
         newest = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(MOST_FAULTS)
-        found += await newest.hint("recent").to_list()
+        found += await newest.to_list()
     examples = {str(document.get("termination")): document for document in reversed(found)}
     counts = Counter(str(document.get("termination")) for document in found)
     return [

@@ -101,7 +101,7 @@ async def search(
         LOOKED_THROUGH if wanted.reads_turns else limit + 1,
         0 if wanted.reads_turns else page * limit,
     )
-    found = await records.run(database)
+    found = [{**dict.fromkeys(RECORD_FIELDS), **document} for document in await records.run(database)]
     if not wanted.reads_turns:
         return found, [records]
     turns = Query(

@@ -94,7 +94,7 @@ async def _newest(store: Store, between: tuple[datetime, datetime] | None, limit
         for status in ENDED:
             where = {"split": split, "status": status, "finished_at": when}
             found = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(limit)
-            async for document in found.hint("recent"):
+            async for document in found:
                 yield document
 
 

@@ -23,6 +23,26 @@ async def test_a_token_of_an_episode_that_the_trainer_leaves_out_has_no_loss(vie
         assert [why in view["why_not"] for view in found] == left_out
 
 
+async def test_a_copy_without_indexes_and_with_a_broken_document_is_shown_and_exported(
+    viewer: Client, store: Store
+) -> None:
+    await tell(store, lambda seq, slot: Told(score=float(slot % 2)), groups=1, steps=1)
+    for name in await store.database.list_collection_names():
+        await store.database[name].drop_indexes()
+    run, broken = f"/runs/{store.run}", "main:train:0:t0:1:1"
+    for page in ("", "/timeline", "/tasks", "/steps", "/tools", "/ledger", "/search"):
+        assert (await viewer.get(run + page)).status_code == 200, page
+    await store.database["dispatched_sampling_tasks"].update_one({"record": broken}, {"$set": {"tool_calls": -1}})
+    for form in ("jsonl", "openai"):
+        rows = (await viewer.get(f"{run}/groups/main:train:0:t0/export/{form}")).text.splitlines()
+        assert [broken in row and "tool_calls" in row and '"error"' in row for row in rows if "valid list" in row] == [
+            True
+        ]
+        assert len(rows) == 4
+    await store.database["records"].update_one({"_id": broken}, {"$unset": {"error": 1, "advantage": 1, "answer": 1}})
+    assert (await viewer.get(f"{run}/search")).status_code == 200
+
+
 async def test_a_source_with_a_dot_has_its_curve_and_so_has_a_step_whose_metrics_come_later(store: Store) -> None:
     name = f"{SOURCE}gsm8k-v1.1"
     for step in (1, 2):
