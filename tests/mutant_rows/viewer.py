@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "viewer: characters that hide text are shown",
-        "shared/viewer/rendering.py",
+        "shared/outside_text.py",
         "\\u2028-\\u202e",
         "\\u2028-\\u2029",
         f"{APP}::test_characters_that_hide_or_turn_text_are_shown_as_codes",
