@@ -26,7 +26,9 @@ class Place:
         self._folder, self._number = folder, number
 
     @asynccontextmanager
-    async def workplace(self, kept: Path | None, command: Sequence[str], url: str) -> AsyncIterator[Workplace]:
+    async def workplace(
+        self, kept: Path | None, command: Sequence[str], url: str, uncounted: Any
+    ) -> AsyncIterator[Workplace]:
         async def start(words: Sequence[str], variables: Mapping[str, str]) -> RunningCommand:
             raise OSError(self._number, "no")
 

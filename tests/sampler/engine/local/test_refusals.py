@@ -171,7 +171,6 @@ def test_an_over_long_stream_is_an_error_event_with_status_200(server: Server) -
         {"sampling_params": {"no_stop_trim": True}},
         {"sampling_params": {"logit_bias": {"2": 100}}},
         {"lora_path": "x"},
-        {"return_logprob": True, "logprob_start_len": 0, "stream": True},
         {"return_logprob": True, "top_logprobs_num": 3},
     ],
 )
@@ -179,6 +178,13 @@ def test_options_that_only_sglang_supports_are_refused_and_not_ignored(server: S
     response = server.post("/generate", {"input_ids": PROMPT, **body})
     assert response.status_code == 400
     assert "not supported by the local engine" in response.json()["error"]["message"]
+
+
+def test_log_probs_of_a_prompt_are_refused_in_a_stream_as_its_one_event(server: Server) -> None:
+    body = {"input_ids": PROMPT, "return_logprob": True, "logprob_start_len": 0, "stream": True}
+    response = server.post("/generate", body)
+    assert (response.status_code, response.text.count("data: {")) == (200, 1)
+    assert "stream with log-probs of prompt tokens is not supported by the local engine" in response.text
 
 
 def test_neutral_values_of_what_is_refused_are_accepted(server: Server) -> None:
