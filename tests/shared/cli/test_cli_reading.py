@@ -59,6 +59,8 @@ async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store:
 
 async def test_a_run_without_a_trainer_is_played_once_every_task_has_ended(store: Store) -> None:
     await store.runs.save_config("sampler", {})
+    assert (await look(store)).state == "unstarted", "no process was ever heard of"
+    await store.workers.heartbeat(Worker(id="one", kind="sampler", host="one", pid=1, stats={}, heartbeat_s=600))
     assert (await look(store)).state == "running", "nothing is queued yet"
     await store.tasks.insert_new([make_task(n, num_generations=1, split="eval") for n in range(2)])
     for _ in range(2):
