@@ -13,7 +13,7 @@ from shared.viewer.asked import BadQuestion, PageRequest
 from shared.viewer.curves import NAMES, SOURCE, Chart, charts_of
 
 POLL_LIVE_S = 5  # how often a page of a run that goes on asks again
-GOES_ON = ("running", "paused")
+GOES_ON = ("unstarted", "running", "paused")
 MOST_LISTED = 60  # processes
 
 
