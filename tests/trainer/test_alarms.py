@@ -98,7 +98,7 @@ def alarms_told(bridge: StoreBridge) -> tuple[int, int]:
 
 def alarms_shown(bridge: StoreBridge) -> int:
     console = Console(record=True, width=300)
-    console.print(_render(bridge(look(bridge.store)), every_worker=False))
+    console.print(*_render(bridge(look(bridge.store)), every_worker=False), sep="\n")
     return console.export_text().count("alarm trainer loss/k3_mean 0.5 > 0.01: ")
 
 
