@@ -32,7 +32,7 @@ class CutError(Exception):
     pass
 
 
-@register_scorer("by_slot", needs_answer=False)
+@register_scorer("tests_by_slot", needs_answer=False)
 async def by_slot(request: ScoringRequest) -> float:
     """Another value at every call, as a judge may give."""
     if request.reply in BROKEN:
@@ -122,7 +122,7 @@ async def test_scorers_read_the_stored_conversation_and_an_interrupted_call_keep
 ) -> None:
     """The call ends after the records of the first group are written, and before its task is."""
     await played(store)
-    scorers = [{"name": "by_slot"}]
+    scorers = [{"name": "tests_by_slot"}]
     write = ResettlingVerbs.write
 
     async def cut(verbs: ResettlingVerbs, group: Any) -> None:
@@ -148,7 +148,7 @@ async def test_scorers_read_the_stored_conversation_and_an_interrupted_call_keep
     assert {name: scores[name] for name in first} == first, "a judge that says something else is not heard"
     for task in found["tasks"]:
         assert [slot["score"] for slot in task["slots"]] == [scores[slot["record_id"]] for slot in task["slots"]]
-        assert task["payload"]["scorers"] == [{"name": "by_slot", "weight": 1.0}]
+        assert task["payload"]["scorers"] == [{"name": "tests_by_slot", "weight": 1.0}]
     assert [d["reward"] for d in found["record_data"]] == [scores[d["_id"]] for d in found["record_data"]]
     assert tell(outcome) == 0
 
@@ -158,18 +158,18 @@ async def test_a_group_whose_scorer_fails_has_no_score_and_the_same_call_tries_i
 ) -> None:
     await played(store)
     BROKEN.add("reply 2")
-    outcome = await anew(mongod, store, target.run, new_scorers=[{"name": "by_slot"}])
+    outcome = await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}])
     assert set(outcome.failed) == {"main:train:0:t0", "main:train:0:t1"}
     assert tell(outcome) == 1
     assert not any((await everything(target)).values())
     BROKEN.clear()
-    assert tell(await anew(mongod, store, target.run, new_scorers=[{"name": "by_slot"}])) == 0
+    assert tell(await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}])) == 0
     assert len((await everything(target))["record_data"]) == 4
 
 
 async def test_group_scorers_score_the_stored_groups(mongod: Mongod, store: Store, target: Store) -> None:
     await played(store)
-    await anew(mongod, store, target.run, new_scorers=[{"name": "by_slot"}, {"name": "diversity", "weight": 0.5}])
+    await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}, {"name": "diversity", "weight": 0.5}])
     (first, *_) = (await everything(target))["tasks"]
     assert first["status"] == "settled"
     assert first["group_scores"][0]["scorer"] == "diversity"

@@ -83,7 +83,7 @@ async def test_a_name_that_this_process_lacks_is_left_to_others_at_once_and_told
         "1 open tasks wait for another sampler: sampler 'agent' lacks a setting here: one of agent (a"
     )
     assert alarms[1].startswith(
-        "1 open tasks wait for another sampler: sampler 'chess' is unknown here; expected one of environment, mcp, "
+        "1 open tasks wait for another sampler: sampler 'chess' is unknown here; expected one of environment, game, mcp, "
     )
     assert alarms[2].startswith(
         "task main:train:0:t3 and others like it wait for another sampler: sampler 'go' is unknown"
