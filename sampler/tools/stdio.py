@@ -67,7 +67,7 @@ async def stdio_transport(
     reader = asyncio.create_task(
         _read(process, incoming, MessageLines(max_message_bytes), stderr, on_end), name=f"stdout of {server.name}"
     )
-    writer = asyncio.create_task(_write(process, outgoing, incoming), name=f"stdin of {server.name}")
+    writer = asyncio.create_task(_write(process, outgoing, incoming, stderr, on_end), name=f"stdin of {server.name}")
 
     async def end() -> None:
         try:
@@ -104,14 +104,16 @@ async def _read(
             why = str(exc)
         except ConnectionError as exc:
             why = f"{type(exc).__name__}: {exc}"
-        on_end(why or await _end_of(process, stderr))
+        on_end(why or await _end_of(process, stderr, "stdout"))
     incoming.close()
     with contextlib.suppress(ConnectionError):
         while await process.stdout.read(_PIECE_BYTES):
             pass
 
 
-async def _write(process: Process, outgoing: Outgoing, incoming: Incoming) -> None:
+async def _write(
+    process: Process, outgoing: Outgoing, incoming: Incoming, stderr: _Stderr, on_end: Callable[[str], None]
+) -> None:
     """Send the session's messages until it ends or the server closes its stdin."""
     assert process.stdin is not None
     try:
@@ -120,6 +122,7 @@ async def _write(process: Process, outgoing: Outgoing, incoming: Incoming) -> No
             process.stdin.write(text.encode("utf-8", "replace") + b"\n")
             await process.stdin.drain()
     except (ConnectionError, RuntimeError):  # RuntimeError: the pipe is already closed
+        on_end(await _end_of(process, stderr, "stdin"))  # before the session's end, which asks for the reason
         incoming.close()  # the server may live: a request must not wait for an answer that cannot come
 
 
@@ -140,9 +143,9 @@ def _message(line: bytes) -> SessionMessage | None:
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error))
 
 
-async def _end_of(process: Process, stderr: _Stderr) -> str:
+async def _end_of(process: Process, stderr: _Stderr, closed: str) -> str:
     if not await has_ended(process, _EXIT_S):
-        return "it closed its stdout"
+        return f"it closed its {closed}"
     with contextlib.suppress(TimeoutError):  # a grandchild may hold it open
         async with asyncio.timeout(_EXIT_S):
             await stderr.ended.wait()
