@@ -39,7 +39,7 @@ class Journal:
         """The block asks for the reply. An error in it, or a cancellation, is why the request has none."""
         try:
             yield
-        except BaseException as exc:  # cancelled too: no request is left without a reason
+        except BaseException as exc:  # cancelled too: a request without a reply is stored with the reason
             await self._unanswered(dispatch.id, exc)
             raise
 

@@ -162,7 +162,7 @@ class Environments:
         try:
             async with self._place(url, kind, end, is_told):
                 return await self._client.start(url, kind, index, custom_task, self._token(kind))
-        except BaseException:  # cancelled too: the place is free again
+        except BaseException:  # cancelled too: no session was begun, so none is counted
             load.mine -= 1
             raise
 

@@ -64,7 +64,7 @@ class EnvironmentClient:
             if not begun:
                 raise EnvironmentFailed(f"{url}{START} answered without a header {SESSION_HEADER} that can be sent")
             return begun[0], step_of(found, url)
-        except BaseException:  # cancelled too: a session that was begun is cancelled
+        except BaseException:  # cancelled too: a session that was begun must not stay open
             if begun:
                 await self.end(url, begun[0], token)
             raise

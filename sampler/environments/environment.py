@@ -16,6 +16,7 @@ What the model did wrong is a message to it, a reward, or an end of the session.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -80,7 +81,7 @@ class Step:
         return told
 
 
-class Environment:
+class Environment(ABC):
     """One session. `name`: what stands behind the colon of its kind, such as FrozenLake-v1."""
 
     in_threads: ClassVar[bool] = False  # True: sessions of one worker run at the same time, each call in a thread
@@ -90,16 +91,16 @@ class Environment:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @abstractmethod
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         """Begin task `index`. `task`: further fields that the task names. The same arguments give the same world.
         Raises TaskRefused."""
-        raise NotImplementedError  # every environment has its own
 
+    @abstractmethod
     def interact(self, replies: Sequence[Message]) -> Step:
         """The model's replies since the last step, which are usually one."""
-        raise NotImplementedError  # every environment has its own
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most worlds hold nothing that must be closed
         """The session has ended, however it ended."""
 
     @classmethod

@@ -165,7 +165,7 @@ class WorldSessions:
         request = {"op": "start", "session": str(number), "kind": kind, "index": index, "task": task}
         try:
             step = await worker.ask(request, self.rules.start_s)
-        except BaseException:  # cancelled too: the world may be up by now
+        except BaseException:  # cancelled too: the world may have started, so the worker closes it
             worker.sessions.discard(number)
             worker.tell({"op": "close", "session": str(number)})
             self.counts["failed_starts"] += 1

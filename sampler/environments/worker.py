@@ -97,7 +97,7 @@ class WorldPlayer:
         try:
             environment.within_s = request["within_s"]
             return self._stepped(session, environment.start(request["index"], request["task"]))
-        except BaseException:  # foreign code may raise anything: a world that did not start is closed
+        except BaseException:  # foreign code, also its sys.exit(): a world that failed to start is closed
             self._close(session)
             raise
 
@@ -112,7 +112,7 @@ class WorldPlayer:
             return
         try:
             environment.close()
-        except BaseException:  # noqa: BLE001 - foreign code: what the session earned stays, and so does the error it met before
+        except BaseException:  # noqa: BLE001 - foreign code: a failing close changes neither the result nor an earlier error
             traceback.print_exc()
 
     def _class_of(self, kind: str) -> tuple[type[Environment], str]:
@@ -124,7 +124,7 @@ class WorldPlayer:
 def _shown(exc: BaseException) -> str:
     try:
         text = " ".join(str(exc).split())
-    except Exception:  # noqa: BLE001 - foreign code: an error that cannot be shown is told by its name
+    except Exception:  # noqa: BLE001 - foreign code: __str__ may raise anything; the class name is still reported
         text = "no text"
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
 

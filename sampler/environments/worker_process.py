@@ -79,7 +79,7 @@ class WorkerProcess:
                 pass_fds=(guards_end,),
                 start_new_session=True,  # a signal to the service's group must not end the worlds that it drains
             )
-        except BaseException:  # cancelled too: a started guard ends when the lifeline closes
+        except BaseException:  # cancelled too: closing the lifeline ends a guard that has started
             os.close(lifeline)
             raise
         finally:

@@ -105,7 +105,7 @@ class GatewayService(SamplerService):
         try:
             opening = ExternalSampler(self._resources, claim).opening_messages()
             attempt, key = await self._attempts.begin(claim)
-        except BaseException:  # cancelled too: a slot that no agent was told of must be free at once
+        except BaseException:  # cancelled too: no agent knows of this slot, so it must be free at once
             await self._give_back(claim)
             raise
         return offer_of(attempt, key, self._url, list(opening))

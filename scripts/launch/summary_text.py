@@ -123,7 +123,7 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
         lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
     else:
         lines += ["", "To read the data:"]
-    lines += [f"    .venv/bin/{_tandem(config, verb)}" for verb in ("status", "show", "eval", "audit")]
+    lines += [f"    .venv/bin/{_tandem(config, verb)}" for verb in ("view", "status", "show", "eval", "audit")]
     return "\n".join(lines)
 
 

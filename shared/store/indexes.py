@@ -1,6 +1,6 @@
 """Indexes that only make queries fast: one that cannot be made is told, and the process starts all the same.
 
-A unique index is a promise, so its verbs make it themselves, and whatever prevents it ends the process.
+A unique index guarantees something, so the verbs that rely on it make it themselves, and any error there ends the process.
 """
 
 import logging

@@ -73,15 +73,15 @@ MUTANTS = (
     Mutant(
         "shell: limits of a command",
         "sampler/environments/adapters/shell.py",
-        "Limits(**LIMITS, lifetime_s=max(0.5, within_s))",
-        "Limits(lifetime_s=max(0.5, within_s))",
+        "cpu_s=10.0, memory_mb=256, processes=32, file_mb=16, folder_mb=32, output_mb=4, lifetime_s=lifetime_s",
+        "lifetime_s=lifetime_s",
         f"{SHELL}::test_no_script_does_more_than_it_may_and_the_session_goes_on",
     ),
     Mutant(
         "shell: time of a command",
         "sampler/environments/adapters/shell.py",
-        "lifetime_s=max(0.5, within_s))",
-        "lifetime_s=1000.0)",
+        "lifetime_s = max(0.5, within_s)",
+        "lifetime_s = 1000.0",
         f"{SHELL}::test_no_script_does_more_than_it_may_and_the_session_goes_on",
     ),
     Mutant(

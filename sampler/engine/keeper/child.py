@@ -98,7 +98,7 @@ class EngineChild:
                 start_new_session=True,  # so that a signal to the keeper's group does not end the guard
                 pass_fds=(guards_end,),
             )
-        except BaseException:  # cancelled too: a started guard ends when the lifeline closes
+        except BaseException:  # cancelled too: closing the lifeline ends a guard that has started
             self._close_lifeline()
             raise
         finally:

@@ -155,7 +155,7 @@ class Scheduler:
             with torch.inference_mode():
                 while not self._stopping:
                     self._turn()
-        except BaseException as failure:  # SystemExit too: without this thread requests would wait without end
+        except BaseException as failure:  # SystemExit too: without this thread every request would wait forever
             self.failure = failure
             log.critical("scheduler crashed: the engine exits", exc_info=True)
             signal.raise_signal(signal.SIGTERM)  # uvicorn shuts down; the process ends with status 1

@@ -37,6 +37,10 @@ def environment_class(provider: str) -> tuple[type[Environment], str]:
     found = getattr(_module(head), name, None)
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise ValueError(f"{provider!r} is {found!r}; expected a subclass of sampler.environments.Environment")
+    if missing := sorted(found.__abstractmethods__):
+        raise ValueError(
+            f"{provider!r} lacks {' and '.join(missing)}; sampler.environments.Environment says what each does"
+        )
     return found, name
 
 

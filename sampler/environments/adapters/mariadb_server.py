@@ -126,7 +126,7 @@ class MariadbServer:
                 told = (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-500:]
                 self._process.kill()
                 raise RuntimeError(f"mariadbd did not start within {BOOT_S:g} s: {told}")
-            time.sleep(_POLL_S)  # another process: it says by its answer alone that it is up
+            time.sleep(_POLL_S)  # the server is another process, and only its answer shows that it is up
 
 
 def _started(program: str, share: Path, folder: Path, password: str) -> "subprocess.Popen[bytes]":
@@ -186,12 +186,12 @@ def _bounded() -> None:
 
 
 def _user_of(*paths: Path) -> list[str]:
-    """MariaDB does not run as root: the user `nobody` then has its files."""
+    """Options of mariadbd, which refuses to run as root: the system account `nobody` gets its files then."""
     if os.geteuid() != 0:
         return []
-    nobody = pwd.getpwnam("nobody")
+    account = pwd.getpwnam("nobody")
     for path in paths:
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        os.chown(path, account.pw_uid, account.pw_gid)
     return ["--user=nobody"]
 
 

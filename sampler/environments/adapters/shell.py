@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 COMMAND_S = 20.0
 MAX_COMMAND_CHARS = 20_000
 MAX_OUTPUT_CHARS = 6_000
-LIMITS = {"cpu_s": 10.0, "memory_mb": 256, "processes": 32, "file_mb": 16, "folder_mb": 32, "output_mb": 4}
 ASKED = ("answer", "check")
 
 
@@ -85,7 +84,10 @@ async def run_in_sandbox(
     from sampler.mcp_docker.sandbox import Launch, Limits, start
     from sampler.mcp_docker.tools.bounded_output import BoundedOutput
 
-    limits = Limits(**LIMITS, lifetime_s=max(0.5, within_s))  # type: ignore[arg-type] # a table of int and float
+    lifetime_s = max(0.5, within_s)
+    limits = Limits(
+        cpu_s=10.0, memory_mb=256, processes=32, file_mb=16, folder_mb=32, output_mb=4, lifetime_s=lifetime_s
+    )
     safe = script.encode("utf-8", "replace").decode("utf-8")
     process = await start(Launch(("bash", "-c", f"exec 2>&1\n{safe}"), folder, limits=limits), level)
     output = BoundedOutput(MAX_OUTPUT_CHARS)

@@ -98,7 +98,7 @@ class PreloadedForks:
                     connection, _ = self._listening.accept()
                 except OSError as exc:  # too many open files: until one of the scripts has ended
                     print(f"cannot start a script yet: {exc}", file=sys.stderr, flush=True)
-                    time.sleep(_REST_S)  # the connection stays ready, so that `readable` would return at once
+                    time.sleep(_REST_S)  # the connection stays ready: without a pause this loop would spin
                     continue
                 self._fork(connection)
 

@@ -117,7 +117,7 @@ class PreloadedInterpreter:
         except (OSError, ValueError) as exc:
             await self._end()
             raise ConfigError(f"agent_preload: {exc}") from exc
-        except BaseException:  # cancelled too: a server that may not be ready is asked by nothing, and must end
+        except BaseException:  # cancelled too: nothing will use this server, so its process must end
             await asyncio.shield(self._end())
             raise
         if is_ready:

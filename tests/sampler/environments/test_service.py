@@ -222,6 +222,7 @@ def test_a_killed_service_leaves_no_worker() -> None:
     [
         (["--environments", "gymnasiun:FrozenLake-v1"], "cannot be loaded by"),
         (["--environments", f"{WORLDS}:Nothing"], "expected a subclass of sampler.environments.Environment"),
+        (["--environments", f"{WORLDS}:Unfinished"], "lacks interact; sampler.environments.Environment says what"),
         (["--environments", "chess"], "expected ADAPTER:NAME, module:Class or NAME=ADAPTER:NAME"),
         (["--environments", f"{WORLDS}:Guess,{WORLDS}:Guess"], "is given twice"),
         (["--environments", f"{WORLDS}:Guess", "--host", "0.0.0.0"], "without a token"),

@@ -96,6 +96,11 @@ class Called(Environment):
         return Step([{"role": "tool", "tool_call_id": call["id"], "content": f"seen {call['function']['arguments']}"}])
 
 
+class Unfinished(Environment):
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        return Step(user_says("2+2?"))
+
+
 class Silent(Environment):
     """It ends without a reward or a score."""
 
