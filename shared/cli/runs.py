@@ -1,7 +1,7 @@
 """`tandem runs`: the runs of a server. `tandem gc`: what may be deleted of it."""
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar
@@ -29,6 +29,7 @@ from shared.store.run_sizes import SizedRun, foreign_collections, sized_run, siz
 
 ANY_RUN = "any"  # the server of `output/mongodb`, where no run is named
 LIVE = (Condition.RUNNING, Condition.PAUSED, Condition.UNKNOWN)
+DONE = (Condition.ENDED, Condition.TRAINED, Condition.PLAYED)
 T = TypeVar("T")
 
 EXAMPLES = """Examples:
@@ -66,8 +67,9 @@ def gc(
 ) -> None:
     """List runs that may be deleted, and how much each takes; with --yes, delete their databases. That cannot be undone.
 
-    A run that is running, paused or not readable is never deleted, nor one of which a process is alive, nor a database with
-    collections that are not Tandem's. Needs a user who may drop databases (the administrator).
+    Never deleted: a run that is running, paused or not readable, or of which a process is alive; a run whose data (`data_run`)
+    another run needs that is not done; a database with collections that are not Tandem's. Needs a user who may drop
+    databases (the administrator).
     Checkpoints and weights in output/RUN are not touched.
     """
 
@@ -75,11 +77,12 @@ def gc(
         found, now = await _listed(client)
         kept = [f"{name}: no such run" for name in sorted(set(named or ()) - {row.name for row in found})]
         gone: list[SizedRun] = []
+        needed_by = {data: row.name for row in found if row.condition not in DONE for data in row.data_runs}
         for row in (row for row in found if not named or row.name in named):
-            why = await _why_kept(client, row, now, older_than_days)
+            why = await _why_kept(client, row, now, older_than_days, needed_by)
             if why is None and yes:  # it may have been started while the others were deleted
                 again = await sized_run(Store(client, row.name))
-                why = "it is gone" if again is None else await _why_kept(client, again, now, older_than_days)
+                why = "it is gone" if again is None else await _why_kept(client, again, now, older_than_days, needed_by)
                 if why is None:
                     await client.drop_database(row.name)
             if why is None:
@@ -103,12 +106,14 @@ def _is_over(row: SizedRun, now: datetime, days: float) -> bool:
     return row.condition not in LIVE and last is not None and now - last >= timedelta(days=days)
 
 
-async def _why_kept(client: Any, row: SizedRun, now: datetime, days: float) -> str | None:
+async def _why_kept(client: Any, row: SizedRun, now: datetime, days: float, needed_by: Mapping[str, str]) -> str | None:
     """None: it may be deleted."""
     if row.condition in LIVE:
         return f"it is {row.condition}"
     if row.alive:  # a sampler of a crashed trainer, a trainer that still writes the last checkpoint
         return f"{row.alive} of its processes are alive"
+    if row.name in needed_by:  # its trainer copies the data again when it starts again
+        return f"run {needed_by[row.name]}, which is not done, trains on its data"
     if not _is_over(row, now, days):
         return f"its last sign of life was {ago(row.last_sign, now)} ago (--older_than_days)"
     if others := await foreign_collections(Store(client, row.name)):

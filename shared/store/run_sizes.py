@@ -21,7 +21,7 @@ AT_ONCE = 8
 @dataclass(frozen=True, slots=True)
 class SizedRun:
     """`created_at` None: not known. `bytes`: on disk, with indexes. `alive`: processes. `imported_at`: of the newest
-    task, of a run that was never started."""
+    task, of a run that was never started. `data_runs`: those whose data its trainers take."""
 
     name: str
     condition: Condition
@@ -32,6 +32,7 @@ class SizedRun:
     documents: int
     alive: int
     imported_at: datetime | None
+    data_runs: tuple[str, ...]
 
     @property
     def last_sign(self) -> datetime | None:
@@ -60,9 +61,10 @@ async def sized_run(store: Store) -> SizedRun | None:
     document = await store.database["runs"].find_one({"_id": "run"}, {"created_at": 1})
     if document is None:
         return None
-    alive = 0
+    alive, data_runs = 0, set[str]()
     try:
-        await store.runs.read()  # a run of another version is not known to be over
+        run = await store.runs.read()  # a run of another version is not known to be over
+        data_runs = {str(config["data_run"]) for config in run.configs.values() if config.get("data_run")}
         found = await condition_of(store)
         condition, reason = found.condition, found.reason
         alive = len(await store.workers.live())
@@ -79,6 +81,7 @@ async def sized_run(store: Store) -> SizedRun | None:
         int(stats["objects"]),
         alive,
         await _newest(store, "tasks", "created_at") if condition is Condition.UNSTARTED else None,  # reads all tasks
+        tuple(sorted(data_runs)),
     )
 
 

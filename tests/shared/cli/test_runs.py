@@ -80,9 +80,9 @@ async def test_only_old_runs_that_are_over_are_deleted_and_only_when_told(
     assert store.run not in await names()
 
 
-@pytest.mark.parametrize("of", ["a process", "a collection", "a version", "a time"])
+@pytest.mark.parametrize("of", ["a process", "a collection", "a version", "a time", "a run that needs it"])
 async def test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason(
-    tandem: Command, store: Store, of: str
+    tandem: Command, store: Store, another: Store, of: str
 ) -> None:
     """A crashed trainer's sampler waits for its next start; a notebook keeps its notes in the run's database."""
     await end(store)
@@ -93,6 +93,8 @@ async def test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason(
         await store.database["my notes"].insert_one({"read": "this one"})
     elif of == "a version":
         await runs.update_one({}, {"$inc": {"schema_version": 1}})
+    elif of == "a run that needs it":
+        await another.runs.save_config("trainer-main", {"data_run": store.run})
     else:
         await runs.update_one({}, {"$set": {"created_at": "long ago"}})
     result = await asyncio.to_thread(tandem, "gc", store.run, "--older_than_days", "0", "--yes")
@@ -101,6 +103,7 @@ async def test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason(
         "a collection": "its database has collections that are not Tandem's: my notes",
         "a version": "it is unknown",
         "a time": "it is unknown",
+        "a run that needs it": f"run {another.run}, which is not done, trains on its data",
     }
     assert (result.exit_code, f"kept: {store.run}: {why[of]}" in result.output) == (1, True), result.output
     assert "0 runs" in result.stdout
