@@ -42,9 +42,8 @@ class Tail:
         self._kinds = [kind for kind in KINDS if not only or kind in only]
         self._since = since or EPOCH
         self._newest = dict.fromkeys(self._kinds, self._since)  # its time, of each kind
-        self._places = dict.fromkeys(
-            self._kinds, (self._since, "")
-        )  # where its next query begins: time, after which id
+        # Where the next query of a kind begins: time, after which id.
+        self._places = dict.fromkeys(self._kinds, (self._since, ""))
         self._seen: OrderedDict[tuple[str, str, datetime], None] = OrderedDict()
         self._workers: dict[str, str] | None = None
         self._condition = ""

@@ -12,9 +12,10 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Record
 from shared.documents.states import CLAIMABLE, NEVER_OPENED, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
-from shared.names import EVAL_SPLIT, OWN_DATABASES, TRAIN_SPLIT
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store.malformed import read_or_tell
 from shared.store.pipelines import NOW
+from shared.store.server_runs import run_names
 
 Document = dict[str, Any]
 MAX_ASKED = 1000  # distinct kinds of tasks that a start reads
@@ -47,13 +48,16 @@ class QuestionVerbs:
 
     async def run_names(self) -> list[str]:
         """Names of databases that may be runs."""
-        return sorted(set(await self._database.client.list_database_names()) - set(OWN_DATABASES))
+        return await run_names(self._database.client)
 
     async def has_tasks(self) -> bool:
         return await self._tasks.find_one({}, {"_id": 1}) is not None
 
     async def has_unended_tasks(self) -> bool:
-        return await self._tasks.find_one({"status": {"$in": UNENDED}}, {"_id": 1}) is not None
+        """By the index of claims, which begins with policy and split: no task that has ended is read."""
+        policies = await self._tasks.distinct("policy")
+        where = {"policy": {"$in": policies}, "split": {"$in": [TRAIN_SPLIT, EVAL_SPLIT]}, "status": {"$in": UNENDED}}
+        return await self._tasks.find_one(where, {"_id": 1}) is not None
 
     async def seated_records(self, split: str, limit: int) -> list[Record]:
         """Of the split's last `limit` scored records, those that actors played. Reads no more than `limit`."""

@@ -1,6 +1,5 @@
 """The runs of a server with their condition, age and size: what `tandem runs` lists."""
 
-import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,13 +8,10 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 
 from shared.errors import DataError
-from shared.names import OWN_DATABASES
 from shared.store import Store
 from shared.store.condition import Condition, condition_of
+from shared.store.server_runs import of_each_run
 from shared.store.users import COLLECTIONS
-
-MOST_RUNS = 1_000  # by name; more are not listed
-AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +38,16 @@ class SizedRun:
 
 async def sized_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[SizedRun]:
     """Every database with a run's document, the oldest first."""
-    names = sorted(set(await client.list_database_names()) - set(OWN_DATABASES))[:MOST_RUNS]
-    gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> SizedRun | None:
-        async with gate:
-            try:
-                return await sized_run(Store(client, name))
-            except OperationFailure:  # a database that this user may not read
-                return None
+        try:
+            return await sized_run(Store(client, name))
+        except OperationFailure:  # a database that this user may not read
+            return None
 
-    rows = [row for row in await asyncio.gather(*map(one, names)) if row is not None]
-    return sorted(rows, key=lambda row: (row.created_at is not None, row.created_at, row.name))
+    return sorted(
+        await of_each_run(client, one), key=lambda row: (row.created_at is not None, row.created_at, row.name)
+    )
 
 
 async def sized_run(store: Store) -> SizedRun | None:

@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from shared.store.views.runs import list_runs, run_names
+from shared.store.server_runs import MOST_RUNS, run_names
+from shared.store.views.runs import list_runs
 from shared.viewer.asked import TWIN, PageRequest
 from shared.viewer.compare_runs import RunComparison, comparison
 from shared.viewer.pages import answered, plain
@@ -33,7 +34,10 @@ def server_routes(client: AsyncMongoClient[dict[str, Any]], request_of: RequestO
         as_json = request.url.path.endswith(TWIN)
 
         async def made() -> Response:
-            names, given = await run_names(client), [request.query_params.get(name, "") for name in ("a", "b")]
+            names, given = (
+                (await run_names(client))[:MOST_RUNS],
+                [request.query_params.get(name, "") for name in ("a", "b")],
+            )
             view = RunComparison(names, given[0], given[1], [], [])
             if all(given):
                 view = await comparison(names, await request_of(request, given[0]), await request_of(request, given[1]))

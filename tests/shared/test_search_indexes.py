@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from shared.documents.states import RecordStatus
+from shared.documents.states import RecordStatus, TaskStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tests.shared.builders import make_task
 from tests.shared.episodes import whole_run
 
 ENDED = [RecordStatus.READY.value, RecordStatus.ABANDONED.value, RecordStatus.FAILED.value, RecordStatus.SCORED.value]
@@ -85,3 +86,17 @@ async def test_an_index_that_is_a_promise_is_made_or_the_process_ends(mongod: Mo
     with pytest.raises(OperationFailure, match="same name"):
         async with Store.open(mongod.connection_string, store.run):
             pass
+
+
+async def test_whether_work_is_left_is_known_without_reading_what_has_ended(store: Store) -> None:
+    """`tandem tail` asks every second, and `tandem runs` asks of every run."""
+    await store.tasks.insert_new([make_task(n, split="eval") for n in range(300)])
+    await store.database["tasks"].update_many({}, {"$set": {"status": TaskStatus.SETTLED.value}})
+    await store.database.command("profile", 2)
+    assert not await store.questions.has_unended_tasks()
+    await store.database.command("profile", 0)
+    asked = [one async for one in store.database["system.profile"].find({"ns": f"{store.run}.tasks"})]
+    assert asked
+    assert sum(one.get("docsExamined", 0) for one in asked) == 0
+    await store.database["tasks"].update_one({}, {"$set": {"status": TaskStatus.CREATED.value}})
+    assert await store.questions.has_unended_tasks()

@@ -1,6 +1,5 @@
 """The runs of a server, each in one line. Reads five documents of each, and counts from the collections' metadata."""
 
-import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,12 +8,9 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 
 from shared.errors import DataError
-from shared.names import OWN_DATABASES
 from shared.store import Store
 from shared.store.condition import condition_of
-
-MOST_RUNS = 500  # by name; more are not listed
-RUNS_AT_ONCE = 16
+from shared.store.server_runs import of_each_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +31,19 @@ class RunRow:
     reason: str = ""  # of its state
 
 
-async def run_names(client: AsyncMongoClient[dict[str, Any]]) -> list[str]:
-    """Databases that may be runs."""
-    return sorted(set(await client.list_database_names()) - set(OWN_DATABASES))[:MOST_RUNS]
-
-
 async def list_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[RunRow]:
     """Databases with a run's document, the newest first."""
-    gate = asyncio.Semaphore(RUNS_AT_ONCE)
 
     async def one(name: str) -> RunRow | None:
-        async with gate:
-            store = Store(client, name)
-            try:
-                if await store.database["runs"].find_one({}, {"_id": 1}) is None:
-                    return None
-                return await run_row(store)
-            except OperationFailure as exc:  # a database of something else, or one that this user may not read
-                return _unreadable(name, str(exc))
+        store = Store(client, name)
+        try:
+            if await store.database["runs"].find_one({}, {"_id": 1}) is None:
+                return None
+            return await run_row(store)
+        except OperationFailure as exc:  # a database of something else, or one that this user may not read
+            return _unreadable(name, str(exc))
 
-    rows = [row for row in await asyncio.gather(*map(one, await run_names(client))) if row is not None]
+    rows = await of_each_run(client, one)
     return sorted(rows, key=lambda row: (row.created_at is not None, row.created_at), reverse=True)
 
 
