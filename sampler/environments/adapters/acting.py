@@ -71,7 +71,10 @@ class ActingEnvironment(Environment):
         self._form = str(task.get("form") or FORMS[0])
         if self._form not in FORMS:
             raise TaskRefused(f"form is {self._form!r}; expected one of {', '.join(FORMS)}")
-        self._max_turns = int(task.get("max_turns") or MAX_TURNS)
+        given = task.get("max_turns")
+        self._max_turns = MAX_TURNS if given is None else given
+        if type(self._max_turns) is not int or self._max_turns < 1:
+            raise TaskRefused(f"max_turns is {self._max_turns!r}; expected a whole number from 1 on")
         self._turns = self._actions = self._unread = 0
         if self._form == "tools":
             return Step(user_says(question), tools=[tool.declared() for tool in self.tools])
@@ -127,10 +130,9 @@ class ActingEnvironment(Environment):
         if self._form == "tools":
             return [self._called(call) for reply in replies for call in reply.get("tool_calls") or ()]
         by_mark = {tool.mark: tool for tool in self.tools}
-        found = re.findall(rf"<({'|'.join(by_mark)})>(.*?)</\1>", reply_text(replies), re.DOTALL)
         return [
             Asked(by_mark[mark], tuple(text.strip().splitlines()) if by_mark[mark].is_list else (text.strip(),))
-            for mark, text in found
+            for mark, text in marked(reply_text(replies), list(by_mark))
         ]
 
     def _called(self, call: Mapping[str, Any]) -> Asked:
@@ -148,6 +150,21 @@ class ActingEnvironment(Environment):
         if not all(isinstance(value, str | int | float) for value in values):
             return Asked(tool, (), call_id, f"{tool.takes} is missing; expected {tool.declared()['function']}")
         return Asked(tool, tuple(map(str, values)), call_id)
+
+
+def marked(text: str, marks: Sequence[str]) -> list[tuple[str, str]]:
+    """What stands in <mark>…</mark>, in order. A mark that is never closed is looked for once, so that the time grows with the
+    length of the text alone: by a regular expression, 20,000 open marks took 10 s."""
+    opening, unclosed, found, place = re.compile(f"<({'|'.join(marks)})>"), set[str](), [], 0
+    while begin := opening.search(text, place):
+        mark, place = begin[1], begin.end()
+        end = -1 if mark in unclosed else text.find(f"</{mark}>", place)
+        if end < 0:
+            unclosed.add(mark)
+            continue
+        found.append((mark, text[place:end]))
+        place = end + len(f"</{mark}>")
+    return found
 
 
 def _result(call_id: str | None, text: str) -> Message:
