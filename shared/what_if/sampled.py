@@ -96,9 +96,8 @@ def _sampled(state: EpisodeState, turn: TurnState) -> SampledTurn:
         raise DataError(
             f"dispatch {dispatch.id}: {len(logprobs)} log-probs and {len(versions)} versions of {len(ids)} tokens"
         )
-    temperature = (
-        float(dispatch.sampling_params.get("temperature", 1.0)) or 1.0
-    )  # of greedy replies engines tell it at 1
+    # Engines report the log-probs of greedy replies (temperature 0) at temperature 1.
+    temperature = float(dispatch.sampling_params.get("temperature", 1.0)) or 1.0
     return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, logprobs, versions, dispatch)
 
 
