@@ -52,15 +52,24 @@ class Tail:
     async def begin(self, last: int) -> None:
         """The last events of all kinds together; then only later ones."""
         now = await self._store.questions.server_time()
+        # Before the last events are read, so that one which ends in between is printed: now or by the next look.
+        for kind in self._kinds:
+            self._seen |= {(event.kind, event.id, event.at): None for event in await self._all_since(kind, now)}
         found = [event for kind in self._kinds for event in await self._store.events.last(kind, last)]
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         for event in ordered[-last:] if last else []:
             self._print(event)
-        for kind in self._kinds:
-            found += await self._store.events.since(kind, now - LOOK_BACK, MOST_AT_ONCE)
-        self._seen |= {(event.kind, event.id, event.at): None for event in found}
         self._newest = dict.fromkeys(self._kinds, now)
         self._places = dict.fromkeys(self._kinds, (now - LOOK_BACK, ""))
+
+    async def _all_since(self, kind: str, now: datetime) -> list[Event]:
+        """Of the time that the first look goes back."""
+        found = await self._store.events.since(kind, now - LOOK_BACK, MOST_AT_ONCE)
+        page = found
+        while len(page) == MOST_AT_ONCE and len(found) < MOST_SEEN:
+            page = await self._store.events.since(kind, page[-1].at, MOST_AT_ONCE, page[-1].id)
+            found += page
+        return found
 
     async def look(self) -> bool:
         """Print what is new. Returns whether there may be more right now."""
@@ -70,6 +79,7 @@ class Tail:
             events = await self._store.events.since(kind, at, MOST_AT_ONCE, after)
             if len(events) == MOST_AT_ONCE:
                 full = True
+                self._newest[kind] = max(self._newest[kind], events[-1].at)
                 self._places[kind] = events[-1].at, events[-1].id  # a page further, also within one moment
             else:  # the next look begins earlier than this one ended: a document may be seen late
                 newest = max([self._newest[kind], *(event.at for event in events)])

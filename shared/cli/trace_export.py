@@ -63,7 +63,9 @@ def export(
 
     async def work(store: Store) -> int:
         exporter = Exporter(otlp, given_headers(header or []))
-        ids = _by_step(store, step, follow) if step is not None else _by_group(store, since, follow)
+        ids = _by_group(store, since, follow)
+        if step is not None:
+            ids = _steps_from(store, step) if follow else _by_step(store, step)
         episodes = 0
         try:
             async for records in ids:
@@ -130,18 +132,24 @@ async def _by_group(store: Store, since: datetime | None, follow: bool) -> Async
             console().print(hint, soft_wrap=True, markup=False)
 
 
-async def _by_step(store: Store, step: int, follow: bool) -> AsyncIterator[list[str]]:
+async def _by_step(store: Store, step: int) -> AsyncIterator[list[str]]:
+    if not (records := await records_of_step(store, step)):
+        raise ConfigError(f"run {store.run}: step {step} used no record; see `tandem status {store.run}`")
+    yield records
+
+
+async def _steps_from(store: Store, first: int) -> AsyncIterator[list[str]]:
+    """Each policy's steps as its trainer takes them, again those that a resume takes again."""
+    following: dict[str, tuple[int, int]] = {}  # by policy: trainer starts that were seen, and the next step
     while True:
-        if not follow or step <= await last_step(store):
-            records = await records_of_step(store, step)
-            if not records and not follow:
-                raise ConfigError(f"run {store.run}: step {step} used no record; see `tandem status {store.run}`")
-            yield records
-            step += 1
-        else:
-            await asyncio.sleep(POLL_S)  # until the trainer takes the step
-        if not follow:
-            return
+        for policy, starts in (await store.runs.read()).starts.items():
+            seen, step = following.get(policy, (len(starts), first))
+            step = max(first, min([step, *(began_from + 1 for began_from in starts[seen:])]))
+            for taken in range(step, await last_step(store, policy, starts) + 1):
+                yield await records_of_step(store, taken, policy)
+                step = taken + 1
+            following[policy] = len(starts), step
+        await asyncio.sleep(POLL_S)  # until a trainer takes a step
 
 
 async def _send(store: Store, exporter: Exporter, records: list[str]) -> int:

@@ -39,9 +39,10 @@ async def attempts_at(store: Store, tasks: Sequence[str]) -> list[Record]:
     return await readable(Record, found.sort([("task", 1), ("traj_id", 1), ("attempt", 1)]))
 
 
-async def records_of_step(store: Store, step: int) -> list[str]:
-    """Ids of the records that a step trained, of all policies."""
-    found = store.database["record_data"].find({"trained_steps": step}, {"record": 1}, max_time_ms=PAGE_TIME_MS)
+async def records_of_step(store: Store, step: int, policy: str | None = None) -> list[str]:
+    """Ids of the records that a step trained; `policy`: of this one alone."""
+    where: Document = {"trained_steps": step} | ({} if policy is None else {"policy": policy})
+    found = store.database["record_data"].find(where, {"record": 1}, max_time_ms=PAGE_TIME_MS)
     return sorted({document["record"] async for document in found})
 
 
@@ -55,11 +56,10 @@ async def trained_steps(store: Store, records: Sequence[str]) -> dict[str, list[
     return steps
 
 
-async def last_step(store: Store) -> int:
-    """The highest step that a trainer took; 0: none."""
-    steps = [0]
-    for policy in (await store.runs.read()).trainer_generations:
-        newest = {"filter": {"policy": policy}, "projection": {"step": 1}, "sort": [("step", -1)]}
-        found = await store.database["trained_steps"].find_one(**newest, max_time_ms=PAGE_TIME_MS)
-        steps.append(0 if found is None else int(found["step"]))
-    return max(steps)
+async def last_step(store: Store, policy: str, starts: Sequence[int]) -> int:
+    """The highest step that the policy's newest trainer took, or the one that it began from. `starts`: as `Run.starts`."""
+    asked: Document = {"policy": policy, "trainer_generation": len(starts)}
+    newest = await store.database["trained_steps"].find_one(
+        asked, {"step": 1}, sort=[("step", -1)], max_time_ms=PAGE_TIME_MS
+    )
+    return int(newest["step"]) if newest else starts[-1]

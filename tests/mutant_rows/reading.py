@@ -65,6 +65,27 @@ MUTANTS = (
         "tests/shared/test_metrics_page.py::test_a_client_that_sends_a_byte_at_a_time_keeps_no_process_from_its_end",
     ),
     Mutant(
+        "an export follows the steps that a resume takes again",
+        "shared/cli/trace_export.py",
+        "*(began_from + 1 for began_from in starts[seen:])",
+        "",
+        "tests/shared/traces/test_follow.py::test_steps_are_followed_by_policy_and_again_after_a_resume",
+    ),
+    Mutant(
+        "tail knows every event of before its first look",
+        "shared/cli/tail.py",
+        "while len(page) == MOST_AT_ONCE and len(found) < MOST_SEEN:",
+        "while False:",
+        f"{RUNS}::test_tail_loses_none_of_more_episodes_than_a_query_returns_that_end_between_two_looks",
+    ),
+    Mutant(
+        "tail goes on behind a full page",
+        "shared/cli/tail.py",
+        "self._newest[kind] = max(self._newest[kind], events[-1].at)",
+        "pass",
+        f"{RUNS}::test_tail_does_not_read_a_full_page_again_and_again",
+    ),
+    Mutant(
         "a run that goes on is not deleted",
         "shared/cli/runs.py",
         "if row.condition in LIVE:",

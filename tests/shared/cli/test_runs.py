@@ -4,13 +4,18 @@ import asyncio
 import json
 import signal
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
 
 import pytest
+from rich.console import Console
 
+from shared.cli.tail import MOST_AT_ONCE, Tail
 from shared.documents.run import Admission, TrainerEnd, Worker
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.store.events import Event
+from shared.store.pipelines import EPOCH
 from tests.shared.builders import claim, import_tasks
 from tests.shared.cli.commands import Command
 from tests.shared.cli.test_cli_processes import spawn
@@ -174,6 +179,65 @@ async def test_tail_pages_through_events_of_one_moment(
     command = asyncio.to_thread(tandem, "tail", store.run, "--no-follow", "--json", *since)
     told = [json.loads(line)["id"] for line in (await asyncio.wait_for(command, 120)).stdout.splitlines()]
     assert (len(told), len(set(told))) == (10, 10)
+
+
+async def end_episodes(store: Store, names: Iterable[str]) -> None:
+    """They end now, all at the same moment."""
+    now = await store.questions.server_time()
+    await store.database["records"].insert_many([{"_id": name, "task": name, "finished_at": now} for name in names])
+
+
+def an_episode_tail(store: Store) -> Tail:
+    return Tail(store, Console(), ["episode"], None, as_json=True)
+
+
+async def test_tail_loses_none_of_more_episodes_than_a_query_returns_that_end_between_two_looks(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await end_episodes(store, (f"before{n}" for n in range(1_200)))
+    tail = an_episode_tail(store)
+    await tail.begin(last=1)
+    assert len(capsys.readouterr().out.splitlines()) == 1, "the others ended before, however many they are"
+    for round_ in range(2):
+        names = [f"r{round_}n{n}" for n in range(1_700)]
+        await end_episodes(store, names[:900])
+        await end_episodes(store, names[900:])
+        while await tail.look():
+            pass
+        printed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+        assert (len(printed), set(printed)) == (1_700, set(names))
+
+
+async def test_tail_does_not_read_a_full_page_again_and_again(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    tail = an_episode_tail(store)
+    await tail.begin(last=0)
+    await store.database["records"].insert_many(
+        [
+            {"_id": f"e{n}", "task": f"t{n}", "finished_at": EPOCH + timedelta(days=40_000, hours=n)}
+            for n in range(MOST_AT_ONCE)
+        ]
+    )
+    assert [await tail.look() for _ in range(4)] == [True, False, False, False]
+    assert len(capsys.readouterr().out.splitlines()) == MOST_AT_ONCE
+
+
+async def test_tail_prints_an_episode_that_ends_while_it_begins(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await end_episodes(store, ["first"])
+    read = store.events.last
+
+    async def last_and_then_one_more(kind: str, limit: int) -> list[Event]:
+        found = await read(kind, limit)
+        await end_episodes(store, ["second"])
+        return found
+
+    monkeypatch.setattr(store.events, "last", last_and_then_one_more)
+    tail = an_episode_tail(store)
+    await tail.begin(last=10)
+    while await tail.look():
+        pass
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["first", "second"]
 
 
 async def test_tail_since_a_time_prints_nothing_of_before(tandem: Command, store: Store) -> None:

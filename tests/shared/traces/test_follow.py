@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from datetime import timedelta
 
+from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, step_id
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks
@@ -58,3 +59,41 @@ async def test_groups_are_sent_as_they_are_settled_each_once_also_one_that_is_se
     assert child.returncode == 130, err
     assert f"the last group was settled at {late['settled_at'].isoformat()}" in out.replace("\n", "")
     assert "7 episodes" in out
+
+
+async def trained_by(store: Store, policy: str, step: int, generation: int) -> None:
+    """A new task's episode is what the step of this policy's trainer trained."""
+    number = await store.database["tasks"].count_documents({})
+    await import_tasks(store, number + 1, num_generations=1)  # those of before are there
+    held = await claim(store)
+    await play(store, held, 0.5)
+    await settle(store)
+    name = step_id(policy, step, generation)
+    marks = {"policy": policy, "trained_steps": [step]}
+    await store.database["record_data"].update_one({"record": held.record_id}, {"$set": marks})
+    groups = [(held.record_id, 1)]
+    await store.steps.add(TrainedStep(id=name, policy=policy, step=step, trainer_generation=generation, groups=groups))
+
+
+async def test_steps_are_followed_by_policy_and_again_after_a_resume(mongod: Mongod, store: Store) -> None:
+    await store.runs.ensure()
+    budget = Admission(groups_per_step=1, max_staleness=0)
+    for policy in ("main", "other"):
+        await store.runs.start_trainer(policy, budget)
+    for step in (1, 2, 3):
+        await trained_by(store, "main", step, 1)
+    with receiver() as received:
+        arguments = ("trace", "export", store.run, "--otlp", received.url, "--step", "2", "--follow")
+        with spawn(*arguments, uri=mongod.connection_string) as child:
+            await until(received, 2)
+            await trained_by(store, "other", 1, 1)  # before the first step that was asked for
+            await trained_by(store, "other", 2, 1)  # its trainer is slower
+            await until(received, 3)
+            await store.runs.start_trainer("main", budget, checkpoint=SavedCheckpoint(step=1, folder="c"))
+            await trained_by(store, "main", 2, 2)
+            await until(received, 4)
+            child.send_signal(signal.SIGINT)
+            _, err = await asyncio.to_thread(child.communicate, timeout=60)
+    assert child.returncode == 130, err
+    tids = sorted(name.split(":")[3] for name in sent(received))
+    assert tids == ["t1", "t2", "t4", "t5"], "t0 and t3 were trained by step 1"
