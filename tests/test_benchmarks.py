@@ -133,6 +133,15 @@ def viewer(folder: Path) -> None:
     assert all(row["documents"] > 0 for row in pages.values())
 
 
+def viewer_live(folder: Path) -> None:
+    looks = figures(folder, "viewer_live")["slow-down"]
+    assert [row["viewer"] for row in looks] == ["dashboard", "clicking"]
+    for row in looks:
+        assert row["turns/s closed"] > 0 < row["turns/s open"], row
+        assert row["slower % from"] < row["slower %"] < row["slower % to"], row
+        assert row["answers"] >= row["pairs"], "every open window asked"
+
+
 def environments(folder: Path) -> None:
     found = figures(folder, "environments")
     assert [row["sessions open"] for row in found["open"]] == [1, 40]
@@ -161,6 +170,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
         "indexes", "index", "journal bytes per episode", "bytes ratio", "writes ratio", "mongod ms per episode"
     ),
     "viewer": viewer,
+    "viewer_live": viewer_live,
     "mcp_docker": mcp_docker,
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,
