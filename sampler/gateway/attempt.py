@@ -66,6 +66,11 @@ class Attempt:
         return any(session.is_asking for session in self._sessions)
 
     @property
+    def played_at(self) -> float:
+        """When a request of this process last saw that the attempt has not ended (monotonic seconds)."""
+        return -math.inf if self._sampler is None else self._sampler.played_at
+
+    @property
     def is_ending(self) -> bool:
         return self._ending.locked()
 

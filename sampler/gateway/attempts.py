@@ -89,8 +89,12 @@ class Attempts:
                 self.forget(attempt)
 
     async def cancel_ended(self) -> None:
-        """Cancel the requests of attempts that have ended at another process, which waits for them."""
-        asking = {one.claim.record_id: one for one in self._attempts.values() if one.is_asking}
+        """Cancel the requests of attempts that have ended at another process, which waits for them. A request that was opened
+        since the last look was told then that its attempt goes on."""
+        before = time.monotonic() - ENDED_LOOK_S
+        asking = {
+            one.claim.record_id: one for one in self._attempts.values() if one.is_asking and one.played_at < before
+        }
         for name in await self._resources.store.sessions.over(list(asking)) if asking else ():
             log.info("ended at another process, requests cancelled record=%s", name)
             await asking[name].close()

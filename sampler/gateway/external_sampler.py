@@ -61,6 +61,12 @@ class ExternalSampler(AgentEpisode):
         what is known here, unless another process wrote more."""
         return not self.open_turns and self._session.answered_all(len(self.episode.dispatches))
 
+    @property
+    def played_at(self) -> float:
+        """When the attempt was last seen not to have ended at another process (monotonic seconds)."""
+        assert isinstance(self._journal, SharedJournal)
+        return self._journal.played_at
+
     def new_journal(self) -> Journal:
         return SharedJournal(self.resources.store, self.resources.worker)
 

@@ -6,7 +6,9 @@ known, before the client is told.
 """
 
 import asyncio
+import math
 import secrets
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +32,8 @@ class StaleAttempt(AskAgain):
 
 
 class SharedJournal(Journal):
+    """`played_at`: when the database was last seen to say that the attempt has not ended (monotonic seconds)."""
+
     unanswered = DispatchStatus.CANCELLED  # another process asked, and the client sent the request again
 
     def __init__(self, store: Store, worker: str) -> None:
@@ -38,6 +42,7 @@ class SharedJournal(Journal):
         self._store = store
         self._name = f"{worker} {secrets.token_hex(4)}"  # a process may read an attempt several times
         self._is_stale = False
+        self.played_at = -math.inf
 
     async def _write(self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask]) -> None:
         """Raises StaleAttempt, and GatewayError if the attempt has ended."""
@@ -47,6 +52,7 @@ class SharedJournal(Journal):
         assert dispatch.client is not None, "the session expects each request"
         named = dispatch.client.model_copy(update={"asked_by": self._name})
         self._unwritten[dispatch.id] = dispatch = dispatch.model_copy(update={"client": named})
+        asked_at = time.monotonic()
         opened = await finished(self._store.sessions.open_turn(dispatch, closing))
         if opened is Opened.TAKEN:
             self._is_stale = True
@@ -54,6 +60,7 @@ class SharedJournal(Journal):
             raise StaleAttempt
         if opened is Opened.ENDED:
             raise GatewayError(Problem.NO_KEY, ENDED)
+        self.played_at = asked_at
 
     async def answered(self, dispatch_id: str) -> None:
         if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG = 2048  # connections that wait to be accepted
 KEEP_ALIVE_S = 75  # of an idle connection
+_TICK_S = 1.0
 
 
 class QuietServer(uvicorn.Server):
@@ -25,11 +26,28 @@ class QuietServer(uvicorn.Server):
 
     def __init__(self, app: Any, **options: Any) -> None:
         """`app`: of ASGI. `options`: of `uvicorn.Config`."""
+        self._ending = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app, http=_Protocol, lifespan="off", access_log=False, proxy_headers=False, ws="none", **options
             )
         )
+
+    @property
+    def should_exit(self) -> bool:
+        return self._ending.is_set()
+
+    @should_exit.setter
+    def should_exit(self, yes: bool) -> None:
+        """To be called in the server's event loop."""
+        (self._ending.set if yes else self._ending.clear)()
+
+    async def main_loop(self) -> None:
+        """uvicorn looks ten times a second whether it should end. The clock of its Date header needs one look a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._ending.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -133,3 +133,24 @@ async def test_a_client_that_offers_another_protocol_is_answered_in_this_one() -
                     await asyncio.sleep(0)  # else it is one piece
                 assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
                 assert await reader.readexactly(3) == b"abc"
+
+
+async def test_the_end_does_not_wait_for_the_next_look_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet_server, "_TICK_S", 3600.0)
+    async with asyncio.timeout(60):
+        async with connected() as (_, writer):
+            writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+
+
+async def test_an_idle_server_looks_at_its_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    async def look(self: QuietServer, counter: int) -> bool:
+        looked.append(counter)
+        return self.should_exit
+
+    monkeypatch.setattr(quiet_server, "_TICK_S", 3600.0)
+    monkeypatch.setattr(QuietServer, "on_tick", look)
+    async with connected():
+        await asyncio.sleep(0.5)  # five looks of uvicorn's own loop
+        assert len(looked) == 1
