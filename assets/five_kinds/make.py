@@ -3,7 +3,7 @@
 python -m assets.five_kinds.make FOLDER EXAMPLE_SFT        writes rounds, drafts (each also eval_), letters and eval_letters,
                                                            demonstrations; EXAMPLE_SFT: of scripts/make_example.py --sft
 
-Half of the example's conversations are shown with the tools alone that they call: the agent, and AgentRL's worker, have one each.
+Half of the example's conversations are shown with one tool alone, which is what the agent, and AgentRL's worker, have.
 
 All three count a letter in a text: in rounds a second reader hears the first one's answer, of drafts a last one reads three.
 The letters alone are reasoning-gym's, by seed (docs/environments.md). Texts of the evaluation occur nowhere else.
@@ -45,7 +45,7 @@ def main() -> None:
     write(folder / "eval_letters.jsonl", (letters(seed) for seed in range(EVAL)))
     with Path(sys.argv[2]).open(encoding="utf-8") as file:
         talks = [json.loads(line) for line in file]
-    shown = [called_alone(one) if rng.random() < 0.5 else one for one in talks]
+    shown = [alone(one) if rng.random() < 0.5 else one for one in talks]
     shown += [talk(rng.choice(known), rng) for _ in range(TALKS)]
     rng.shuffle(shown)
     write(folder / "demonstrations.jsonl", shown)
@@ -67,10 +67,16 @@ def asked(text: str, rng: random.Random) -> tuple[str, str]:
     return f'How many times does the letter "{letter}" appear in the text: "{text}"?', str(text.count(letter))
 
 
-def called_alone(example: dict[str, Any]) -> dict[str, Any]:
-    calls = [call["function"]["name"] for message in example["messages"] for call in message.get("tool_calls", ())]
-    kept = [tool for tool in example["tools"] if tool["function"]["name"] in calls]
-    return {**example, "tools": kept or example["tools"]}
+def alone(example: dict[str, Any]) -> dict[str, Any]:
+    """A conversation with the one tool that it calls. Of two calls the second: its question names what the first one found."""
+    question, *said = example["messages"]
+    calls = [message["tool_calls"][0]["function"] for message in said if "tool_calls" in message]
+    if not calls:
+        return example
+    if len(calls) > 1:
+        question, said = {"role": "user", "content": f"Which color does {said[1]['content']} like?"}, said[2:]
+    tools = [tool for tool in example["tools"] if tool["function"]["name"] == calls[-1]["name"]]
+    return {"messages": [question, *said], "tools": tools}
 
 
 def talk(text: str, rng: random.Random) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from tests.conftest import ROOT
 from tests.sampler.environments.test_adapters import python_with
 
 
+SAID = (("user", "Which color does the owner of box VU91 like?"), ("tool", "OLEK"), ("tool", "pink"))
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -64,6 +67,17 @@ def test_the_five_kinds_have_valid_tasks_and_texts_of_their_own_for_evaluation(
     shown = {talk["messages"][1]["content"] for talk in talks if len(talk["messages"]) > 1}
     assert len(talks) == five_kinds.TALKS + 1
     assert not [text for text in texts("eval_rounds") if any(text in question for question in shown)]
+
+
+def test_a_warm_start_of_one_tool_asks_what_its_second_call_answers() -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": name}}]}
+
+    question, owner, color = ({"role": role, "content": text} for role, text in SAID)
+    tools = [{"function": {"name": name}} for name in ("box_owner", "favorite_color")]
+    talk = {"messages": [question, call("box_owner"), owner, call("favorite_color"), color], "tools": tools}
+    asked = {"role": "user", "content": "Which color does OLEK like?"}
+    assert five_kinds.alone(talk) == {"messages": [asked, call("favorite_color"), color], "tools": tools[1:]}
 
 
 def test_nims_evaluation_begins_from_piles_that_no_training_game_begins_from(tmp_path: Path) -> None:
