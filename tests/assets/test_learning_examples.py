@@ -14,7 +14,6 @@ from shared.tasks.lines import checked_lines
 from tests.conftest import ROOT
 from tests.sampler.environments.test_adapters import python_with
 
-
 SAID = (("user", "Which color does the owner of box VU91 like?"), ("tool", "OLEK"), ("tool", "pink"))
 
 
