@@ -48,7 +48,10 @@ def new_dispatch(
 
 
 def sampling_params(config: SamplerConfig, task: Task, end_ids: Sequence[int]) -> dict[str, Any]:
-    """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own."""
+    """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own. A fork's requests have
+    those of its origin."""
+    if task.payload.fork is not None:
+        return task.payload.fork.sampling_params
     is_training = task.split == TRAIN_SPLIT
     temperature = config.temperature
     if not is_training and config.eval_temperature is not None:

@@ -35,6 +35,7 @@ from sampler.errors import (
     ToolServerUnavailable,
     VersionAway,
 )
+from sampler.mcp_sampler import require_forks
 from sampler.own_calls import call_own
 from sampler.retry_delay import retry_delay_s
 from sampler.sampler import AsyncSampler
@@ -126,6 +127,8 @@ async def _interrupted(sampler: AsyncSampler, exc: TandemError) -> None:
 async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | AwaitedScore]:
     if type(sampler).evaluate_record is AsyncSampler.evaluate_record and not needs_no_scorer(sampler):
         require_scorers(sampler)  # before anything is sampled
+    if sampler.task.payload.fork is not None:
+        require_forks(type(sampler))
     termination = await call_own(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version

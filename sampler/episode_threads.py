@@ -106,3 +106,11 @@ class EpisodeThreads:
         return Turn(
             dispatch.id, reply.text, reply.message, reply.parsed, response.finish_reason, turn.thread, dispatch.usage
         )
+
+    def fork(self, state: EpisodeState, number: int, tools: Sequence[ToolSchema]) -> list[Turn]:
+        """The turns of another episode before turn `number`, whose prompt is that of the next request, token by token."""
+        asked = state.turns[number]
+        self._tokens[asked.policy] = PolicyTokens(state.turns[0].dispatch.created_at)
+        turns = [self.resume(turn, state, tools) for turn in state.turns[:number]]
+        self.view((asked.policy, asked.thread), tools or None).begin_with(state.prompt_of(number))
+        return turns

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from sampler.episode_tools import called, tool_session
 from sampler.errors import AgentFailed, ToolFailure
+from sampler.forked import forked_conversation
 from sampler.history.conversation import Conversation
 from sampler.messages.reply_message import Message, make_call_id
 from sampler.parsers import ParsedReply, ToolCall
@@ -22,6 +23,7 @@ from sampler.tools import ToolResult, ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.agent_use import AgentUse
 from shared.documents.states import DispatchStatus, Termination
+from shared.errors import ConfigError
 
 MAX_SHOWN_PURPOSE_CHARS = 200
 
@@ -34,8 +36,12 @@ class MCPSampler(AsyncSampler):
             return await self._converse(tools)
 
     async def _converse(self, tools: ToolSession) -> Termination:
-        talk = Conversation(self, self.opening_messages(), tools.list_tools(), self.resources.agents.browse)
-        for _ in range(self.task.payload.max_turns or self.config.max_turns):
+        browse, most = self.resources.agents.browse, self.task.payload.max_turns or self.config.max_turns
+        if self.task.payload.fork is None:
+            talk, taken = Conversation(self, self.opening_messages(), tools.list_tools(), browse), 0
+        else:
+            talk, taken = await forked_conversation(self, self.task.payload.fork, tools)
+        for _ in range(taken, max(most, taken + 1)):
             turn = await talk.reply()
             if turn is None:
                 return Termination.LENGTH_LIMIT
@@ -84,6 +90,14 @@ class MCPSampler(AsyncSampler):
         summary = await agent.summary_of(result.whole, purpose)
         head = f"[summary of {len(result.whole)} characters; purpose: {purpose[:MAX_SHOWN_PURPOSE_CHARS]}]"
         return tools.with_summary(result, f"{head}\n{summary.text}"), summary.use
+
+
+def require_forks(kind: type[AsyncSampler]) -> None:
+    """Raises ConfigError for a class whose `run` does not go on from `TaskPayload.fork`."""
+    if not issubclass(kind, MCPSampler) or (kind.run, kind._converse) != (MCPSampler.run, MCPSampler._converse):
+        raise ConfigError(
+            f"{kind.__qualname__} cannot go on from a turn; only the standard sampler (mcp) can be forked"
+        )
 
 
 def _document(call: ToolCall, result: ToolResult, summarized_by: AgentUse | None) -> ToolCallResult:

@@ -18,9 +18,10 @@ DEFAULT_POLICY = "main"  # in a run with one policy
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")  # a service there needs no token
 
-# The two splits that the services know.
+# The splits that the services know.
 TRAIN_SPLIT = "train"  # opened within the off-policy budget; their groups become training data
 EVAL_SPLIT = "eval"  # the held-out set: played once per evaluated version, never trained on
+FORK_SPLIT = "fork"  # continuations of stored turns (`tandem fork`): never trained on
 
 # Roles of chat messages. Those of the first two are instructions, which no one outside the run writes.
 INSTRUCTING_ROLES = ("system", "developer")

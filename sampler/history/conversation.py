@@ -53,10 +53,12 @@ class Conversation:
         self._new: list[Message] = list(opening)
         self._in_circles = False
         self._restart = restart
+        self._is_given = False
 
     async def reply(self) -> Turn | None:
         """The policy's next reply; None if the context has no room for one even after the context policy."""
-        rewrites = self._in_circles or self._exceeds_budget()
+        rewrites = not self._is_given and (self._in_circles or self._exceeds_budget())
+        self._is_given = False
         if rewrites:
             history = await self._rewritten()
             if history is None or self._tokens_of(history) > self._config.budget_tokens:
@@ -71,6 +73,12 @@ class Conversation:
         """Add the messages of tools or user that answer the last reply."""
         self._history = self._history.then(Round(turn.message, tuple(messages), said(turn)))
         self._new = list(messages)
+
+    def go_on_after(self, turns: Sequence[Turn], answers: Sequence[Sequence[Message]]) -> None:
+        """Turns of another episode came before, each with the messages that answered it: the next request is as it was there."""
+        for turn, messages in zip(turns, answers, strict=True):
+            self.answer(turn, messages)
+        self._new, self._restart, self._is_given = self._history.messages(), bool(turns), True
 
     def is_repetition(self, turn: Turn) -> bool:
         """Whether the last reply repeats often enough to end the episode. A repeated reply is marked as such."""

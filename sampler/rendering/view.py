@@ -18,9 +18,11 @@ from sampler.rendering.new_messages import SentMessages
 from sampler.rendering.recorded import Parent, RecordedRequests
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import ChatTemplate, ToolSchema
+from sampler.rendering.turn_format import common_length
 from sampler.rendering.words import Words
 from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import hash_of
+from shared.errors import ConfigError
 
 Message = dict[str, Any]
 
@@ -59,6 +61,7 @@ class View:
         self._sent = SentMessages(policy, thread)
         self._begun = False
         self._reply: SampledReply | None = None
+        self._given: list[int] | None = None
 
     @property
     def is_opening(self) -> bool:
@@ -71,6 +74,24 @@ class View:
 
         Raises ConfigError for a list that repeats earlier messages, or that the template rejects.
         """
+        prompt = self._rendered(messages, restart=restart)
+        given, self._given = self._given, None
+        if given is None:
+            return prompt
+        if given != self.context.ids:
+            raise ConfigError(
+                f"the prompt of the stored turn has {len(given)} tokens; this sampler's chat template and tokenizer write the "
+                f"same messages with {len(self.context.ids)}, and {common_length(given, self.context.ids)} equal ones first. "
+                "Start the sampler with the model and the template settings of the origin"
+            )
+        self.context.ids = given
+        return Prompt(0, list(given), BranchCause.CLEAN)
+
+    def begin_with(self, ids: Sequence[int]) -> None:
+        """The next request has exactly this prompt, of another episode, with whose requests it shares nothing that is stored."""
+        self._given, self.last_dispatch, self._tokens.recorded = list(ids), None, RecordedRequests()
+
+    def _rendered(self, messages: Sequence[Message], *, restart: bool) -> Prompt:
         self._sent.send(messages, restart=restart)
         reply, self._reply = self._reply, None
         if not self._begun:

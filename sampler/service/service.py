@@ -45,7 +45,7 @@ from shared.documents import Claim
 from shared.documents.run import Run, Worker
 from shared.documents.states import RunState
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.metrics_page import of_worker, serving
 from shared.store import Store
@@ -237,9 +237,9 @@ class SamplerService:
         if self._view.paused or not self._engines.ready() or not self._resources.tool_traffic.has_room():
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:
-            claim = await self._claim_of(EVAL_SPLIT, None)
-            if claim is not None:
-                return claim
+            for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
+                if (claim := await self._claim_of(split, None)) is not None:
+                    return claim
             self._eval_looked_at = time.monotonic()
         return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)
 

@@ -22,6 +22,7 @@ class Check(StrEnum):
     FAILED = "a failed slot has no score and no training data"
     RECORDS = "a slot's record exists, belongs to it, and has its score"
     EVALUATED = "held-out episodes are of the evaluated version, and no training data"
+    FORKED = "a fork's episodes begin with exactly the prompt of the turn that they go on from"
     ONCE = "no slot has two trained records, or two sets of training data for a policy"
     OWNED = "training data belongs to a scored slot's record"
     POLICIES = "each policy trains on its own turns"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from shared.audit.forks import audit_forks
 from shared.audit.report import AuditReport, Check
 from shared.audit.steps import audit_trained_steps
 from shared.audit.tokens import audit_tokens
@@ -98,6 +99,7 @@ async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[s
     with_data = await store.questions.with_data(ids)
     now = await store.questions.server_time()
     await _audit_evaluation(store, report, [task for task in tasks if task.split != TRAIN_SPLIT], with_data)
+    await audit_forks(store, report, tasks)
     for task in tasks:
         report.add("tasks opened", 1)
         for slot in task.slots:

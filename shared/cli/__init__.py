@@ -12,6 +12,7 @@ from shared.cli import (
     evaluation,
     export,
     feedback,
+    fork,
     health,
     league,
     metrics,
@@ -54,6 +55,7 @@ app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
 app.command("replay", epilog=what_if.REPLAY_EXAMPLES)(what_if.replay)
 app.command("resettle", epilog=what_if.RESETTLE_EXAMPLES)(what_if.resettle)
 app.command("bisect", epilog=what_if.BISECT_EXAMPLES)(what_if.bisect)
+app.command("fork", epilog=fork.EXAMPLES)(fork.fork)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
 app.command("health", epilog=health.EXAMPLE)(health.health)
 app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)

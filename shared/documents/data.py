@@ -25,6 +25,7 @@ from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
 from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeedback
+from shared.documents.fork import ForkOrigin
 from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
 from shared.documents.scoring import MAX_SCORERS, GroupScore, Scoring, WeightedScorer
 from shared.documents.states import (
@@ -68,6 +69,7 @@ class TaskPayload(Document):
     rounds: str | None = Field(None, exclude_if=lambda found: found is None)  # who speaks when; None: the sampler's
     lineups: list[dict[ActorName, ActorName]] = Field([], exclude_if=lambda found: not found)  # empty: the sampler's
     metadata: dict[str, Any] = {}
+    fork: ForkOrigin | None = Field(None, exclude_if=lambda fork: fork is None)  # only of tasks of split `fork`
 
     @property
     def accepted(self) -> tuple[str, ...]:

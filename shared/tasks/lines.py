@@ -25,7 +25,7 @@ from shared.user_code.payload import own_payload_problems, shown
 
 MAX_ERRORS = 20
 MAX_LINE_BYTES = 8 << 20  # half of MongoDB's limit for a document
-PAYLOAD_FIELDS = tuple(TaskPayload.model_fields)
+PAYLOAD_FIELDS = tuple(name for name in TaskPayload.model_fields if name != "fork")  # `tandem fork` makes those
 FIELDS = ("id", "source", *PAYLOAD_FIELDS)
 SAME = {
     "question": "query",

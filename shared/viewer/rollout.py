@@ -14,7 +14,7 @@ from shared.episodes.openai_messages import split_reply
 from shared.episodes.state import EpisodeState, TurnState
 from shared.episodes.stored import StoredEpisode, read_episode
 from shared.store.views.query import Document, Query
-from shared.store.views.rollouts import record_queries, siblings, turn_query
+from shared.store.views.rollouts import forks_query, record_queries, siblings, turn_query
 from shared.viewer.asked import BadQuestion, NotThere, PageRequest
 from shared.viewer.group import seconds_of
 
@@ -90,12 +90,14 @@ class RolloutView:
     settings: Sequence[str]
     tools: Mapping[str, ToolSchemas]
     siblings: list[Document]
+    forks: list[Document]
     queries: list[Query]
 
 
 async def rollout_page(asked: PageRequest) -> RolloutView:
     episode = await episode_of(asked)
     record, state = episode.record, episode.state
+    forks = forks_query(record.policy, [turn.dispatch.id for turn in state.turns])
     return RolloutView(
         record=record,
         task=episode.task,
@@ -109,7 +111,8 @@ async def rollout_page(asked: PageRequest) -> RolloutView:
         settings=episode.settings,
         tools=episode.tools,
         siblings=await siblings(asked.store.database, record.task),
-        queries=record_queries(record.id, record.task),
+        forks=await forks.run(asked.store.database),
+        queries=[*record_queries(record.id, record.task), forks],
     )
 
 

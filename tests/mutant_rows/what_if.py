@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 TRAINED = "tests/trainer/test_what_if.py"
 RESETTLE = "tests/sampler/test_resettle.py"
+FORK = "tests/sampler/test_fork.py"
 SCORES = "tests/sampler/engine/local/test_prompt_scores.py"
 
 MUTANTS = (
@@ -76,5 +77,54 @@ MUTANTS = (
         "apart[broken] = np.inf",
         "pass",
         "tests/shared/test_what_if.py::test_a_log_prob_that_is_no_number_is_a_difference",
+    ),
+    Mutant(
+        "fork: the audit compares the first prompt with the origin's",
+        "shared/audit/forks.py",
+        "first.parent is None and found == expected,",
+        "first.parent is None,",
+        f"{FORK}::test_the_audit_tells_a_fork_of_another_prompt_and_one_whose_origin_is_gone",
+    ),
+    Mutant(
+        "fork: a prompt that this sampler's template writes otherwise is not asked",
+        "sampler/rendering/view.py",
+        "        if given != self.context.ids:\n",
+        "        if False:\n",
+        f"{FORK}::test_a_prompt_that_this_sampler_would_write_otherwise_is_not_asked",
+    ),
+    Mutant(
+        "fork: nothing of its requests is stored as shared with another episode's",
+        "sampler/rendering/view.py",
+        "list(ids), None, RecordedRequests()",
+        "list(ids), None, self._tokens.recorded",
+        f"{FORK}::test_a_fork_asks_with_exactly_the_ids_of_its_turn_and_goes_on_from_there",
+    ),
+    Mutant(
+        "fork: a repeated tool call with another result ends the slot",
+        "sampler/forked.py",
+        "            if (result.text, result.is_error) != (call.result, call.is_error):\n",
+        "            if False:\n",
+        f"{FORK}::test_earlier_calls_are_made_again_and_a_result_that_differs_ends_the_slot_with_both",
+    ),
+    Mutant(
+        "fork: a sampler that would begin anew plays none",
+        "sampler/episode.py",
+        "        require_forks(type(sampler))\n",
+        "        pass\n",
+        f"{FORK}::test_a_sampler_that_would_begin_anew_and_servers_with_other_tools_play_no_fork",
+    ),
+    Mutant(
+        "fork: it must be said what becomes of earlier tool calls",
+        "shared/cli/fork.py",
+        "    if calls and not (stateless or replay):\n",
+        "    if False:\n",
+        "tests/shared/cli/test_fork.py::test_it_must_be_said_what_becomes_of_earlier_tool_calls",
+    ),
+    Mutant(
+        "fork: a task file makes none",
+        "shared/tasks/lines.py",
+        'if name != "fork")',
+        'if name != "")',
+        "tests/shared/cli/test_fork.py::test_a_task_file_makes_no_fork",
     ),
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.documents.states import RecordStatus
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.store.views.query import Database, Document, Query
 
 MOST_FOUND = 50  # on one page
@@ -124,6 +124,13 @@ def record_queries(record: str, task: str) -> list[Query]:
         Query("its training data", "record_data", {"record": record}),
         Query("its task", "tasks", {"_id": task}, limit=1),
     ]
+
+
+def forks_query(policy: str, dispatches: Sequence[str]) -> Query:
+    """Forks are named by the request that they go on from."""
+    where = {"policy": policy, "split": FORK_SPLIT, "tid": {"$in": list(dispatches)}}
+    fields = {"tid": 1, "epoch": 1, "status": 1, "scores": 1, "num_generations": 1}
+    return Query("forks of its turns (tandem fork)", "tasks", where, fields, [("seq", 1)], 100)
 
 
 def turn_query(dispatch: str) -> Query:

@@ -9,11 +9,14 @@ from typing import Any
 import pymongo
 import pytest
 
+from shared.documents.fork import ForkOrigin
 from shared.documents.states import Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.viewer.app import RUN_PAGES
 from shared.viewer.asked import in_url
+from shared.what_if.fork import queue_fork, read_origin
+from tests.shared.episodes import whole_run
 from tests.shared.viewer.conftest import Client
 from tests.shared.viewer.stories import Call, Told, ids_of, tell
 
@@ -315,3 +318,16 @@ async def test_a_compass_query_is_on_every_page(viewer: Client, run: str) -> Non
 
 def test_ids_of_every_form_lead_to_their_page() -> None:
     assert in_url("main:train:0:openai/gsm8k?.json") == "main:train:0:openai%252Fgsm8k%253F%252Ejson"
+
+
+async def test_a_rollout_links_to_its_forks_and_a_fork_to_its_turn(viewer: Client, store: Store) -> None:
+    await whole_run(store)
+    origin = await read_origin(store, f"{RECORD}:1")
+    wanted = ForkOrigin(dispatch=f"{RECORD}:1", sampling_params={"temperature": 1.0}, earlier_calls="stateless")
+    task, _ = await queue_fork(store, origin, wanted, 3, again=False)
+    rollout = (await viewer.get(f"/runs/{store.run}/rollouts/{RECORD}")).text
+    assert f'href="/runs/{store.run}/groups/{in_url(task.id)}"' in rollout
+    group = await viewer.get(f"/runs/{store.run}/groups/{task.id}")
+    assert f'href="/runs/{store.run}/rollouts/{in_url(RECORD)}#turn-1"' in group.text
+    other = (await viewer.get(f"/runs/{store.run}/rollouts/main:train:0:t0:0:1")).text
+    assert "Fork of turn" not in other
