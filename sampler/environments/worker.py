@@ -26,6 +26,7 @@ from sampler.environments.environment import MAX_LINE_BYTES, RUNNING, Environmen
 
 MAX_THREADS = 64
 MAX_ERROR_CHARS = 500
+MAX_DIGITS = 100_000  # of a number in a reply: games of TextArena fail at Python's bound, 4,300, which weak models pass
 _PDEATHSIG = 1  # of prctl(2)
 
 
@@ -72,7 +73,7 @@ class WorldPlayer:
         except NoRoom as exc:
             text = json.dumps({"n": request["n"], "busy": _shown(exc)})
         except BaseException as exc:  # noqa: BLE001 - foreign code, also its sys.exit(): the session's failure, not the worker's
-            text = json.dumps({"n": request["n"], "error": f"{type(exc).__name__}: {_shown(exc)}"})
+            text = json.dumps({"n": request["n"], "error": f"{type(exc).__name__}: {_shown(exc)}{_place(exc)}"})
         with self._writing:
             self._answers.write(text.encode() + b"\n")
             self._answers.flush()
@@ -129,7 +130,14 @@ def _shown(exc: BaseException) -> str:
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
 
 
+def _place(exc: BaseException) -> str:
+    """Where it was raised, so that people see whose failure it is: the last folders of the file, and the line."""
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
+    return f" (in {'/'.join(frames[-1].filename.split('/')[-4:])}:{frames[-1].lineno})" if frames else ""
+
+
 def main() -> None:
+    sys.set_int_max_str_digits(MAX_DIGITS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends its workers
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "wb")

@@ -8,8 +8,45 @@ CLIENT = "tests/sampler/environments/test_client.py"
 PLAYED = "tests/sampler/environments/test_sampler.py"
 BUSY = "tests/sampler/environments/test_busy.py"
 GAME = "tests/sampler/environments/test_game.py"
+# Its tests need GAMES_PYTHON, or .games.
+ADAPTERS = "tests/sampler/environments/test_adapters.py"
 
 MUTANTS = (
+    Mutant(
+        "gymnasium: a number that Python does not read is no action",
+        "sampler/environments/adapters/gymnasium.py",
+        "len(word) <= MAX_DIGITS and 0 <=",
+        "0 <=",
+        f"{ADAPTERS}::test_a_number_of_100_000_digits_is_no_action",
+    ),
+    Mutant(
+        "worker: numbers of a reply that games read",
+        "sampler/environments/worker.py",
+        "    sys.set_int_max_str_digits(MAX_DIGITS)\n",
+        "",
+        f"{ADAPTERS}::test_a_game_judges_a_number_of_thousands_of_digits",
+    ),
+    Mutant(
+        "reasoning-gym: a seed is a task, also of families that draw from the global generator",
+        "sampler/environments/adapters/reasoning_gym.py",
+        "self._random = OwnRandom(seed)\n        with self._random.drawn():",
+        "self._random = OwnRandom(seed)\n        if True:",
+        f"{ADAPTERS}::test_a_family_that_draws_from_the_global_generator_makes_one_task_of_a_seed",
+    ),
+    Mutant(
+        "textarena: a reward that is a text is a failure in words",
+        "sampler/environments/adapters/textarena.py",
+        "if not isinstance(value, int | float)]:",
+        "if False]:",
+        f"{ADAPTERS}::test_a_games_reward_that_is_a_text_is_its_failure",
+    ),
+    Mutant(
+        "textarena: a game with more seats than players",
+        "sampler/environments/adapters/textarena.py",
+        "if not self._moves:",
+        "if False:",
+        f"{ADAPTERS}::test_a_game_for_more_than_it_was_begun_with_is_refused",
+    ),
     Mutant(
         "games: nothing is won by never ending one",
         "sampler/environments/game_sampler.py",

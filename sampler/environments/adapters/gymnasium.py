@@ -35,6 +35,7 @@ NAMES = {
     "MountainCar": ("left", "none", "right"),
     "Acrobot": ("left", "none", "right"),
 }
+MAX_DIGITS = 12  # of a number that a reply says: Python reads none of more than 4,300
 _COLORED = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m")
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 
@@ -43,6 +44,7 @@ class GymnasiumEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         self._env = self._made(dict(task.get("options") or {}))
         self._names = self._action_names(task.get("actions"))
+        self._said = _said(self._names)
         self._steps = self._invalid = 0
         observation, _ = self._env.reset(seed=seed_of(index))
         instruction = task.get("instruction") or f"You play {self.name}."
@@ -70,7 +72,7 @@ class GymnasiumEnvironment(Environment):
             if "ansi" in env.metadata.get("render_modes", ()):
                 env.close()
                 env = gymnasium.make(self.name, **{**options, "render_mode": "ansi"})
-        except (gymnasium.error.Error, TypeError, ValueError, KeyError) as exc:
+        except (gymnasium.error.Error, ImportError, TypeError, ValueError, KeyError) as exc:
             raise TaskRefused(f"gymnasium cannot make {self.name} with options {options}: {exc}") from exc
         self._renders = env.render_mode == "ansi"
         space = env.action_space
@@ -101,10 +103,10 @@ class GymnasiumEnvironment(Environment):
         if not self._count:
             return said if self._env.action_space.contains(said) else None
         found: int | None = None
-        for word in re.findall(r"[a-z_]+|-?\d+", said):
+        for word in self._said.findall(said):
             if word in self._names:
                 found = self._names.index(word)
-            elif word.lstrip("-").isdigit() and 0 <= int(word) - self._first < self._count:
+            elif word.lstrip("-").isdigit() and len(word) <= MAX_DIGITS and 0 <= int(word) - self._first < self._count:
                 found = int(word) - self._first
         return None if found is None else self._first + found
 
@@ -125,3 +127,10 @@ class GymnasiumEnvironment(Environment):
 
         gymnasium.spec(name)  # raises for a world that is not there
         return range(1000)
+
+
+def _said(names: Sequence[str]) -> re.Pattern[str]:
+    """Finds the names of actions, of several words too, and numbers; the longest name first. Other words are found whole, so
+    that no name is found within one."""
+    listed = "".join(rf"(?<!\w){re.escape(name)}(?!\w)|" for name in sorted(names, key=len, reverse=True))
+    return re.compile(listed + r"[a-z_]+|-?\d+")

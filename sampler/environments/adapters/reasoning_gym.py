@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sampler.environments.adapters.own_random import OwnRandom
 from sampler.environments.environment import (
     COMPLETED,
     Environment,
@@ -28,8 +29,14 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 class ReasoningGymEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        self._family = self._made(seed_of(index), task.get("level"), dict(task.get("config") or {}))
-        self._entry = self._family[0]
+        seed = seed_of(index)
+        # Some families draw from Python's global generator too, and so does the package's own import.
+        import reasoning_gym  # noqa: F401 - not within the session's numbers, which only a worker's first session would lack
+
+        self._random = OwnRandom(seed)
+        with self._random.drawn():
+            self._family = self._made(seed, task.get("level"), dict(task.get("config") or {}))
+            self._entry = self._family[0]
         self.answer = str(self._entry["answer"])
         return Step([{"role": "system", "content": FORM}, {"role": "user", "content": str(self._entry["question"])}])
 
@@ -37,7 +44,8 @@ class ReasoningGymEnvironment(Environment):
         text = reply_text(replies)
         marked = _ANSWER.findall(text)
         answer = (marked[-1] if marked else text).strip()
-        score = float(self._family.score_answer(answer, self._entry))
+        with self._random.drawn():
+            score = float(self._family.score_answer(answer, self._entry))
         result = {"answer": answer, "expected": str(self._entry.get("answer"))}
         return Step(
             status=COMPLETED, reward=score, metrics={"score": score, "formatted": float(bool(marked))}, result=result

@@ -14,10 +14,10 @@ own: games draw from Python's global generator, which its worker swaps at every 
 
 import copy
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sampler.environments.adapters.own_random import OwnRandom
 from sampler.environments.environment import (
     COMPLETED,
     Environment,
@@ -37,7 +37,7 @@ RAW = "-raw"  # without the wrappers that repeat the whole conversation in every
 class TextArenaEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         self._seed = seed_of(index)
-        self._random = random.Random(self._seed).getstate()
+        self._random = OwnRandom(self._seed)
         self._drawn = random.Random(self._seed + 1)
         self._seat = int(task.get("seat", 0))
         self._moves = [str(move) for move in task.get("opponent") or ()]
@@ -50,7 +50,7 @@ class TextArenaEnvironment(Environment):
             )
         self._instruction = task.get("instruction")
         self._shown = _kinds(task.get("show"))
-        with self._own_random():
+        with self._random.drawn():
             self._game = self._made(dict(task.get("options") or {}))
             try:
                 self._game.reset(num_players=players, seed=self._seed)
@@ -65,7 +65,7 @@ class TextArenaEnvironment(Environment):
         return self._asking()
 
     def interact(self, replies: Sequence[Message]) -> Step:
-        with self._own_random():
+        with self._random.drawn():
             self._turns += 1
             mover = self._seat
             over, _ = self._game.step(reply_text(replies))
@@ -80,6 +80,8 @@ class TextArenaEnvironment(Environment):
 
     def _end(self) -> Step:
         rewards, info = self._game.close()
+        if wrong := [value for value in (rewards or {}).values() if not isinstance(value, int | float)]:
+            raise RuntimeError(f"textarena's {self.name} ended with the reward {wrong[0]!r}, which is no number")
         earned = {int(seat): float(value) for seat, value in (rewards or {}).items()}
         mine = dict((info or {}).get(self._seat) or {})
         invalid = [bool(of.get("invalid_move")) for of in (info or {}).values()] if self._all_seats else []
@@ -105,6 +107,8 @@ class TextArenaEnvironment(Environment):
                 kept = [part for k, part in enumerate(observation) if _kind(part) != "GAME_BOARD" or k == last]
                 self._heard = [str(part[1]) for part in kept if self._tells(part)]
                 return False
+            if not self._moves:
+                raise TaskRefused(f"{self.name} asks seat {seat}; expected players, one for each of its seats")
             if self._game.step(self._legal_move(seat))[0]:
                 return True
 
@@ -142,19 +146,13 @@ class TextArenaEnvironment(Environment):
         try:
             return textarena.make(f"{self.name}{RAW}", **options)
         except ValueError as exc:
-            raise TaskRefused(f"textarena has no {self.name!r}; expected an id such as TowerOfHanoi-v0") from exc
+            raise TaskRefused(
+                f"textarena cannot make {self.name}: {exc}; expected an id such as TowerOfHanoi-v0"
+            ) from exc
         except TypeError as exc:
             raise TaskRefused(f"{self.name} takes no options {options}: {exc}") from exc
-
-    @contextmanager
-    def _own_random(self) -> Iterator[None]:
-        others = random.getstate()
-        random.setstate(self._random)
-        try:
-            yield
-        finally:
-            self._random = random.getstate()
-            random.setstate(others)
+        except (ImportError, SyntaxError) as exc:
+            raise TaskRefused(f"{self.name} cannot be loaded here: {exc}") from exc
 
     @classmethod
     def indices(cls, name: str) -> Sequence[Index]:

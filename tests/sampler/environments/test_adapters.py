@@ -1,4 +1,5 @@
-"""Adapters against the real packages, over the wire. Each runs where its package is installed: here, or in GAMES_PYTHON's."""
+"""Adapters against the real packages, over the wire. Each runs where its package is installed: here, in the environment of
+GAMES_PYTHON, or in that of scripts/setup_games.sh, which scripts/check makes."""
 
 import importlib.util
 import os
@@ -6,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,41 +15,49 @@ import pytest
 from sampler.environments.adapters.textarena import TextArenaEnvironment
 from tests.sampler.environments.services import Service, service
 
+INSTALLED = Path(__file__).parents[3] / ".games" / "venv" / "bin" / "python"
+
 
 def python_with(package: str) -> str:
     """A Python that has the package; skips the test without one."""
     if importlib.util.find_spec(package) is not None:
         return sys.executable
-    other = os.environ.get("GAMES_PYTHON")
-    if other and subprocess.run([other, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0:
+    other = os.environ.get("GAMES_PYTHON") or str(INSTALLED)
+    if (
+        Path(other).exists()
+        and subprocess.run([other, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
+    ):
         return other
     pytest.skip(
-        f"{package} is not installed here, nor by GAMES_PYTHON, the Python of a virtual environment that has it"
+        f"{package} is not installed here, nor for GAMES_PYTHON, a Python that has it: run scripts/setup_games.sh"
     )
 
 
 @contextmanager
 def adapters(package: str, *names: str) -> Iterator[Service]:
-    kinds = ",".join(f"{name}={package}:{name}" for name in names)
+    kinds = ",".join(f"{name.rpartition('=')[0] or name}={package}:{name.rpartition('=')[2]}" for name in names)
     with service("--workers", "1", "--worker_python", python_with(package), "--environments", kinds) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def gymnasium() -> Iterator[Service]:
-    with adapters("gymnasium", "FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1") as found:
+    with adapters(
+        "gymnasium", "FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1"
+    ) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def reasoning() -> Iterator[Service]:
-    with adapters("reasoning_gym", "leg_counting", "basic_arithmetic") as found:
+    with adapters("reasoning_gym", "leg_counting", "basic_arithmetic", "list_functions") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def textarena() -> Iterator[Service]:
-    with adapters("textarena", "TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0", "Nim-v0") as found:
+    names = ("TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0", "Nim-v0")
+    with adapters("textarena", *names, "QuantumTicTacToe-v0", "Countdown-v0", "ConnectFour-v0") as found:
         yield found
 
 
@@ -216,3 +226,51 @@ def test_games_side_by_side_in_one_worker_draw_the_numbers_of_their_own_seed(tex
         return textarena.say(session, "[1 2 3 4]").json()["messages"]
 
     assert secret_of() == secret_of("[4 3 2 1]", "[1 2 4 3]")
+
+
+# ---------------------------------------------------------------------- what weak models say, and packages do
+
+
+def test_a_number_of_100_000_digits_is_no_action(gymnasium: Service) -> None:
+    session, _ = gymnasium.start("FrozenLake-v1", 1)
+    said = gymnasium.say(session, "9" * 100_001)
+    assert (said.status_code, said.json().get("metrics")) == (200, {"world_steps": 0, "invalid_actions": 1}), said.text
+
+
+def test_the_name_of_an_action_may_have_several_words(gymnasium: Service) -> None:
+    names = ["go left", "go left-down", "to 3", "up"]
+    session, step = gymnasium.start("FrozenLake-v1", 1, options={"is_slippery": False}, actions=names)
+    assert "Reply with one action: go left, go left-down, to 3, up." in step["messages"][0]["content"]
+    for said, place in (("Go left-down!", 4), ("go left", 4), ("go left-down", 8), ("no up, but to 3", 9)):
+        assert f"Observation: {place}" in gymnasium.say(session, said).json()["messages"][0]["content"]
+
+
+def test_what_this_python_cannot_load_is_refused_and_not_tried_again(gymnasium: Service) -> None:
+    made = gymnasium.http.post("/start_sample", json={"name": "Jax", "index": 0})
+    assert (made.status_code, "cannot make phys2d/CartPole-v1" in made.text) == (422, True), made.text
+
+
+def test_a_family_that_draws_from_the_global_generator_makes_one_task_of_a_seed(reasoning: Service) -> None:
+    tasks = [reasoning.start("list_functions", 0)[1]["messages"] for _ in range(3)]
+    assert tasks[0] == tasks[1] == tasks[2]
+
+
+def test_a_game_for_more_than_it_was_begun_with_is_refused(textarena: Service) -> None:
+    session, _ = textarena.start("QuantumTicTacToe-v0", 1)
+    refused = textarena.say(session, "[0,1]")
+    assert (refused.status_code, "expected players" in refused.text) == (422, True), refused.text
+
+
+def test_a_games_reward_that_is_a_text_is_its_failure(textarena: Service) -> None:
+    session, _ = textarena.start("Countdown-v0", 1)
+    for _ in range(5):
+        answer = textarena.say(session, "I do not know")
+        if answer.status_code != 200:
+            break
+    assert (answer.status_code, "which is no number" in answer.text) == (500, True), answer.text
+
+
+def test_a_game_judges_a_number_of_thousands_of_digits(textarena: Service) -> None:
+    session, _ = textarena.start("ConnectFour-v0", 1, players=2)
+    answer = textarena.say(session, "[" + "9" * 5000 + "]")
+    assert answer.status_code == 200, answer.text

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="OPENENV_PYTHON, a Python wit
 
 
 @contextmanager
-def counting(sessions: int) -> Iterator[Service]:
+def counting(sessions: int, python: str = PYTHON) -> Iterator[Service]:
     port = free_port()
-    server = subprocess.Popen([PYTHON, Path(__file__).parent / "openenv_server.py", str(port), str(sessions)])
+    server = subprocess.Popen([python, Path(__file__).parent / "openenv_server.py", str(port), str(sessions)])
     try:
         end = time.monotonic() + PATIENCE_S
         while not _answers(f"http://127.0.0.1:{port}/health"):
@@ -32,7 +32,7 @@ def counting(sessions: int) -> Iterator[Service]:
             "--workers",
             "1",
             "--worker_python",
-            PYTHON,
+            python,
             "--environments",
             f"count=openenv:http://127.0.0.1:{port}",
         )
