@@ -53,8 +53,12 @@ class _Copying:
 
     def folder(self, source: int, target: Path, level: int) -> None:
         """Raises TooLarge, and OSError for a full disk."""
+        names = []
         with os.scandir(source) as entries:
-            names = [entry.name for entry in entries]
+            # Counted while they are listed: a folder of millions of entries is not held in memory.
+            for entry in entries:
+                self._take(_NAME_BYTES)
+                names.append(entry.name)
         for name in names:
             try:
                 self._entry(source, name, target / name, level)
@@ -71,7 +75,6 @@ class _Copying:
 
     def _entry(self, source: int, name: str, target: Path, level: int) -> None:
         found = os.stat(name, dir_fd=source, follow_symlinks=False)
-        self._take(_NAME_BYTES)
         if stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=source), target)
         elif stat.S_ISDIR(found.st_mode):

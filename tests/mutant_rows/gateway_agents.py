@@ -137,6 +137,13 @@ MUTANTS = (
         f"{LEFT}::test_a_directory_that_is_too_large_is_not_kept",
     ),
     Mutant(
+        "entries of a folder that an agent left are counted while it is listed",
+        "sampler/gateway/kept_files.py",
+        "                self._take(_NAME_BYTES)\n",
+        "",
+        f"{LEFT}::test_a_folder_of_too_many_entries_is_refused_while_it_is_listed",
+    ),
+    Mutant(
         "copying what an agent left has a bound of its own",
         "sampler/gateway/kept_files.py",
         "if time.monotonic() > self._until:",

@@ -221,3 +221,18 @@ async def test_reaping_spares_a_living_session_that_has_the_same_user(tmp_path: 
     os.kill(process.pid, signal.SIGTERM)
     await process.stop()
     await discard(folder)
+
+
+def test_a_folder_of_too_many_entries_is_refused_while_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, kept = tmp_path / "left", tmp_path / "kept"
+    left.mkdir()
+    kept.mkdir()
+    for number in range(20):
+        (left / f"{number}").mkdir()
+    monkeypatch.setattr(kept_files, "MAX_KEPT_BYTES", 10 * 4096)
+    copied = list[Path]()
+    monkeypatch.setattr(kept_files.Path, "mkdir", lambda path, **_: copied.append(path))
+    copy_out(left, kept)
+    assert copied == [], "nothing was copied before all were counted"
