@@ -12,7 +12,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Record
 from shared.documents.states import CLAIMABLE, NEVER_OPENED, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.store.malformed import read_or_tell
 from shared.store.pipelines import NOW
 from shared.store.server_runs import run_names
@@ -129,13 +129,15 @@ class QuestionVerbs:
         return [{"termination": row.pop("_id"), **row} async for row in cursor]
 
     async def slots_to_play(self, policy: str, seq_limit: int) -> dict[str, int]:
-        """{"open", "leased", "at_gateways"}: slots of tasks that may be played: evaluations, and train tasks below the limit.
+        """{"open", "leased", "at_gateways"}: slots that may be played: of evaluations, forks, and train tasks below the limit.
 
         "at_gateways": of those leased, what agents elsewhere play.
         """
         is_elsewhere: Document = {"$eq": [{"$indexOfBytes": [{"$ifNull": ["$slots.worker", ""]}, "gateway:"]}, 0]}
         leased: Document = {"$eq": ["$slots.status", SlotStatus.LEASED.value]}
-        admitted: Document = {"$or": [{"split": EVAL_SPLIT}, {"split": TRAIN_SPLIT, "seq": {"$lt": seq_limit}}]}
+        admitted: Document = {
+            "$or": [{"split": {"$in": [EVAL_SPLIT, FORK_SPLIT]}}, {"split": TRAIN_SPLIT, "seq": {"$lt": seq_limit}}]
+        }
         cursor = await self._tasks.aggregate(
             [
                 {"$match": {"policy": policy, "status": {"$in": CLAIMABLE}, **admitted}},

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.errors import ConfigError
-from shared.names import DEFAULT_POLICY, TRAIN_SPLIT, check_name
+from shared.names import DEFAULT_POLICY, FORK_SPLIT, TRAIN_SPLIT, check_name
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 from shared.store.tasks import TASKS_AT_ONCE
@@ -51,6 +51,10 @@ class ImportTarget:
     def __post_init__(self) -> None:
         check_name("split", self.split)
         check_name("policy", self.policy)
+        if self.split == FORK_SPLIT:
+            raise ConfigError(
+                f"split {FORK_SPLIT!r} is for continuations of stored turns (`tandem fork`); expected another name"
+            )
         if self.num_generations < 1:
             raise ConfigError(f"num_generations is {self.num_generations}; expected 1 or more episodes per task")
         if not self.epochs or min(self.epochs) < 0:

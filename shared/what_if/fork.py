@@ -16,6 +16,9 @@ from shared.errors import ConfigError
 from shared.names import FORK_SPLIT
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from shared.tasks.sampler_names import BUNDLED
+
+FORKABLE = "mcp"  # of the bundled samplers
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,17 @@ def fork_task(origin: Origin, task: Task, fork: ForkOrigin, n: int, group: int, 
 async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, again: bool) -> tuple[Task, bool]:
     """The group, and whether it is new. Without `again` the first group of the dispatch, if there is one, as it is.
 
-    Raises ConfigError where the origin's task is gone.
+    Raises ConfigError where the origin's task is gone, or another bundled sampler than the standard one plays it.
     """
     task = await store.tasks.get(origin.record.task)
     if task is None:
         raise ConfigError(
             f"task {origin.record.task} of record {origin.record.id} is gone: nothing says how to score a fork"
+        )
+    if (kind := task.payload.sampler) in BUNDLED and kind != FORKABLE:
+        raise ConfigError(
+            f"dispatch {fork.dispatch} cannot be forked: the sampler {kind!r} played its episode. A turn of one conversation "
+            f"with tools (sampler {FORKABLE!r}) can be"
         )
     group = 0
     while (found := await store.tasks.get(task_id(task.policy, FORK_SPLIT, group, fork.dispatch))) and again:

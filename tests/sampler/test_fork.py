@@ -169,6 +169,9 @@ async def test_what_cannot_be_forked_is_refused_with_the_reason(store: Store) ->
             await read_origin(store, stored[1].id)
         await collection.replace_one({"_id": name}, before)
         await dispatches.replace_one(last, after or {}, upsert=True)
+    await store.database["tasks"].update_one({}, {"$set": {"payload.sampler": "environment"}})
+    with pytest.raises(ConfigError, match="the sampler 'environment' played its episode"):
+        await forked(store, stored[0].id)
     with pytest.raises(ConfigError, match="has 3 turns, from 0; it has no turn 3"):
         await read_origin(store, f"{stored[0].record}:3")
     with pytest.raises(ConfigError, match="no dispatch 'nothing:0'"):

@@ -85,3 +85,14 @@ def test_a_task_file_makes_no_fork(tandem: Command, tmp_path: Path) -> None:
     told = tandem("tasks", "import", "forks", "t.jsonl")
     assert told.exit_code == 2, told.output
     assert "fork" in told.stderr
+    (tmp_path / "t.jsonl").write_text(json.dumps({"id": "a", "query": "?", "answer": "1"}))
+    told = tandem("tasks", "import", "forks", "t.jsonl", "--split", "fork")
+    assert told.exit_code == 2, told.output
+    assert "split 'fork' is for continuations of stored turns" in told.stderr
+
+
+async def test_queued_forks_are_episodes_that_samplers_are_wanted_for(tandem: Command, store: Store) -> None:
+    await whole_run(store)
+    before = await store.questions.slots_to_play("main", 0)
+    await fork(tandem, store, 0, "--no_wait", code=0)
+    assert (await store.questions.slots_to_play("main", 0))["open"] == before["open"] + 8
