@@ -27,6 +27,20 @@ MUTANTS = (
         f"{ADAPTERS}::test_a_game_judges_a_number_of_thousands_of_digits",
     ),
     Mutant(
+        "reasoning-gym: an answer that a scorer cannot read is worth 0",
+        "sampler/environments/adapters/reasoning_gym.py",
+        "            return 0.0, {",
+        "            raise exc\n            return 0.0, {",
+        f"{ADAPTERS}::test_an_answer_that_a_familys_scorer_cannot_read_is_worth_0",
+    ),
+    Mutant(
+        "reasoning-gym: a broken scorer is a failure and no 0",
+        "sampler/environments/adapters/reasoning_gym.py",
+        '            self._family.score_answer("" if known is None else str(known), self._entry)\n',
+        "",
+        f"{ADAPTERS}::test_a_scorer_that_raises_at_the_right_answer_too_is_a_failure",
+    ),
+    Mutant(
         "reasoning-gym: a seed is a task, also of families that draw from the global generator",
         "sampler/environments/adapters/reasoning_gym.py",
         "self._random = OwnRandom(seed)\n        with self._random.drawn():",

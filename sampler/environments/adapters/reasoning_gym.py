@@ -4,7 +4,8 @@
     custom_task   {"config": {"max_animals": 3}, "level": 2}: of the family's configuration, and of its curriculum
 
 One turn: the question; the answer stands between <answer> and </answer> (else it is the whole reply), and the family's own
-scorer gives the reward.
+scorer gives the reward. Some scorers raise at an answer of another form. Such an answer is worth 0, and `result` says what was
+raised: if it were a failure, the model would play until it writes the form, and never learn it.
 """
 
 import re
@@ -24,6 +25,7 @@ from sampler.environments.environment import (
 )
 
 FORM = "Write your final answer between <answer> and </answer>."
+MAX_RAISED_CHARS = 200
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -45,11 +47,20 @@ class ReasoningGymEnvironment(Environment):
         marked = _ANSWER.findall(text)
         answer = (marked[-1] if marked else text).strip()
         with self._random.drawn():
-            score = float(self._family.score_answer(answer, self._entry))
-        result = {"answer": answer, "expected": str(self._entry.get("answer"))}
+            score, unreadable = self._scored(answer)
+        result = {"answer": answer, "expected": str(self._entry.get("answer")), **unreadable}
         return Step(
             status=COMPLETED, reward=score, metrics={"score": score, "formatted": float(bool(marked))}, result=result
         )
+
+    def _scored(self, answer: str) -> tuple[float, dict[str, str]]:
+        """The score, and what the scorer raised at this answer. Raises what it raises at the right answer too, or at an empty one."""
+        try:
+            return float(self._family.score_answer(answer, self._entry)), {}
+        except Exception as exc:  # of any family's own code, for a text that a model wrote
+            known = self._entry.get("answer")
+            self._family.score_answer("" if known is None else str(known), self._entry)
+            return 0.0, {"unreadable": f"{type(exc).__name__}: {exc}"[:MAX_RAISED_CHARS]}
 
     def _made(self, seed: int, level: Any, config: dict[str, Any]) -> Any:
         from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset

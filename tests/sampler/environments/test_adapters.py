@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from sampler.environments.adapters.own_random import OwnRandom
+from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from sampler.environments.adapters.textarena import TextArenaEnvironment
 from tests.sampler.environments.services import Service, service
 
@@ -50,7 +52,8 @@ def gymnasium() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def reasoning() -> Iterator[Service]:
-    with adapters("reasoning_gym", "leg_counting", "basic_arithmetic", "list_functions") as found:
+    names = ("leg_counting", "basic_arithmetic", "list_functions", "prime_factorization", "boxnet")
+    with adapters("reasoning_gym", *names) as found:
         yield found
 
 
@@ -117,6 +120,27 @@ def test_a_family_makes_a_task_from_a_seed_and_scores_the_answer(reasoning: Serv
     again, _ = reasoning.start("leg_counting", 3)
     right = reasoning.say(again, f"So: <answer>{wrong['result']['expected']}</answer>").json()
     assert right["reward"] == right["metrics"]["score"] == 1.0
+
+
+@pytest.mark.parametrize(("family", "said"), [("prime_factorization", "["), ("boxnet", "7")])
+def test_an_answer_that_a_familys_scorer_cannot_read_is_worth_0(reasoning: Service, family: str, said: str) -> None:
+    session, _ = reasoning.start(family, 1)
+    step = reasoning.say(session, f"<answer>{said}</answer>").json()
+    assert (step["status"], step["reward"]) == ("completed", 0.0)
+    assert step["result"]["unreadable"].startswith(("ValueError: ", "TypeError: "))
+
+
+def test_a_scorer_that_raises_at_the_right_answer_too_is_a_failure() -> None:
+    world = ReasoningGymEnvironment("any")
+    own: dict[str, Any] = {"_family": _Broken(), "_entry": {"answer": "1"}, "_random": OwnRandom(1)}
+    vars(world).update(own)
+    with pytest.raises(ZeroDivisionError):
+        world.interact([{"role": "assistant", "content": "1"}])
+
+
+class _Broken:
+    def score_answer(self, answer: str, entry: object) -> float:
+        raise ZeroDivisionError
 
 
 def test_a_level_of_the_curriculum_makes_a_harder_task(reasoning: Service) -> None:
