@@ -1,12 +1,15 @@
-"""Tasks of two of the five kinds, rounds and parallel drafts, and warm-start conversations of careless counters.
+"""Tasks of three of the five kinds, rounds, parallel drafts and puzzles, and warm-start conversations of careless readers.
 
-python -m assets.five_kinds.make FOLDER EXAMPLE_SFT        writes rounds, drafts (each also eval_), letters and eval_letters,
-                                                           demonstrations; EXAMPLE_SFT: of scripts/make_example.py --sft
+python -m assets.five_kinds.make FOLDER EXAMPLE_SFT CALCULATOR PUZZLES
+    writes rounds, drafts and puzzles (each also eval_), sums and calculator without held-out questions, and demonstrations
+    EXAMPLE_SFT: of scripts/make_example.py --sft
+    CALCULATOR, PUZZLES: the folders of assets.calculator.worker --tasks and of assets.reasoning_gym.make
 
 Half of the example's conversations are shown with one tool alone, which is what the agent, and AgentRL's worker, have.
 
-All three count a letter in a text: in rounds a second reader hears the first one's answer, of drafts a last one reads three.
-The letters alone are reasoning-gym's, by seed (docs/environments.md). Texts of the evaluation occur nowhere else.
+Rounds and drafts ask for the first or the last word of a text, so that no answer is right more often than the others. In rounds
+a second reader hears the first one's answer, of drafts a last one reads three. Texts of the evaluation occur nowhere else. The
+puzzles are reasoning-gym's, small matrices to rotate.
 """
 
 import json
@@ -20,51 +23,53 @@ from assets.example.world import COLORS
 
 FORM = "Write your final answer between <answer> and </answer>."
 KNOWING = 0.5
+MIX = Path(__file__).parents[1] / "example" / "mix"
 TRAIN, EVAL, TALKS = 200, 20, 4000
 KINDS: dict[str, dict[str, Any]] = {
     "rounds": {"sampler": "rounds", "rounds": "Reader -> Checker"},
     "drafts": {"sampler": "parallel", "rounds": "Reader*3 -> Checker"},
 }
 ACTORS = {"Reader": {"policy": "main"}, "Checker": {"policy": "main"}}
-LETTERS = {"config": {"min_words": 1, "max_words": 2}}
+PUZZLE, PUZZLE_BEGINS, PUZZLE_TALKS = "rotate_matrix", "Given a square matrix", 2000
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random("five kinds")
-    texts = [f"{one} {other}" for one in COLORS for other in COLORS]
+    texts = [f"{one} {other}" for one in COLORS for other in COLORS if one != other]
     rng.shuffle(texts)
     held_out, known = texts[:EVAL], texts[EVAL:]
     for name, fields in KINDS.items():
         drawn = {"": [rng.choice(known) for _ in range(TRAIN)], "eval_": held_out}
         for head, chosen in drawn.items():
-            lines = (counting(f"{name}{k}", text, rng, **fields) for k, text in enumerate(chosen))
+            lines = (reading(f"{name}{k}", text, rng, **fields) for k, text in enumerate(chosen))
             write(folder / f"{head}{name}.jsonl", lines)
-    write(folder / "letters.jsonl", (letters(seed) for seed in range(1000, 1000 + TRAIN)))
-    write(folder / "eval_letters.jsonl", (letters(seed) for seed in range(EVAL)))
-    with Path(sys.argv[2]).open(encoding="utf-8") as file:
-        talks = [json.loads(line) for line in file]
+    talks, (calculator, puzzles) = read(Path(sys.argv[2])), map(Path, sys.argv[3:])
+    asked_later = {task["query"] for task in [*read(MIX / "eval_sums.jsonl"), *read(calculator / "eval.jsonl")]}
+    for name, path in (("sums", MIX / "sums.jsonl"), ("calculator", calculator / "train.jsonl")):
+        write(folder / f"{name}.jsonl", (task for task in read(path) if task["query"] not in asked_later))
+    talks = [one for one in talks if one["messages"][0]["content"] not in asked_later]
+    for split, head in (("train", ""), ("eval", "eval_")):
+        chosen = [task for task in read(puzzles / f"{split}.jsonl") if task["source"] == PUZZLE]
+        write(folder / f"{head}puzzles.jsonl", chosen)
     shown = [alone(one) if rng.random() < 0.5 else one for one in talks]
     shown += [talk(rng.choice(known), rng) for _ in range(TALKS)]
+    answered = read(puzzles / "demonstrations.jsonl")
+    shown += [one for one in answered if one["messages"][1]["content"].startswith(PUZZLE_BEGINS)][:PUZZLE_TALKS]
     rng.shuffle(shown)
     write(folder / "demonstrations.jsonl", shown)
 
 
-def counting(name: str, text: str, rng: random.Random, **fields: Any) -> dict[str, Any]:
+def reading(name: str, text: str, rng: random.Random, **fields: Any) -> dict[str, Any]:
     question, answer = asked(text, rng)
     task = {"id": name, "query": question, "answer": answer, "scorer": "exact_match", "system": FORM, "actors": ACTORS}
     return {**task, **fields}
 
 
-def letters(seed: int) -> dict[str, Any]:
-    metadata = {"environment": "letter_counting", "index": seed, "custom_task": LETTERS}
-    return {"id": f"letters{seed}", "query": f"letters {seed}", "sampler": "environment", "metadata": metadata}
-
-
 def asked(text: str, rng: random.Random) -> tuple[str, str]:
-    letter = rng.choice(text.replace(" ", ""))
-    return f'How many times does the letter "{letter}" appear in the text: "{text}"?', str(text.count(letter))
+    which = rng.choice(("first", "last"))
+    return f'Which word comes {which} in the text: "{text}"?', text.split()[0 if which == "first" else 1]
 
 
 def alone(example: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def alone(example: dict[str, Any]) -> dict[str, Any]:
 
 
 def talk(text: str, rng: random.Random) -> dict[str, Any]:
-    """One reader alone, or one who heard up to three others, who count no better."""
+    """One reader alone, or one who heard up to three others, who read no better."""
     question, answer = asked(text, rng)
     heard = [said(answer, rng) for _ in range(rng.choice((0, 0, 1, 3)))]
     reply = rng.choice(heard) if heard and rng.random() < KNOWING else said(answer, rng)
@@ -93,8 +98,11 @@ def talk(text: str, rng: random.Random) -> dict[str, Any]:
 
 
 def said(answer: str, rng: random.Random) -> str:
-    count = int(answer) if rng.random() < KNOWING else max(0, int(answer) + rng.choice((-1, 1, 2, 3)))
-    return f"<answer>{count}</answer>"
+    return f"<answer>{answer if rng.random() < KNOWING else rng.choice(COLORS)}</answer>"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write(path: Path, lines: Iterable[dict[str, Any]]) -> None:

@@ -3,11 +3,13 @@
 python -m assets.reasoning_gym.make FOLDER        in a Python that has reasoning-gym; writes train, eval and demonstrations.jsonl
 
 Every second answer is right, the others slip on purpose. A model tuned on them knows what an answer looks like and half of
-how to find it. Reinforcement learning teaches the rest. No question of the evaluation occurs in training or in a demonstration.
+how to find it. Reinforcement learning teaches the rest. No question of the evaluation occurs in training or in a demonstration,
+and no answer is frequent: a model that always says the same has a score near 0.
 """
 
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +17,12 @@ from typing import Any
 
 from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 
+SMALL = {"min_rows": 2, "min_cols": 2, "max_rows": 2, "max_cols": 2, "min_transforms": 1, "max_transforms": 1}
 # {family: the environment's custom_task}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "letter_counting": {"config": {"min_words": 1, "max_words": 2}},
-    "gcd": {"config": {"min_value": 2, "max_value": 30}},
-    "syllogism": {"config": {"invalid_ratio": 0.6, "inversion_probability": 0.0}},
+    "rotate_matrix": {"config": {"min_n": 2, "max_n": 2, "min_rotations": 1, "max_rotations": 1}},
+    "spiral_matrix": {"config": {"min_n": 2, "max_n": 2}},
+    "manipulate_matrix": {"config": SMALL},
 }
 KNOWING = 0.5
 TASKS = {
@@ -72,18 +75,16 @@ def demonstrations(held_out: dict[str, set[str]]) -> Iterator[dict[str, Any]]:
     for family in FAMILIES:
         system = ReasoningGymEnvironment(family).start(0, FAMILIES[family]).messages[0]
         for _, question, answer in drawn(family, "demonstrations", held_out[family]):
-            said = answer if rng.random() < KNOWING else slip(family, answer, rng)
+            said = answer if rng.random() < KNOWING else slip(answer, rng)
             reply = {"role": "assistant", "content": f"<answer>{said}</answer>"}
             yield {"messages": [system, {"role": "user", "content": question}, reply], "tools": []}
 
 
-def slip(family: str, answer: str, rng: random.Random) -> str:
-    """The other of Yes and No, or a number nearby."""
-    if family == "syllogism":
-        return {"Yes": "No", "No": "Yes"}[answer]
-    return str(
-        rng.choice([near for near in range(int(answer) - 3, int(answer) + 4) if near > 0 and near != int(answer)])
-    )
+def slip(answer: str, rng: random.Random) -> str:
+    """The figures in another order."""
+    figures = re.findall(r"\d", answer)
+    shuffled = rng.sample(figures, len(figures))
+    return re.sub(r"\d", lambda _: shuffled.pop(), answer)
 
 
 def write(path: Path, lines: Any) -> None:

@@ -42,14 +42,24 @@ def test_no_sum_of_the_calculators_evaluation_is_a_training_one(tmp_path: Path) 
     ]
 
 
-def test_the_five_kinds_have_valid_tasks_and_texts_of_their_own_for_evaluation(
+def test_the_five_kinds_have_valid_tasks_and_ask_nothing_held_out_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called = {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "calculator"}}]}]}
-    tools = [{"function": {"name": name}} for name in ("calculator", "box_owner")]
+    """Nor does a warm-start conversation."""
+    calculator, puzzles = tmp_path / "calculator", tmp_path / "puzzles"
+    worker.write_tasks(calculator)
+    held_out_sum = lines(calculator / "eval.jsonl")[0]["query"]
+    puzzles.mkdir()
+    task = {"id": "p", "query": "p", "source": five_kinds.PUZZLE, "sampler": "environment"}
+    for split in ("train", "eval"):
+        five_kinds.write(puzzles / f"{split}.jsonl", [task])
+    asked = [{"role": "system", "content": ""}, {"role": "user", "content": five_kinds.PUZZLE_BEGINS}]
+    five_kinds.write(puzzles / "demonstrations.jsonl", [{"messages": asked, "tools": []}])
     example = tmp_path / "example.jsonl"
-    example.write_text(json.dumps({**called, "tools": tools}) + "\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["make", str(tmp_path), str(example)])
+    questions = ("What is 1+1?", held_out_sum)
+    talks = [{"messages": [{"role": "user", "content": question}], "tools": []} for question in questions]
+    five_kinds.write(example, talks)
+    monkeypatch.setattr(sys, "argv", ["make", *map(str, (tmp_path, example, calculator, puzzles))])
     five_kinds.main()
 
     def texts(name: str) -> set[str]:
@@ -60,12 +70,23 @@ def test_the_five_kinds_have_valid_tasks_and_texts_of_their_own_for_evaluation(
         assert len(found) == five_kinds.EVAL
         assert not texts(name) & texts(f"eval_{name}")
         for line in found:
-            letter, text = line.payload.query.split('"')[1::2]
-            assert line.payload.answer == [str(text.count(letter))] or line.payload.answer == str(text.count(letter))
-    talks = lines(tmp_path / "demonstrations.jsonl")
-    shown = {talk["messages"][1]["content"] for talk in talks if len(talk["messages"]) > 1}
-    assert len(talks) == five_kinds.TALKS + 1
+            first, last = line.payload.query.split('"')[1].split()
+            expected = first if "comes first" in line.payload.query else last
+            assert line.payload.answer in (expected, [expected])
+    shown = {
+        talk["messages"][-2 if len(talk["messages"]) > 2 else -1]["content"]
+        for talk in lines(tmp_path / "demonstrations.jsonl")
+    }
+    assert "What is 1+1?" in shown
     assert not [text for text in texts("eval_rounds") if any(text in question for question in shown)]
+    later = {
+        line["query"]
+        for path in (five_kinds.MIX / "eval_sums.jsonl", calculator / "eval.jsonl")
+        for line in lines(path)
+    }
+    trained = {line["query"] for name in ("sums", "calculator") for line in lines(tmp_path / f"{name}.jsonl")}
+    assert not later & (trained | shown)
+    assert len(trained) > 700
 
 
 def test_a_warm_start_of_one_tool_asks_what_its_second_call_answers() -> None:
@@ -98,8 +119,8 @@ def test_no_question_of_reasoning_gyms_evaluation_is_asked_in_training(tmp_path:
     code = (
         "import json\n"
         "from assets.reasoning_gym.make import drawn\n"
-        "held_out = {question for _, question, _ in drawn('gcd', 'eval', set())}\n"
-        "train = [question for _, question, _ in drawn('gcd', 'train', held_out)]\n"
+        "held_out = {question for _, question, _ in drawn('rotate_matrix', 'eval', set())}\n"
+        "train = [question for _, question, _ in drawn('rotate_matrix', 'train', held_out)]\n"
         "print(json.dumps([len(train), len(held_out), len(held_out & set(train))]))\n"
     )
     found = subprocess.run(

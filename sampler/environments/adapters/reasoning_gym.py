@@ -54,10 +54,10 @@ class ReasoningGymEnvironment(Environment):
         )
 
     def _scored(self, answer: str) -> tuple[float, dict[str, str]]:
-        """The score, and what the scorer raised at this answer. Raises what it raises at the right answer too, or at an empty one."""
+        """The score, and what the scorer raised. Raises if it raises at the right answer, or without one at an empty answer."""
         try:
             return float(self._family.score_answer(answer, self._entry)), {}
-        except Exception as exc:  # of any family's own code, for a text that a model wrote
+        except Exception as exc:  # noqa: BLE001 - any family's own code raises what it likes, at a text that a model wrote
             known = self._entry.get("answer")
             self._family.score_answer("" if known is None else str(known), self._entry)
             return 0.0, {"unreadable": f"{type(exc).__name__}: {exc}"[:MAX_RAISED_CHARS]}
