@@ -115,17 +115,23 @@ def test_nims_evaluation_begins_from_piles_that_no_training_game_begins_from(tmp
             assert 1 <= taken <= left[pile], "the rules are known"
 
 
-def test_no_question_of_reasoning_gyms_evaluation_is_asked_in_training(tmp_path: Path) -> None:
+def test_reasoning_gyms_evaluation_has_own_questions_and_no_frequent_answer() -> None:
+    """A model that always says the same learns nothing of a family."""
     code = (
         "import json\n"
-        "from assets.reasoning_gym.make import drawn\n"
-        "held_out = {question for _, question, _ in drawn('rotate_matrix', 'eval', set())}\n"
-        "train = [question for _, question, _ in drawn('rotate_matrix', 'train', held_out)]\n"
-        "print(json.dumps([len(train), len(held_out), len(held_out & set(train))]))\n"
+        "from collections import Counter\n"
+        "from assets.reasoning_gym.make import FAMILIES, drawn\n"
+        "for family in FAMILIES:\n"
+        "    held_out = {question: answer for _, question, answer in drawn(family, 'eval', set())}\n"
+        "    train = [question for _, question, _ in drawn(family, 'train', held_out)]\n"
+        "    (_, most), *_ = Counter(held_out.values()).most_common()\n"
+        "    print(json.dumps([len(train), len(held_out), len(held_out.keys() & set(train)), most]))\n"
     )
     found = subprocess.run(
         [python_with("reasoning_gym"), "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    count, held_out, both = json.loads(found.stdout)
-    assert (count, both) == (400, 0)
-    assert held_out > 30
+    for line in found.stdout.splitlines():
+        count, held_out, both, most = json.loads(line)
+        assert (count, both) == (400, 0)
+        assert held_out > 30
+        assert most < held_out / 10
