@@ -17,7 +17,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.states import OPENED, DataStatus, TaskStatus
 from shared.names import TRAIN_SPLIT
-from shared.store.indexes import add_index
+from shared.store.indexes import add_index, with_index
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
@@ -52,20 +52,28 @@ class AdmissionVerbs:
         most = max(budget.groups for budget in budgets.values())
         end = await self._end(owner)  # read first: tasks imported from here on count as waiting
         waiting = await self._waiting(owner, most + 1)
-        opened = await self._tasks.count_documents(_of(owner, {"$in": OPENED}), limit=most + 1, hint="claim")
+        played = _of(owner, {"$in": OPENED})
+        opened = await with_index("claim", lambda by: self._tasks.count_documents(played, limit=most + 1, **by))
         room = min([budget.groups - opened - await self._untrained(p, budget, opened) for p, budget in budgets.items()])
         room = max(0, room)
         return waiting[room] if room < len(waiting) else end + room - len(waiting)
 
     async def _end(self, owner: str) -> int:
         train = {"policy": owner, "split": TRAIN_SPLIT}
-        last = await self._tasks.find_one(train, {"_id": 0, "seq": 1}, sort=[("seq", -1)], hint="order")
+        newest = [("seq", -1)]
+        last = await with_index(
+            "order", lambda by: self._tasks.find_one(train, {"_id": 0, "seq": 1}, sort=newest, **by)
+        )
         return 0 if last is None else int(last["seq"]) + 1
 
     async def _waiting(self, owner: str, count: int) -> list[int]:
         """`seq` of the first tasks that were never opened."""
-        created = self._tasks.find(_of(owner, TaskStatus.CREATED.value), {"_id": 0, "seq": 1})
-        return [int(task["seq"]) async for task in created.sort("seq").limit(count).hint("claim")]
+        created = _of(owner, TaskStatus.CREATED.value)
+
+        async def ask(by: Document) -> list[Document]:
+            return await self._tasks.find(created, {"_id": 0, "seq": 1}, **by).sort("seq").limit(count).to_list()
+
+        return [int(task["seq"]) for task in await with_index("claim", ask)]
 
     async def _untrained(self, policy: str, budget: OffPolicyBudget, opened: int) -> int:
         """Count groups with data of `policy` that no published weights were trained on; stops when there is no room left."""
@@ -78,14 +86,20 @@ class AdmissionVerbs:
         """Count groups, up to about `most`. Covered by the index, in which a group's records are adjacent."""
         limit = RECORDS_AT_FIRST * most
         while limit > 0:
-            of_group: Document = {"$group": {"_id": "$task", "records": {"$sum": 1}}}
-            both: Document = {"$group": {"_id": None, "groups": {"$sum": 1}, "records": {"$sum": "$records"}}}
-            stages: list[Document] = [{"$match": where}, {"$limit": limit}, of_group, both]
-            rows = await (await self._data.aggregate(stages, hint=index)).to_list()
-            if not rows or rows[0]["groups"] >= most or rows[0]["records"] < limit:
-                return int(rows[0]["groups"]) if rows else 0
+            groups, records = await self._groups_of_first(where, index, limit)
+            if groups >= most or records < limit:
+                return groups
             limit *= 2
         return 0
+
+    async def _groups_of_first(self, where: Document, index: str, limit: int) -> tuple[int, int]:
+        """(groups, records) of the first `limit` records."""
+        of_group: Document = {"$group": {"_id": "$task", "records": {"$sum": 1}}}
+        both: Document = {"$group": {"_id": None, "groups": {"$sum": 1}, "records": {"$sum": "$records"}}}
+        stages: list[Document] = [{"$match": where}, {"$limit": limit}, of_group, both]
+        cursor = await with_index(index, lambda by: self._data.aggregate(stages, **by))
+        rows = await cursor.to_list()
+        return (int(rows[0]["groups"]), int(rows[0]["records"])) if rows else (0, 0)
 
 
 def _of(owner: str, status: object) -> Document:

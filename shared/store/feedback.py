@@ -17,7 +17,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Feedback, Slot, Task
 from shared.documents.states import RecordStatus, SlotStatus
-from shared.store.indexes import add_index
+from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import NOW, literal, literals, merge_slot
 from shared.store.retry import survives_outages
@@ -114,8 +114,11 @@ class FeedbackVerbs:
     async def waiting(self, limit: int) -> list[WaitingEpisode]:
         """Episodes that wait, those of the earliest deadline first. Malformed tasks are left out."""
         found: list[WaitingEpisode] = []
-        cursor = self._tasks.find(WAITS).sort([("waiting_until", 1)]).hint("feedback").limit(limit)
-        for task in await readable(Task, cursor):
+
+        async def ask(by: Document) -> list[Task]:
+            return await readable(Task, self._tasks.find(WAITS, **by).sort([("waiting_until", 1)]).limit(limit))
+
+        for task in await with_index("feedback", ask):
             found += [
                 WaitingEpisode(slot.record_id, slot.free_at, slot.score_without_feedback, tuple(slot.feedback))
                 for slot in task.slots
@@ -125,7 +128,8 @@ class FeedbackVerbs:
 
     async def count_groups(self, policy: str, limit: int = 1000) -> int:
         """Groups of the policy in which an episode waits, counted up to `limit`."""
-        return await self._tasks.count_documents({**WAITS, "policy": policy}, limit=limit, hint="feedback")
+        waits = {**WAITS, "policy": policy}
+        return await with_index("feedback", lambda by: self._tasks.count_documents(waits, limit=limit, **by))
 
 
 def _has_waited(slot: Slot) -> bool:

@@ -4,13 +4,15 @@ A unique index guarantees something, so the verbs that rely on it make it themse
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 log = logging.getLogger(__name__)
+Options = dict[str, Any]  # of a query
+Answer = TypeVar("Answer")
 
 # A collection has 64 at most; a person's own one has the same fields under another name, or the same name.
 HINDERED = {
@@ -18,6 +20,9 @@ HINDERED = {
     85: "another has its fields",
     86: "another has its name",
 }
+NO_SUCH_INDEX = (
+    "hint provided does not correspond to an existing index"  # under code 2, BadValue, which has other meanings
+)
 
 
 async def add_index(
@@ -30,3 +35,16 @@ async def add_index(
         if exc.code not in HINDERED:
             raise
         log.warning("index %r of %s is not made: %s", name, collection.full_name, HINDERED[exc.code])
+
+
+async def with_index(name: str, ask: Callable[[Options], Awaitable[Answer]]) -> Answer:
+    """What `ask(options)` returns: `options` name the index to the server, or are empty where the collection lacks it.
+
+    It lacks one that could not be made, or that a copy of the run was restored without: the answer is the same, read more slowly.
+    """
+    try:
+        return await ask({"hint": name})
+    except OperationFailure as exc:
+        if NO_SUCH_INDEX not in str(exc):
+            raise
+    return await ask({})

@@ -13,6 +13,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents import Record
 from shared.documents.states import CLAIMABLE, NEVER_OPENED, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
+from shared.store.indexes import with_index
 from shared.store.malformed import read_or_tell
 from shared.store.pipelines import NOW
 from shared.store.server_runs import run_names
@@ -63,8 +64,12 @@ class QuestionVerbs:
         """Of the split's last `limit` scored records, those that actors played. Reads no more than `limit`."""
         scored = [RecordStatus.SCORED.value, RecordStatus.READY.value, RecordStatus.ABANDONED.value]
         where: Document = {"split": split, "status": {"$in": scored}, "finished_at": {"$ne": None}}
-        last = self._records.find(where).sort([("finished_at", -1)]).limit(limit).hint("recent")
-        found = [document async for document in last if document.get("actors") and document.get("score") is not None]
+
+        async def ask(by: Document) -> list[Document]:
+            return await self._records.find(where, **by).sort([("finished_at", -1)]).limit(limit).to_list()
+
+        last = await with_index("recent", ask)
+        found = [document for document in last if document.get("actors") and document.get("score") is not None]
         return [record for document in found if (record := read_or_tell(Record, document)) is not None]
 
     async def policies(self) -> list[str]:

@@ -18,7 +18,7 @@ from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.store.curriculum import skipping
-from shared.store.indexes import add_index
+from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,
@@ -342,5 +342,5 @@ class TaskVerbs:
         failed: Document = {"$cond": [{"$eq": ["$slots.status", SlotStatus.FAILED.value]}, 1, 0]}
         total: Document = {"_id": None, "attempts": {"$sum": "$slots.failures"}, "slots": {"$sum": failed}}
         stages: list[Document] = [{"$match": HAS_FAILURES}, {"$unwind": "$slots"}, {"$group": total}]
-        rows = await (await self._tasks.aggregate(stages, hint="failures")).to_list()
+        rows = await (await with_index("failures", lambda by: self._tasks.aggregate(stages, **by))).to_list()
         return (int(rows[0]["attempts"]), int(rows[0]["slots"])) if rows else (0, 0)

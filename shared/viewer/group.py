@@ -12,6 +12,7 @@ from shared.documents.base import Document as Model
 from shared.errors import DataError, MalformedDocument
 from shared.store.views.groups import MOST_ATTEMPTS, MOST_TURNS, attempts_query, data_query, task_query, turns_query
 from shared.store.views.query import Document, Query
+from shared.store.views.rollouts import turn_query
 from shared.tokens.flatten import flatten, tree_of
 from shared.tokens.merging import LossRules, MergeCounts, insert_all, merge_counts
 from shared.tokens.record_tree import RecordTree
@@ -57,6 +58,8 @@ class GroupView:
     rows: list[list[TurnCell | None]]  # by turn, then by attempt
     left_out: int  # attempts that are not side by side
     cut: bool  # not every turn was read
+    lost_turns: int  # that the attempts name and the database does not have; 0 if not every turn was read
+    has_origin: bool  # the turn that a fork goes on from is stored; True of a group that is none
     queries: list[Query]
 
 
@@ -78,7 +81,9 @@ async def group_page(asked: PageRequest) -> GroupView:
         ],
         rows=[[lettered[r.id][k] if k < len(lettered[r.id]) else None for r in shown] for k in range(longest)],
         left_out=len(records) - len(shown),
-        cut=len(found) == MOST_TURNS,
+        cut=(cut := len(found) == MOST_TURNS),
+        lost_turns=0 if cut else len({name for r in ended for name in r.traj} - {d["_id"] for d in found}),
+        has_origin=task.payload.fork is None or bool(await turn_query(task.payload.fork.dispatch).run(database)),
         queries=[*queries, turns],
     )
 

@@ -35,6 +35,7 @@ class LedgerView:
     by_reason: list[tuple[str, str, int, str]]  # fate, reason, episodes, an example
     sides: list[Side]
     alarms: int
+    tested: int  # of the sides, those of which something can be said
     alarm_p: float
     alarm_distance: float
     queries: list[Query]
@@ -62,6 +63,7 @@ async def ledger_page(asked: PageRequest) -> LedgerView:
         by_reason=[(*key, n, examples[key]) for key, n in counts.most_common(50)],
         sides=sides,
         alarms=sum(side.is_alarm for side in sides),
+        tested=sum(side.comparison.p is not None for side in sides),
         alarm_p=ALARM_P,
         alarm_distance=ALARM_DISTANCE,
         queries=queries,

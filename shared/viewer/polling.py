@@ -10,13 +10,14 @@ from starlette.responses import JSONResponse, Response
 
 from shared.store.condition import condition_of
 from shared.store.views.dashboard import curves_depend_on
+from shared.store.views.runs import policies_of_run
 from shared.viewer.asked import PageRequest
 from shared.viewer.dashboard import GOES_ON, POLL_LIVE_S, chosen_policy, curves
 from shared.viewer.pages import plain
 
 
 async def curves_answer(asked: PageRequest) -> Response:
-    policies = sorted(asked.run.admission)
+    policies = await policies_of_run(asked.store, asked.run)
     policy = chosen_policy(asked, policies)
     condition = (await condition_of(asked.store)).condition.value
     newest = [await asked.store.versions.newest(name) for name in policies]

@@ -18,6 +18,8 @@ from shared.store.views.rollouts import forks_query, record_queries, siblings, t
 from shared.viewer.asked import BadQuestion, NotThere, PageRequest
 from shared.viewer.group import seconds_of
 
+MOST_NAMED = 5  # documents that are missing
+
 
 @dataclass(frozen=True, slots=True)
 class SaidMessage:
@@ -86,6 +88,7 @@ class RolloutView:
     seconds: float | None
     threads: list[ThreadView]
     problems: list[str]
+    missing: list[str]  # documents that others name and the database does not have, in words
     data: Sequence[DBRecordData]
     settings: Sequence[str]
     tools: Mapping[str, ToolSchemas]
@@ -97,7 +100,7 @@ class RolloutView:
 async def rollout_page(asked: PageRequest) -> RolloutView:
     episode = await episode_of(asked)
     record, state = episode.record, episode.state
-    forks = forks_query(record.policy, [turn.dispatch.id for turn in state.turns])
+    forks = forks_query(record.policy, list({*record.traj, *(turn.dispatch.id for turn in state.turns)}))
     return RolloutView(
         record=record,
         task=episode.task,
@@ -107,6 +110,7 @@ async def rollout_page(asked: PageRequest) -> RolloutView:
             for thread in state.threads
         ],
         problems=state.problems,
+        missing=_missing(episode),
         data=episode.data,
         settings=episode.settings,
         tools=episode.tools,
@@ -114,6 +118,20 @@ async def rollout_page(asked: PageRequest) -> RolloutView:
         forks=await forks.run(asked.store.database),
         queries=[*record_queries(record.id, record.task), forks],
     )
+
+
+def _missing(episode: StoredEpisode) -> list[str]:
+    record, stored = episode.record, {turn.dispatch.id for turn in episode.state.turns}
+    found = []
+    if episode.task is None:
+        found.append(f"its task {record.task} is not stored: its question and its group cannot be shown")
+    if lost := [name for name in record.traj if name not in stored]:
+        named = ", ".join(lost[:MOST_NAMED]) + (", …" if len(lost) > MOST_NAMED else "")
+        found.append(f"turns that are not stored, {len(lost)} of {len(record.traj)}: {named}")
+    hashes = {turn.dispatch.tools_hash for turn in episode.state.turns} - {""}
+    if lost := sorted(hashes - set(episode.tools)):
+        found.append(f"the tools that the model received are not stored: {', '.join(lost[:MOST_NAMED])}")
+    return found
 
 
 async def episode_of(asked: PageRequest, identity: str | None = None) -> StoredEpisode:

@@ -8,7 +8,37 @@ EPISODES = "tests/shared/viewer/test_episode_pages.py"
 LARGE = "tests/shared/viewer/test_large_runs.py"
 BIAS = "tests/shared/test_selection_bias.py"
 
+INCOMPLETE = "tests/shared/viewer/test_incomplete_runs.py"
+
 MUTANTS = (
+    Mutant(
+        "viewer: a copy without indexes is shown",
+        "shared/store/indexes.py",
+        "if NO_SUCH_INDEX not in str(exc):",
+        "if exc:",
+        f"{INCOMPLETE}::test_every_page_of_an_incomplete_run_answers_without_an_empty_frame",
+    ),
+    Mutant(
+        "an index that is there is named to the server",
+        "shared/store/indexes.py",
+        'return await ask({"hint": name})',
+        "return await ask({})",
+        "tests/shared/test_missing_indexes.py::test_a_missing_index_changes_no_answer",
+    ),
+    Mutant(
+        "ledger: nothing compared is no good news",
+        "shared/viewer/ledger.py",
+        "tested=sum(side.comparison.p is not None for side in sides)",
+        "tested=len(sides)",
+        f"{INCOMPLETE}::test_a_page_says_what_is_missing",
+    ),
+    Mutant(
+        "viewer: turns that are gone are named",
+        "shared/viewer/rollout.py",
+        "if lost := [name for name in record.traj if name not in stored]:",
+        "if lost := []:",
+        f"{INCOMPLETE}::test_a_page_says_what_is_missing",
+    ),
     Mutant(
         "viewer: a text of the search is no pattern",
         "shared/store/views/rollouts.py",

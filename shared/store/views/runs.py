@@ -7,6 +7,7 @@ from typing import Any
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 
+from shared.documents.run import Run
 from shared.errors import DataError
 from shared.store import Store
 from shared.store.condition import condition_of
@@ -52,7 +53,7 @@ async def run_row(store: Store) -> RunRow:
         run = await store.runs.read()
     except DataError as exc:
         return _unreadable(store.run, str(exc))
-    policies = sorted(run.admission) or await store.database["policy_versions"].distinct("policy")
+    policies = await policies_of_run(store, run)
     newest = [await store.versions.newest(policy) for policy in policies]
     steps = [version.step for version in newest if version is not None]
     wanted = [admission.num_steps for admission in run.admission.values() if admission.num_steps is not None]
@@ -72,6 +73,11 @@ async def run_row(store: Store) -> RunRow:
         heard_at=heard_at,
         alive=alive,
     )
+
+
+async def policies_of_run(store: Store, run: Run) -> list[str]:
+    """Those that a trainer was started for; of a run without one, those with weights."""
+    return sorted(run.admission) or sorted(await store.database["policy_versions"].distinct("policy"))
 
 
 async def _heard(store: Store) -> tuple[datetime | None, int]:

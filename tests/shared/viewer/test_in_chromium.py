@@ -22,6 +22,7 @@ from shared.store import Store
 from shared.store.connecting import connect
 from shared.viewer.app import RUN_PAGES, make_app
 from tests.shared.cli.commands import RECORD
+from tests.shared.viewer.incomplete import RUNS
 from tests.shared.viewer.stories import Call, Told, tell
 from tests.shared.viewer.test_dashboard import HOSTILE
 
@@ -31,6 +32,14 @@ AXE_RUN = """axe.run(document, {resultTypes: ["violations"]}).then(found => foun
 BEYOND = """[...document.querySelectorAll(".card table")].filter(table => !table.closest(".scroll") &&
     table.getBoundingClientRect().right > table.closest(".card").getBoundingClientRect().right)
     .map(table => table.innerText.slice(0, 80))"""
+UNEVEN = [
+    "only its document",
+    "no step",
+    "crashed",
+    "without indexes",
+    "without trained_steps",
+    "without policy_versions",
+]
 IDS = {"record_id": RECORD, "gid": "main:train:0:t0", "policy": "main", "step": "1"}
 pytestmark = [
     pytest.mark.skipif(chromium_path() is None, reason="no Chromium: apt-get install chromium"),
@@ -114,6 +123,17 @@ async def test_from_the_reward_curve_a_click_leads_to_the_step_the_token_its_cal
         for place in [*[place for place, _ in way[-2::-1]], run]:
             await page.run("history.back()")
             await page.until(f"location.pathname + location.hash === {json.dumps(place)}")
+        assert page.problems == []
+
+
+@pytest.mark.parametrize("made", UNEVEN)
+async def test_the_dashboard_of_an_incomplete_run_is_drawn_without_a_script_error(
+    mongod: Mongod, store: Store, made: str
+) -> None:
+    await RUNS[made](store)
+    async with shown(mongod) as (page, url):
+        await page.open(f"{url}/runs/{store.run}")
+        await page.until("!document.getElementById('charts') || document.getElementById('charts').dataset.drawn")
         assert page.problems == []
 
 
