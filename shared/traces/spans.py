@@ -66,7 +66,7 @@ class Episode:
 
 def spans_of(run: str, episode: Episode) -> Iterator[Span]:
     record = episode.record
-    trace, root = _id(16, "trace", run, record.id), _id(8, "span", run, record.id)
+    trace, root = trace_id(run, record.id), _id(8, "span", run, record.id)
     start, end = _limits(episode)
     yield Span(
         trace,
@@ -231,6 +231,11 @@ def _ns(time: datetime | None) -> int | None:
 
 def _seconds(duration_s: float) -> int:
     return round(max(0.0, duration_s) * 1e9) if math.isfinite(duration_s) else 0
+
+
+def trace_id(run: str, record_id: str) -> bytes:
+    """Of an episode: 16 bytes."""
+    return _id(16, "trace", run, record_id)
 
 
 def _id(size: int, *parts: str) -> bytes:
