@@ -21,7 +21,9 @@ import numpy as np
 
 ALARM_P = 0.01  # of a run's whole ledger: divided by the number of comparisons (Bonferroni)
 ALARM_DISTANCE = 0.05  # total variation: a difference that matters
-LEAST_GROUPS = 20  # fewer say nothing
+# Fewer say nothing, and so do many of which fewer are trained: the variance of a share of 6 groups is estimated too small, and
+# the test rang for one in five fair selections.
+LEAST_GROUPS = 20
 TINY = 1e-12
 
 
@@ -72,7 +74,8 @@ def compare(rows: Iterable[tuple[Hashable, str, bool]]) -> Comparison:
         for k, name in enumerate(names)
     ]
     distance = float(np.abs(of_trained_K - share_K).sum() / 2) if trained_K.sum() else 0.0
-    reason = _silence(len(names), len(counts_GK), trained_K.sum(), all_K.sum())
+    trained_groups = int((trained_GK.sum(axis=1) > 0).sum())
+    reason = _silence(len(names), len(counts_GK), trained_groups, trained_K.sum(), all_K.sum())
     if reason:
         return Comparison(categories, len(counts_GK), distance, None, None, None, reason)
     tested = _tested(all_GK, trained_GK, share_K, of_trained_K)
@@ -81,7 +84,7 @@ def compare(rows: Iterable[tuple[Hashable, str, bool]]) -> Comparison:
     return Comparison(categories, len(counts_GK), distance, *tested)
 
 
-def _silence(names: int, groups: int, trained: float, decided: float) -> str:
+def _silence(names: int, groups: int, trained_groups: int, trained: float, decided: float) -> str:
     """Why nothing can be said; empty if something can."""
     if names < 2:
         return "one category: nothing to compare"
@@ -89,7 +92,11 @@ def _silence(names: int, groups: int, trained: float, decided: float) -> str:
         return "nothing is trained"
     if trained == decided:
         return "everything that is decided is trained"
-    return f"{groups} groups; at least {LEAST_GROUPS} are needed" if groups < LEAST_GROUPS else ""
+    if groups < LEAST_GROUPS:
+        return f"{groups} groups; at least {LEAST_GROUPS} are needed"
+    if trained_groups < LEAST_GROUPS:
+        return f"{trained_groups} trained groups; at least {LEAST_GROUPS} are needed"
+    return ""
 
 
 def _tested(

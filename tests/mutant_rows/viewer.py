@@ -47,6 +47,13 @@ MUTANTS = (
         f"{EPISODES}::test_the_search_finds_what_fits_and_its_query_finds_the_same",
     ),
     Mutant(
+        "ledger: a few trained groups say nothing",
+        "shared/evaluation/selection_bias.py",
+        "if trained_groups < LEAST_GROUPS:",
+        "if trained_groups < 0:",
+        "tests/shared/test_ledger_alarms.py::test_groups_that_are_drawn_by_lot_alarm_no_more_often_than_is_said",
+    ),
+    Mutant(
         "ledger: groups share their fate",
         "shared/evaluation/selection_bias.py",
         "statistic = float(((d_K * scale_K) ** 2).sum()) / (squares / total)",

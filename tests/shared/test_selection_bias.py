@@ -63,6 +63,7 @@ def test_a_small_difference_that_is_certain_is_no_alarm() -> None:
         ([(g, "ab"[g % 2], False) for g in range(50)], "nothing is trained"),
         ([(g, "ab"[g % 2], True) for g in range(50)], "everything that is decided is trained"),
         ([(g, "ab"[g % 2], g % 3 == 0) for g in range(LEAST_GROUPS - 1)], "19 groups; at least 20 are needed"),
+        ([(g, "ab"[g % 2], g < 19) for g in range(90)], "19 trained groups; at least 20 are needed"),
     ],
 )
 def test_where_nothing_can_be_said_the_reason_is(rows: Rows, reason: str) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pymongo
@@ -17,9 +18,22 @@ from shared.processes.mongod import Mongod
 from tests.conftest import ROOT
 
 
-def spawn(*arguments: str, cwd: Path = ROOT, uri: str | None = None) -> "subprocess.Popen[str]":
+class Child(subprocess.Popen[str]):
+    """A process that is ended where the body of its `with` fails: Popen itself would wait for its end, which may never come."""
+
+    def __exit__(self, kind: Any, *of_it: Any) -> None:
+        if kind is not None:
+            self.terminate()  # a server that it started ends with it
+            try:
+                self.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        super().__exit__(kind, *of_it)
+
+
+def spawn(*arguments: str, cwd: Path = ROOT, uri: str | None = None) -> Child:
     environment = {k: v for k, v in os.environ.items() if k != "DB_CONNECTION_STRING"} | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
+    return Child(
         [sys.executable, "-m", "shared.cli", *arguments],
         cwd=cwd,
         env=environment | ({"DB_CONNECTION_STRING": uri} if uri else {}),
@@ -27,6 +41,15 @@ def spawn(*arguments: str, cwd: Path = ROOT, uri: str | None = None) -> "subproc
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_test_that_fails_ends_its_child(mongod: Mongod, played: str) -> None:
+    child = spawn("status", played, "--watch", "--json", uri=mongod.connection_string)
+    assert child.stdout is not None
+    child.stdout.readline()
+    with pytest.raises(AssertionError, match="of the test"), child:
+        raise AssertionError("of the test")
+    assert child.returncode is not None
 
 
 def test_watching_ends_cleanly_on_ctrl_c(mongod: Mongod, played: str) -> None:
