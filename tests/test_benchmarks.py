@@ -139,7 +139,7 @@ def viewer_live(folder: Path) -> None:
     for row in looks:
         assert row["turns/s closed"] > 0 < row["turns/s open"], row
         assert row["slower % from"] < row["slower %"] < row["slower % to"], row
-        assert row["answers"] >= row["pairs"], "every open window asked"
+        assert row["requests"] >= row["pairs"], "every open window asked"
 
 
 def environments(folder: Path) -> None:

@@ -149,7 +149,7 @@ class LiveRun:
     viewer: psutil.Process
     groups: int
     tag: str = ""
-    answered: int = 0
+    asked: int = 0
 
     async def is_ready(self) -> bool:
         try:
@@ -163,7 +163,7 @@ class LiveRun:
             raise SystemExit(f"--looks: {name!r}; expected {' or '.join(LOOKS)}")
         draw = random.Random(0)
         await self._ask(f"/runs/{RUN}")
-        self.answered = 0
+        self.asked = 0
         pairs: list[tuple[OpenOrClosed, OpenOrClosed]] = []
         for pair in range(options.pairs):
             windows = {}
@@ -185,7 +185,7 @@ class LiveRun:
             **{f"more CPU %{end}": value for end, value in zip(("", " from", " to"), more, strict=True)},
             "of mongod %": opened.served_cpu_s / opened.seconds * 100,
             "viewer's own core %": opened.viewer_cpu_s / opened.seconds * 100,
-            "answers": self.answered,
+            "requests": self.asked,
         }
 
     async def _window(self, seconds: float, asking: Any) -> OpenOrClosed:
@@ -238,10 +238,10 @@ class LiveRun:
         self.tag = answer.headers["etag"]
 
     async def _ask(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        self.asked += 1
         answer = await self.client.get(path, headers=headers)
         if answer.status_code not in (200, 304):
             raise SystemExit(f"{re.sub('[?].*', '', path)}: status {answer.status_code}: {answer.text[:300]}")
-        self.answered += 1
         return answer
 
     async def _keep_fed(self) -> None:
