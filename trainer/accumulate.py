@@ -30,6 +30,7 @@ from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.modeling.trainable import adapters_off
 from trainer.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
+from trainer.reporting.token_logprobs import TokenLogprobs, token_logprobs
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row
 
@@ -42,6 +43,7 @@ class Pass:
     measured: Measured = field(default_factory=Measured)
     routing: Routing | None = None
     count: int = 0
+    logprobs: TokenLogprobs | None = None  # of this rank's entries; None: not asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Accumulator:
     mask: MaskBuilder
     chunk: int
     with_entropy: bool
+    keep_logprobs: bool = False
 
     def proximal_logprobs(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
         """ℓp of each row of each minibatch, before the first update; None where the loss knows it without a forward.
@@ -82,7 +85,8 @@ class Accumulator:
         do = self._two_passes if passes == 2 else self._one_pass
         batch, outcome, routing = do(rows, proximals, totals)
         measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T)
-        return Pass(totals.num_trajectories, measured, routing, passes)
+        logprobs = token_logprobs(rows, batch, outcome) if self.keep_logprobs else None
+        return Pass(totals.num_trajectories, measured, routing, passes, logprobs)
 
     def _of_the_step(self, own: Denominators) -> Denominators:
         """This rank's counts, the totals of all ranks in them."""

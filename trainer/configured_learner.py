@@ -1,8 +1,9 @@
 """A learner from the settings that reinforcement learning and supervised training share."""
 
-from trainer.learner import Learner, OptimizerConfig, open_learner
+from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
 from trainer.modeling.memory import MemorySettings
+from trainer.optimizer import OptimizerConfig
 from trainer.parallel import Parallel
 from trainer.settings.model import ModelSettings
 
@@ -16,6 +17,7 @@ def configured_learner(
     memory: MemorySettings,
     *,
     with_entropy: bool = False,
+    keep_logprobs: bool = False,
 ) -> Learner:
     """`open_learner` of these settings; `seed` is that of new adapters."""
     return open_learner(
@@ -30,5 +32,6 @@ def configured_learner(
         dropout=model.dropout,
         compile_layers=model.compile_layers,
         with_entropy=with_entropy,
+        keep_logprobs=keep_logprobs,
         memory=memory,
     )

@@ -10,16 +10,13 @@ shards: each loss is multiplied by it. A gradient that is not finite never reach
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
@@ -37,29 +34,15 @@ from trainer.modeling.routing import load_metrics, router_aux_loss, total
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import EVERYTHING, Trainable
+from trainer.optimizer import OptimizerConfig, adamw, by_mesh, total_norm
 from trainer.parallel import PRECISIONS, Parallel, shard_model
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
-from trainer.schedule import Schedule, learning_rate
+from trainer.reporting.token_logprobs import TokenLogprobs
+from trainer.schedule import learning_rate
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW and its schedule. Weight decay is for matrices only, not for norms."""
-
-    learning_rate: float = 1e-6
-    lr_schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    max_steps: int = 1000  # where a falling schedule reaches its floor
-    min_lr_ratio: float = 0.1
-    weight_decay: float = 0.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    max_grad_norm: float = 1.0  # 0: no clipping
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +51,7 @@ class StepResult:
 
     metrics: dict[str, float]
     skipped: bool  # the weights did not move at all: nothing to train, or gradients that are not finite
+    logprobs: Sequence[TokenLogprobs | None] = ()  # of this rank, by update; None: nothing to train, or not asked for
 
 
 def open_learner(
@@ -83,6 +67,7 @@ def open_learner(
     dropout: bool = False,
     compile_layers: bool = False,
     with_entropy: bool = False,
+    keep_logprobs: bool = False,
     memory: MemorySettings = MemorySettings(),
 ) -> "Learner":
     """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
@@ -143,6 +128,7 @@ def open_learner(
         linear=not prefix_trees or not way.trees,
         logprob_chunk=memory.logprob_chunk,
         with_entropy=with_entropy,
+        keep_logprobs=keep_logprobs,
     )
 
 
@@ -196,16 +182,17 @@ class Learner:
         linear: bool = False,
         logprob_chunk: int = 512,
         with_entropy: bool = False,
+        keep_logprobs: bool = False,
     ) -> None:
         self.lm = lm
         self.reference = reference
         self.config = config
         self.linear = linear
         self.steps_done = 0
-        self.optimizer = _adamw(lm, config, parallel)
+        self.optimizer = adamw(lm, config, parallel)
         self._parallel = parallel
         self._mask = mask
-        self._accumulator = Accumulator(lm, reference, loss, parallel, mask, logprob_chunk, with_entropy)
+        self._accumulator = Accumulator(lm, reference, loss, parallel, mask, logprob_chunk, with_entropy, keep_logprobs)
 
     @property
     def sharded(self) -> FSDPModule:
@@ -244,10 +231,12 @@ class Learner:
         rate = self._set_learning_rate()
         done: list[Pass] = []  # of the updates for which any rank has a row
         norms, trajectories = [], 0
+        logprobs: list[TokenLogprobs | None] = []
         proximals = self._accumulator.proximal_logprobs(minibatches)
         for minibatch, proximal in zip(minibatches, proximals, strict=True):
             update = self._accumulator.run(minibatch, proximal)
             trajectories += update.num_trajectories
+            logprobs.append(update.logprobs)
             if update.count:
                 done.append(update)
                 norms.append(self._update())
@@ -265,7 +254,7 @@ class Learner:
         }
         metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
         metrics |= self._routing_metrics(done, metrics["loss/loss"])
-        return StepResult(metrics, skipped=not moved)
+        return StepResult(metrics, skipped=not moved, logprobs=logprobs)
 
     def _set_learning_rate(self) -> float:
         config = self.config
@@ -284,7 +273,7 @@ class Learner:
     def _update(self) -> float:
         """Clip and step, unless the gradient is not finite; returns its norm before clipping."""
         kinds = by_mesh(p for p in self.lm.parameters() if p.grad is not None)
-        norm = math.hypot(*(_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds))
+        norm = math.hypot(*(total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds))
         if math.isfinite(norm):
             if self.config.max_grad_norm > 0:
                 for kind in kinds:
@@ -316,33 +305,3 @@ class Learner:
     def _reduce(self, own: Measured) -> Measured:
         """Over ranks; their names differ where one has a source or a staleness that another has not."""
         return combine(self._parallel.data.gather_objects(own))
-
-
-def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters apart by the mesh they are cut over: operations on many at once want them alike."""
-    kinds: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        kinds.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
-    return list(kinds.values())
-
-
-def _norm(gradients: Sequence[torch.Tensor]) -> float:
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
-def _adamw(lm: TreeLM, config: OptimizerConfig, parallel: Parallel) -> torch.optim.AdamW:
-    trained = [p for p in lm.parameters() if p.requires_grad]
-    decays = {True: config.weight_decay, False: 0.0}
-    groups = [
-        {"params": kind, "weight_decay": decay}
-        for is_matrix, decay in decays.items()
-        for kind in by_mesh(p for p in trained if (p.ndim >= 2) is is_matrix)
-    ]
-    return torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        fused=parallel.device.type == "cuda" and not parallel.settings.offload_params,
-    )

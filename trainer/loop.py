@@ -149,6 +149,7 @@ def _run(
                     checkpoints.save(learner, _accounting(learner, config))
                 saved_steps.note(checkpoints.saved)
                 published = publisher.publish(step)
+            stream.keep_logprobs(step, batch, result.logprobs)
             metrics = batch.metrics | result.metrics | published | waited | evaluation.after(step)
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
             metrics["perf/tokens_per_s"] = metrics["data/tokens_flat"] / metrics["time/total_s"]
@@ -179,6 +180,7 @@ def _learner(config: TrainerConfig, parallel: Parallel, device: TrainerDevice) -
             parallel,
             config.memory,
             with_entropy=config.report.with_entropy,
+            keep_logprobs=config.report.keep_logprobs,
         )
         _resume(learner, config, parallel)
         device.vacate(learner)

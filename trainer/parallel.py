@@ -106,6 +106,11 @@ class Parallel:
         return self.rank == 0
 
     @property
+    def is_first_of_its_rows(self) -> bool:
+        """One of the processes that have the same rows."""
+        return self.context.rank == 0 and self.mesh.get_local_rank("tp") == 0
+
+    @property
     def num_shards(self) -> int:
         """Number of processes over which FSDP averages a gradient; the loss is multiplied by it to get the sum."""
         return self.data.size * self.context.size

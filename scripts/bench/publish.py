@@ -37,9 +37,10 @@ from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from trainer.learner import Learner, OptimizerConfig, open_learner
+from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import DTYPES
+from trainer.optimizer import OptimizerConfig
 from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state

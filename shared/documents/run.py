@@ -86,6 +86,11 @@ def step_id(policy: str, step: int, trainer_generation: int) -> str:
     return f"{policy}:{step}:{trainer_generation}"
 
 
+def survives(step: int, trainer_generation: int, starts: Sequence[int]) -> bool:
+    """Whether a step is part of the weights: no later start began before it. `starts`: the step that each one began from."""
+    return all(began_from >= step for began_from in starts[trainer_generation:])
+
+
 class TrainedStep(Document):
     """What one optimizer step was computed from, as the trainer says it. The audit compares it with the marks on the data."""
 
@@ -100,8 +105,8 @@ class TrainedStep(Document):
     created_at: datetime | None = None
 
     def survives(self, starts: Sequence[int]) -> bool:
-        """Whether it is part of the weights: no later start began before it. `starts`: the step that each one began from."""
-        return all(began_from >= self.step for began_from in starts[self.trainer_generation :])
+        """Whether it is part of the weights. `starts`: the step that each start of the trainer began from."""
+        return survives(self.step, self.trainer_generation, starts)
 
 
 class TrainerEnd(Document):

@@ -39,6 +39,7 @@ from shared.store.settings import SettingsVerbs
 from shared.store.steps import StepVerbs
 from shared.store.tasks import TaskVerbs
 from shared.store.tool_schemas import ToolSchemaVerbs
+from shared.store.trainer_logprobs import TrainerLogprobVerbs
 
 
 class Store:
@@ -67,6 +68,7 @@ class Store:
         self.malformed = MalformedVerbs(database)
         self.data = RecordDataVerbs(database, self.malformed)
         self.steps = StepVerbs(database)
+        self.trainer_logprobs = TrainerLogprobVerbs(database)
         self.sessions = SessionVerbs(database)
         self.runs = RunVerbs(database)
         self.settings = SettingsVerbs(database)
@@ -88,6 +90,7 @@ class Store:
             self.data,
             self.admission,
             self.steps,
+            self.trainer_logprobs,
             self.versions,
             self.settings,
         ):

@@ -35,8 +35,9 @@ BROWSE = (
 
 DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
-PUBLISHED = ("policy_versions", "inference_services", "environment_services", "trained_steps", "leases")
-COLLECTIONS = (*DATA, *TOLD, *PUBLISHED)
+PUBLISHED = ("policy_versions", "inference_services", "environment_services", "leases")
+TRAINED = ("trained_steps", "trainer_logprobs")  # what the trainer says of its steps
+COLLECTIONS = (*DATA, *TOLD, *PUBLISHED, *TRAINED)
 EVERY = ""  # in a role's resource: every database, every collection
 
 USER_EXISTS, ROLE_EXISTS = 51003, 51002
@@ -79,7 +80,7 @@ ROLES = (
     Role("keeper", _rights(add=(*TOLD, "policy_versions", "leases"), write=("inference_services",), read=("tasks",))),
     Role(
         "trainer",
-        _rights(add=(*DATA, *TOLD, "policy_versions", "trained_steps", "leases"), read=("inference_services",)),
+        _rights(add=(*DATA, *TOLD, "policy_versions", "leases", *TRAINED), read=("inference_services",)),
     ),
     Role("operator", _rights(write=COLLECTIONS), on_server=("listDatabases",)),
     Role("viewer", {EVERY: BROWSE}, on_server=("listDatabases",)),

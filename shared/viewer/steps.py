@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from shared.documents.run import PolicyVersion, TrainedStep
+from shared.documents.run import PolicyVersion, TrainedStep, survives
 from shared.store.views.query import Document, Query
 from shared.store.views.steps import (
     MOST_RECORDS,
@@ -12,6 +12,7 @@ from shared.store.views.steps import (
     SHOWN_METRICS,
     counted,
     data_query,
+    differences_query,
     first_version_with,
     list_query,
     set_aside_query,
@@ -71,6 +72,7 @@ class StepView:
     why_set_aside: dict[tuple[str, ...], int]
     without_data: list[Document]
     why_without: dict[tuple[str, ...], int]
+    differences: list[Document]  # records with the largest difference of a token between engine and trainer
     disagreement: str
     queries: list[Query]
 
@@ -91,6 +93,8 @@ async def step_page(asked: PageRequest) -> StepView:
     aside = set_aside_query(policy, min(seqs, default=0), max(seqs, default=-1))
     without = without_data_query(policy, min(seqs, default=0), max(seqs, default=-1))
     set_aside, without_data = await aside.run(database), await without.run(database)
+    differ = differences_query(policy, number)
+    differences = [d for d in await differ.run(database) if survives(number, d["trainer_generation"], starts)]
     return StepView(
         policy=policy,
         step=number,
@@ -109,8 +113,9 @@ async def step_page(asked: PageRequest) -> StepView:
         why_set_aside=counted(set_aside, "status", "reason"),
         without_data=without_data,
         why_without=counted(without_data, "outcome"),
+        differences=differences,
         disagreement=_disagreement(surviving, data),
-        queries=[told, marks, sampled_by, aside, without],
+        queries=[told, marks, sampled_by, aside, without, differ],
     )
 
 

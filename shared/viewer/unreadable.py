@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.base import Document as Model
 from shared.documents.run import InferenceService, PolicyVersion, TrainedStep, Worker
+from shared.documents.trainer_logprobs import TrainerLogprobs
 from shared.errors import MalformedDocument, TandemError
 from shared.store.views import groups, rollouts, steps
 from shared.store.views.query import Database, Document, Query, was_read
@@ -24,6 +25,7 @@ MODELS: dict[str, type[Model]] = {
         Record,
         Task,
         TrainedStep,
+        TrainerLogprobs,
         Worker,
     )
 }

@@ -9,8 +9,9 @@ from tests.contract.engines import Engine, Reference
 from tests.contract.test_generate import PROMPT, ask
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.export import ExportConfig, export
-from trainer.learner import OptimizerConfig, open_learner
+from trainer.learner import open_learner
 from trainer.losses import LossConfig
+from trainer.optimizer import OptimizerConfig
 from trainer.parallel import parallel_session
 
 

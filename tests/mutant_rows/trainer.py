@@ -7,7 +7,30 @@ DURABLE = "tests/trainer/test_durability.py"
 
 SHARED_DEVICE = "tests/trainer/test_shared_device.py"
 
+LOGPROBS = "tests/trainer/test_token_logprobs.py"
+
 MUTANTS = (
+    Mutant(
+        "stored log-probs: tokens stand in the order of their context",
+        "trainer/reporting/token_logprobs.py",
+        "order = np.lexsort((found.place_E, found.turn_E, found.trajectory_E))",
+        "order = np.argsort(found.trajectory_E, kind='stable')",
+        f"{LOGPROBS}::test_every_trained_token_is_stored_once_with_the_log_prob_of_its_own_sequence",
+    ),
+    Mutant(
+        "stored log-probs: no number is the largest difference",
+        "trainer/reporting/token_logprobs.py",
+        "size_E = np.where(np.isfinite(size_E), size_E, math.inf)",
+        "size_E = np.where(np.isfinite(size_E), size_E, 0.0)",
+        f"{LOGPROBS}::test_a_log_prob_that_is_no_number_is_the_largest_difference",
+    ),
+    Mutant(
+        "stored log-probs: what is clipped is marked",
+        "trainer/reporting/token_logprobs.py",
+        "(TokenMark.CLIPPED_LOW, outcome.too_low_E),",
+        "(TokenMark.CLIPPED_LOW, outcome.dropped_token_E),",
+        f"{LOGPROBS}::test_marks_say_which_tokens_the_loss_clipped",
+    ),
     Mutant(
         "start of the publisher: the number in what it announces",
         "trainer/publishing/publish.py",

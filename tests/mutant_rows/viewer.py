@@ -12,6 +12,20 @@ INCOMPLETE = "tests/shared/viewer/test_incomplete_runs.py"
 
 MUTANTS = (
     Mutant(
+        "viewer: log-probs of an undone step are not shown",
+        "shared/viewer/trained_tokens.py",
+        'and survives(document["step"], document["trainer_generation"], starts)',
+        "and starts is not None",
+        f"{EPISODES}::test_log_probs_of_a_step_that_a_resume_undid_are_not_shown",
+    ),
+    Mutant(
+        "viewer: a token is found by its place in the whole context",
+        "shared/viewer/tokens.py",
+        "trained=trained.at(turn.shared + first + k, logprob),",
+        "trained=trained.at(first + k, logprob),",
+        f"{EPISODES}::test_a_token_says_what_the_documents_have_and_what_they_do_not",
+    ),
+    Mutant(
         "viewer: a copy without indexes is shown",
         "shared/store/indexes.py",
         "if NO_SUCH_INDEX not in str(exc):",

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from shared.documents import Claim, DataClaim, DBRecordData, DispatchedSamplingTask, SampledResponse, ToolCallResult
-from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
 from shared.documents.run import PolicyVersion, TrainedStep
 from shared.documents.states import RecordStatus, Termination
 from shared.documents.tool_schemas import ToolSchemas
+from shared.documents.trainer_logprobs import TokenMark, TrainerLogprobs, TurnLogprobs, trainer_logprobs_id
 from shared.store import Store
 from shared.tokens.flatten import data_fields
 from shared.tokens.record_tree import RecordTree, TreeDispatch
@@ -159,7 +160,37 @@ async def train(store: Store, step: int, groups: int = 1, *, max_trained_count: 
     await store.steps.add(
         TrainedStep(id=f"main:{step}:1", policy="main", step=step, trainer_generation=1, groups=taken)
     )
+    taken_ids = [record for group in ready for record in group["records"]]
+    kept = [await _logprobs(store, data, step) for data in await store.data.load(taken_ids)]
+    await store.trainer_logprobs.keep([document for document in kept if document is not None])
     return await store.data.commit_step("main", borrowed, max_trained_count=max_trained_count)
+
+
+async def _logprobs(store: Store, data: DBRecordData, step: int) -> TrainerLogprobs | None:
+    """Each token 0.1 nats above the engine's; the last one of a turn is clipped."""
+    dispatches = (await store.records.dispatches_of([data.record]))[data.record]
+    turns = []
+    for one in dispatches:
+        if one.response is None:
+            continue
+        engine = unpack_floats(one.response.output_logprobs)
+        marks = [TokenMark.HAS_LOSS] * (len(engine) - 1) + [TokenMark.HAS_LOSS | TokenMark.CLIPPED_HIGH]
+        first = one.shared_length + len(unpack_ints(one.prompt_ids))
+        turns.append(TurnLogprobs(turn=one.turn, first=first, logprobs=pack_floats(engine + 0.1), marks=bytes(marks)))
+    if not turns:
+        return None
+    return TrainerLogprobs(
+        id=trainer_logprobs_id(data.id, step, 1),
+        data=data.id,
+        record=data.record,
+        policy=data.policy,
+        step=step,
+        trainer_generation=1,
+        turns=turns,
+        largest_difference=0.1,
+        largest_turn=turns[-1].turn,
+        largest_place=turns[-1].first,
+    )
 
 
 async def whole_run(store: Store, tasks: int = 2) -> list[str]:

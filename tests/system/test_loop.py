@@ -4,10 +4,14 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from shared.audit.run import audit
+from shared.documents.packed import unpack_floats
+from shared.documents.trainer_logprobs import TrainerLogprobs
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
 from tests.system.processes import TRAIN_FILE, Run, verify
@@ -72,9 +76,33 @@ async def assert_every_stored_promise_holds(run: Run, published: list[str]) -> N
     lines = [json.loads(line) for line in (run.folder / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == steps
     forwarded = [line for line in lines if line["data/tokens_tree"]]
+    await assert_the_stored_log_probs_are_those_of_the_metrics(run, lines)
     assert all(line["data/tokens_tree"] < line["data/tokens_linear"] for line in forwarded)
     shorter = {line["step"] for line in forwarded if line["data/tokens_linear"] < line["data/tokens_flat"]}
     # Where every episode with an advantage has one turn there is nothing to save: in 1 of 250 steps of two groups.
     several = [d for d in trained if len(d.dispatches) > 1 and any(turn.advantage for turn in d.dispatches)]
     assert shorter == {step for d in several for step in d.trained_steps}
     verify(run)
+
+
+async def assert_the_stored_log_probs_are_those_of_the_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
+    """By step: as many tokens as have a loss, and the mean difference to the engine's log-probs that the trainer reported."""
+    differences: dict[int, list[float]] = {line["step"]: [] for line in lines}
+    async with Store.open(run.mongod.connection_string, run.name) as store:
+        kept = [TrainerLogprobs.from_mongo(one) async for one in store.database["trainer_logprobs"].find()]
+        for document in kept:
+            turns = {
+                turn.turn: turn for turn in (await store.records.dispatches_of([document.record]))[document.record]
+            }
+            for own in document.turns:
+                turn = turns[own.turn]
+                assert turn.response is not None
+                skipped = own.first - turn.shared_length - len(turn.prompt_ids) // 4
+                engine = unpack_floats(turn.response.output_logprobs)[skipped:][: len(own.marks)]
+                has_loss = np.frombuffer(own.marks, dtype=np.uint8) > 0
+                differences[document.step] += np.abs(unpack_floats(own.logprobs) - engine)[has_loss].tolist()
+    for line in lines:
+        assert len(differences[line["step"]]) == line["data/tokens_with_loss"], line["step"]
+        if differences[line["step"]]:
+            mean = float(np.mean(differences[line["step"]]))
+            assert mean == pytest.approx(line["loss/mismatch_mean_nats"], rel=1e-3, abs=1e-7)

@@ -14,8 +14,9 @@ from shared.processes.mongod import Mongod
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.files import manifest_of
 from tests.trainer.builders import tiny_model
-from trainer.learner import OptimizerConfig, open_learner
+from trainer.learner import open_learner
 from trainer.losses import LossConfig
+from trainer.optimizer import OptimizerConfig
 from trainer.parallel import Parallel
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights

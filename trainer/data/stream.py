@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from shared.documents import DataClaim
+from shared.documents import DataClaim, DBRecordData
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
 from trainer.data.groups import Group, GroupSelection, GroupSelector, shares_of
@@ -24,6 +24,7 @@ from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.data.selection_metrics import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.parallel import Parallel
+from trainer.reporting.token_logprobs import TokenLogprobs, documents
 from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.minibatch import Minibatch
@@ -43,7 +44,11 @@ class Batch:
 
     minibatches: list[Minibatch]
     metrics: dict[str, float]
-    record_ids: list[str] = field(default_factory=list)
+    data: list[list[DBRecordData]] = field(default_factory=list)  # of each minibatch, by number of its trajectory
+
+    @property
+    def record_ids(self) -> list[str]:
+        return [d.id for part in self.data for d in part]
 
 
 class RecordStream:
@@ -170,6 +175,15 @@ class RecordStream:
             identity = step_id(self._config.policy, step, self._trainer_generation)
             self._bridge(self._store.steps.note_metrics(identity, metrics))
 
+    def keep_logprobs(self, step: int, batch: Batch, logprobs: Sequence[TokenLogprobs | None]) -> None:
+        """Store what the committed step computed for each trained token. Called by every rank; each stores its own rows'."""
+        if not self._parallel.is_first_of_its_rows:
+            return
+        generation = self._trainer_generation
+        for found, data in zip(logprobs, batch.data, strict=False):
+            if found is not None:
+                self._bridge(self._store.trainer_logprobs.keep(list(documents(found, data, step, generation))))
+
     # ------------------------------------------------------------------ choosing groups
 
     def _wait_for_groups(self, step: int) -> Found:
@@ -249,4 +263,4 @@ class RecordStream:
                 {t: g for t, g in buffer.groups.items() if t not in tasks_of(mine)}, step=step + 1
             )
             self._prefetch.start(step + 1, self._buffer)
-        return Batch([part.minibatch for part in parts], metrics, [d.id for part in parts for d in part.data])
+        return Batch([part.minibatch for part in parts], metrics, [part.data for part in parts])

@@ -47,6 +47,11 @@ class ReportSettings(Section):
     """What is measured of the training, and where it is reported."""
 
     with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
+    keep_logprobs: bool = Field(
+        True,
+        description="Store the trainer's log-prob of each trained token, and whether the loss clipped or masked it, in "
+        "`trainer_logprobs`: 5 bytes a token and step. The viewer shows them next to the engine's.",
+    )
     metrics_address: Address | None = Field(None, description=f"{DESCRIPTION} Of several processes, rank 0.")
     report_to: list[str] | None = Field(
         None,

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.configuration.sections import Section
-from trainer.learner import OptimizerConfig
+from trainer.optimizer import OptimizerConfig
 from trainer.schedule import Schedule
 
 Positive = Annotated[int, Field(gt=0)]

@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import Section
-from trainer.learner import OptimizerConfig
 from trainer.modeling.memory import MemorySettings
+from trainer.optimizer import OptimizerConfig
 from trainer.schedule import Schedule
 from trainer.settings.ineffective import unused
 from trainer.settings.model import ModelSettings, ParallelSettings

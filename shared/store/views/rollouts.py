@@ -10,6 +10,7 @@ from shared.store.views.query import Database, Document, Query
 
 MOST_FOUND = 50  # on one page
 MOST_PAGES = 40
+MOST_STEPS = 100  # that trained one record, counting those that a resume undid
 LOOKED_THROUGH = 1_000  # episodes whose turns a search by tool or text reads
 ENDED = [status.value for status in RecordStatus if status is not RecordStatus.RUNNING]
 RECORD_FIELDS = dict.fromkeys(
@@ -131,6 +132,18 @@ def forks_query(policy: str, dispatches: Sequence[str]) -> Query:
     where = {"policy": policy, "split": FORK_SPLIT, "tid": {"$in": list(dispatches)}}
     fields = {"tid": 1, "epoch": 1, "status": 1, "scores": 1, "num_generations": 1}
     return Query("forks of its turns (tandem fork)", "tasks", where, fields, [("seq", 1)], 100)
+
+
+def logprobs_query(data: str, turn: int) -> Query:
+    """What the trainer computed for a turn's tokens, a document for each step that trained them. Asks the index on `_id`."""
+    return Query(
+        "what the trainer computed for these tokens",
+        "trainer_logprobs",
+        {"_id": {"$gte": f"{data}:", "$lt": f"{data};"}, "data": data},
+        {"step": 1, "trainer_generation": 1, "turns": {"$elemMatch": {"turn": turn}}},
+        [("_id", 1)],
+        MOST_STEPS,
+    )
 
 
 def turn_query(dispatch: str) -> Query:

@@ -10,6 +10,7 @@ from shared.store.views.query import Database, Document, Query
 MOST_STEPS = 50  # on one page
 MOST_RECORDS = 4_096  # of one step
 MOST_DROPPED = 500
+MOST_DIFFERENCES = 10
 SHOWN_METRICS = (
     *("reward/mean", "loss/loss", "learner/grad_norm", "data/staleness_mean", "data/staleness_max"),
     *("loss/mismatch_mean_nats", "data/merge_ratio", "data/zero_variance_fraction", "data/tokens_with_loss"),
@@ -43,6 +44,18 @@ def data_query(policy: str, step: int) -> Query:
         fields,
         [("task", 1), ("_id", 1)],
         MOST_RECORDS,
+    )
+
+
+def differences_query(policy: str, step: int) -> Query:
+    """Records whose tokens the trainer and the engine disagree about most. Without the tokens."""
+    return Query(
+        "where engine and trainer differ most",
+        "trainer_logprobs",
+        {"policy": policy, "step": step},
+        {"turns": 0},
+        [("largest_difference", -1)],
+        MOST_DIFFERENCES,
     )
 
 

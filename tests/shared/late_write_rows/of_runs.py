@@ -1,8 +1,10 @@
 """Late writes to what a run has once: its document, settings, steps, versions, services and leases."""
 
 from shared.documents.offers import BroadcastOffer, Joined
+from shared.documents.packed import pack_floats
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
 from shared.documents.states import LeaseKind, OfferState
+from shared.documents.trainer_logprobs import TrainerLogprobs, TurnLogprobs, trainer_logprobs_id
 from shared.store import Store
 from tests.shared.episodes import SCHEMAS, announce
 from tests.shared.late_write_rows.rows import Late, row
@@ -68,6 +70,26 @@ async def _(store: Store, late: Late) -> None:
             TrainedStep(id=identity, policy="main", step=1, trainer_generation=trainer_generation, groups=[])
         )
         await late(store.steps.note_metrics(identity, {"loss/loss": 0.5 * trainer_generation}))
+
+
+@row("trainer_logprobs.keep")
+async def _(store: Store, late: Late) -> None:
+    """The step is taken again, by the next start: each start has documents of its own."""
+    for trainer_generation in (1, 2):
+        turn = TurnLogprobs(turn=0, first=2, logprobs=pack_floats([-0.5 * trainer_generation]), marks=b"\1")
+        kept = TrainerLogprobs(
+            id=trainer_logprobs_id("a", 1, trainer_generation),
+            data="a",
+            record="a",
+            policy="main",
+            step=1,
+            trainer_generation=trainer_generation,
+            turns=[turn],
+            largest_difference=0.1 * trainer_generation,
+            largest_turn=0,
+            largest_place=2,
+        )
+        await late(store.trainer_logprobs.keep([kept]))
 
 
 @row("runs.note_checkpoint")

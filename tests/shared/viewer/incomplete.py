@@ -19,6 +19,7 @@ COLLECTIONS = (
         "record_data",
         "dispatched_sampling_tasks",
         "trained_steps",
+        "trainer_logprobs",
         "policy_versions",
         "tool_schemas",
     ),

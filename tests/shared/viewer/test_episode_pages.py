@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +11,13 @@ import pymongo
 import pytest
 
 from shared.documents.fork import ForkOrigin
+from shared.documents.run import Admission
 from shared.documents.states import Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.viewer.app import RUN_PAGES
 from shared.viewer.asked import in_url
+from shared.viewer.trained_tokens import NOT_TRAINED
 from shared.what_if.fork import queue_fork, read_origin
 from tests.shared.episodes import whole_run
 from tests.shared.viewer.conftest import Client
@@ -168,9 +171,9 @@ async def test_a_page_reads_by_an_index_and_little_more_than_it_shows(
     assert wasted == []
 
 
-async def json_of(viewer: Client, path: str) -> dict[str, Any]:
+async def json_of(viewer: Client, path: str, run: str = RUN) -> dict[str, Any]:
     bare, _, query = path.partition("?")
-    answer = await viewer.get(f"/runs/{RUN}{bare}.json?{query}")
+    answer = await viewer.get(f"/runs/{run}{bare}.json?{query}")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -223,9 +226,64 @@ async def test_a_token_says_what_the_documents_have_and_what_they_do_not(viewer:
     assert (chosen["id"], chosen["logprob"], chosen["version"], chosen["staleness"]) == (ids[1], -0.5, 0, [0])
     assert (view["advantage"], view["is_trained"], view["steps"]) == (0.5, True, [1])
     assert view["step_metrics"] == {"1": {"loss/mismatch_mean_nats": 0.01}}
-    assert set(view["not_stored"]) == {"engine–trainer difference", "importance weight"}
+    (trained,) = chosen["trained"]
+    assert (trained["step"], trained["logprob"], trained["marks"]) == (1, pytest.approx(-0.4), [])
+    assert (trained["difference"], trained["ratio"]) == (pytest.approx(0.1), pytest.approx(math.exp(0.1)))
+    assert [token["trained"] for token in view["tokens"][:2]] == [[], []], "the prompt"
+    assert view["tokens"][4]["trained"][0]["marks"] == ["clipped: the ratio is above the range"]
+    assert view["why_no_difference"] == ""
     html = (await viewer.get(f"/runs/{run}/rollouts/{RECORD}/tokens?token=3")).text
-    assert html.count("not stored by token") == 2
+    assert "+0.1 nats" in html
+    assert "neither clipped nor masked" in html
+
+
+@pytest.mark.parametrize(
+    ("colour", "shades"), [("difference", [0, 0, 5, 5, 5]), ("ratio", [0, 0, 6, 6, 6]), ("mask", [0, 0, 9, 9, 5])]
+)
+async def test_tokens_are_coloured_by_what_the_trainer_computed(
+    viewer: Client, run: str, colour: str, shades: list[int]
+) -> None:
+    view = await json_of(viewer, f"/rollouts/{RECORD}/tokens?turn=1&by={colour}")
+    assert [token["shade"] for token in view["tokens"]] == shades
+
+
+async def test_a_link_by_position_finds_the_token(viewer: Client, run: str) -> None:
+    """As the page of a step links it: counted from the begin of the whole context."""
+    step = await json_of(viewer, "/steps/main/1")
+    found = next(d for d in step["differences"] if d["record"] == RECORD)
+    address = f"/rollouts/{RECORD}/tokens?turn={found['largest_turn']}&position={found['largest_place']}"
+    view = await json_of(viewer, address)
+    assert view["chosen"]["place"] == view["prompt"], "the first that the turn sampled"
+    assert (await json_of(viewer, f"/rollouts/{RECORD}/tokens?turn=1&position=0"))["chosen"] is None
+
+
+async def test_what_the_trainer_did_not_store_is_said_and_not_made_up(viewer: Client, run: str) -> None:
+    untrained = await json_of(viewer, "/rollouts/main:train:0:t4:1:1/tokens?by=difference")
+    assert untrained["why_no_difference"] == NOT_TRAINED
+    assert {token["shade"] for token in untrained["tokens"]} == {0}
+
+
+async def test_log_probs_of_a_step_that_a_resume_undid_are_not_shown(mongod: Mongod, viewer: Client) -> None:
+    async def shown(record: str) -> tuple[list[int], list[float]]:
+        """Steps of the last token that stored a log-prob, and the largest differences of the step."""
+        view = await json_of(viewer, f"/rollouts/{record}/tokens", run="undone")
+        step = await json_of(viewer, "/steps/main/1", run="undone")
+        steps = [trained["step"] for trained in view["tokens"][-1]["trained"]]
+        return steps, [d["largest_difference"] for d in step["differences"]]
+
+    admission = Admission(groups_per_step=1, max_staleness=0)
+    async with Store.open(mongod.connection_string, "undone") as store:
+        await store.runs.start_trainer("main", admission)
+        (record, *_) = await whole_run(store)
+        assert await shown(record) == ([1], [0.1, 0.1])
+        await store.runs.start_trainer("main", admission)
+        assert await shown(record) == ([], []), "the second start began from step 0"
+        (first,) = await store.database["trainer_logprobs"].find({"record": record}).to_list()
+        again = {**first, "_id": first["_id"][:-1] + "2", "trainer_generation": 2, "largest_difference": math.inf}
+        await store.database["trainer_logprobs"].insert_one(again)
+        assert await shown(record) == ([1], [None]), "JSON has no infinity"
+        assert "not finite" in (await viewer.get("/runs/undone/steps/main/1")).text
+        await store.client.drop_database("undone")
 
 
 async def test_a_step_says_what_it_was_made_of(viewer: Client, run: str) -> None:
