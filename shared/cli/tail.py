@@ -19,7 +19,6 @@ from shared.store.pipelines import EPOCH
 from shared.store.runs import FAILED, has_left
 
 MOST_AT_ONCE = 500  # events of a kind in one query; more come with the next
-MOST_SEEN = 20_000  # remembered, so that looking back prints nothing twice
 LONGEST_CELL = 200
 
 EXAMPLES = """Examples:
@@ -44,7 +43,8 @@ class Tail:
         self._newest = dict.fromkeys(self._kinds, self._since)  # its time, of each kind
         # Where the next query of a kind begins: time, after which id.
         self._places = dict.fromkeys(self._kinds, (self._since, ""))
-        self._seen: OrderedDict[tuple[str, str, datetime], None] = OrderedDict()
+        # What was printed and the next look may find again, of each kind: id and time.
+        self._seen: dict[str, OrderedDict[tuple[str, datetime], None]] = {kind: OrderedDict() for kind in self._kinds}
         self._workers: dict[str, str] | None = None
         self._condition = ""
         self.newest = since
@@ -54,7 +54,7 @@ class Tail:
         now = await self._store.questions.server_time()
         # Before the last events are read, so that one which ends in between is printed: now or by the next look.
         for kind in self._kinds:
-            self._seen |= {(event.kind, event.id, event.at): None for event in await self._all_since(kind, now)}
+            self._seen[kind] |= {(event.id, event.at): None for event in await self._all_since(kind, now)}
         found = [event for kind in self._kinds for event in await self._store.events.last(kind, last)]
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         for event in ordered[-last:] if last else []:
@@ -66,7 +66,7 @@ class Tail:
         """Of the time that the first look goes back."""
         found = await self._store.events.since(kind, now - LOOK_BACK, MOST_AT_ONCE)
         page = found
-        while len(page) == MOST_AT_ONCE and len(found) < MOST_SEEN:
+        while len(page) == MOST_AT_ONCE:
             page = await self._store.events.since(kind, page[-1].at, MOST_AT_ONCE, page[-1].id)
             found += page
         return found
@@ -87,10 +87,11 @@ class Tail:
                 self._places[kind] = max(newest - LOOK_BACK, self._since), ""
             found += events
         for event in sorted(found, key=lambda event: (event.at, event.id)):
-            if (event.kind, event.id, event.at) not in self._seen:
+            if (event.id, event.at) not in self._seen[event.kind]:
                 self._print(event)
-        while len(self._seen) > MOST_SEEN:
-            self._seen.popitem(last=False)
+        for kind, seen in self._seen.items():
+            while seen and next(iter(seen))[1] < self._newest[kind] - LOOK_BACK:
+                seen.popitem(last=False)
         return full
 
     async def look_at_processes(self) -> None:
@@ -109,7 +110,7 @@ class Tail:
         self._condition = condition.condition
 
     def _print(self, event: Event) -> None:
-        self._seen[(event.kind, event.id, event.at)] = None
+        self._seen[event.kind][event.id, event.at] = None
         self.newest = max(event.at, self.newest or event.at)
         self._say(event.at, event.kind, event.id, _told(event))
 

@@ -74,9 +74,16 @@ MUTANTS = (
     Mutant(
         "tail knows every event of before its first look",
         "shared/cli/tail.py",
-        "while len(page) == MOST_AT_ONCE and len(found) < MOST_SEEN:",
+        "while len(page) == MOST_AT_ONCE:",
         "while False:",
         f"{RUNS}::test_tail_loses_none_of_more_episodes_than_a_query_returns_that_end_between_two_looks",
+    ),
+    Mutant(
+        "tail remembers what it may find again",
+        "shared/cli/tail.py",
+        "while seen and next(iter(seen))[1] < self._newest[kind] - LOOK_BACK:",
+        "while len(seen) > 20_000:",
+        f"{RUNS}::test_tail_prints_each_of_very_many_episodes_once_and_forgets_those_of_long_ago",
     ),
     Mutant(
         "tail goes on behind a full page",

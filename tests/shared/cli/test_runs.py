@@ -208,6 +208,26 @@ async def test_tail_loses_none_of_more_episodes_than_a_query_returns_that_end_be
         assert (len(printed), set(printed)) == (1_700, set(names))
 
 
+async def test_tail_prints_each_of_very_many_episodes_once_and_forgets_those_of_long_ago(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.cli.tail.MOST_AT_ONCE", 5_000)
+    monkeypatch.setattr("shared.cli.tail.LOOK_BACK", timedelta(minutes=10))  # they end within it, on a slow machine too
+    tail = an_episode_tail(store)
+    await tail.begin(last=0)
+    names = [f"e{n}" for n in range(21_000)]
+    await end_episodes(store, names)
+    for _ in range(2):
+        while await tail.look():
+            pass
+    printed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+    assert (len(printed), set(printed)) == (len(names), set(names))
+    later = (await store.questions.server_time() + timedelta(hours=1)).replace(microsecond=0)
+    await store.database["records"].insert_one({"_id": "later", "task": "t", "finished_at": later})
+    await tail.look()
+    assert list(tail._seen["episode"]) == [("later", later)]
+
+
 async def test_tail_does_not_read_a_full_page_again_and_again(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     tail = an_episode_tail(store)
     await tail.begin(last=0)
