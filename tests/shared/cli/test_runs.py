@@ -224,7 +224,8 @@ async def test_tail_prints_each_of_very_many_episodes_once_and_forgets_those_of_
     assert (len(printed), set(printed)) == (len(names), set(names))
     later = (await store.questions.server_time() + timedelta(hours=1)).replace(microsecond=0)
     await store.database["records"].insert_one({"_id": "later", "task": "t", "finished_at": later})
-    await tail.look()
+    while await tail.look():
+        pass
     assert list(tail._seen["episode"]) == [("later", later)]
 
 
