@@ -185,13 +185,12 @@ CHECKS: dict[str, Callable[[Path], None]] = {
 }
 
 
-# A minute of computing: `compile` is PyTorch's compiler, which tests/trainer/test_compiling.py runs too, `compare_staleness` a
-# whole launch, as those of tests/system/test_launch_*.py.
-LONG = {"compile", "compare_staleness"}
+# The others compute for 10 s to a minute each.
+SHORT = {"agent_isolation", "indexes", "sessions", "simulate_staleness", "viewer"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough if name in LONG else ()) for name in sorted(CHECKS)]
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.thorough) for name in sorted(CHECKS)]
 )
 def test_a_benchmark_runs_to_its_end_and_writes_its_figures(name: str, tmp_path: Path) -> None:
     CHECKS[name](tmp_path)

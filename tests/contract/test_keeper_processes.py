@@ -81,7 +81,13 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("killed", ["wrapper", "server", "all but the scheduler", "guard"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        "wrapper",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("server", "all but the scheduler", "guard")),
+    ],
+)
 async def test_a_crashed_engine_gives_its_device_away_when_its_last_process_has_ended(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path, folder: Path, killed: str
 ) -> None:
@@ -187,7 +193,13 @@ class Stuck(Wire):
         return await super().handle_async_request(request)
 
 
-@pytest.mark.parametrize("path", ["/update_weights_from_disk", "/v1/loads", "/model_info"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/update_weights_from_disk",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("/v1/loads", "/model_info")),
+    ],
+)
 async def test_an_engine_counts_as_alive_while_a_request_to_it_lasts(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path, path: str
 ) -> None:

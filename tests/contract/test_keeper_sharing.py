@@ -109,7 +109,10 @@ async def sharing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["retract", "abort", "drain"])
+@pytest.mark.parametrize(
+    "mode",
+    ["retract", pytest.param("abort", marks=pytest.mark.thorough), pytest.param("drain", marks=pytest.mark.thorough)],
+)
 async def test_replies_begun_before_a_sleep_end_after_it_token_exact_and_without_failures(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path, mode: str
 ) -> None:
@@ -155,6 +158,7 @@ async def test_the_engine_wakes_when_the_lease_of_a_killed_trainer_is_over(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 async def test_an_engine_killed_asleep_starts_again_when_the_device_is_free_and_one_killed_awake_keeps_none_waiting(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path
 ) -> None:

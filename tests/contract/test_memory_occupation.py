@@ -80,7 +80,7 @@ async def test_it_may_be_released_twice_and_in_parts(engine: Engine, client: Eng
 
 @pytest.mark.slow
 @pytest.mark.timeout(360)
-@pytest.mark.parametrize("kind", ["local", "sglang"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("sglang", marks=pytest.mark.thorough)])
 async def test_resuming_what_was_not_released_ends_sglang_and_does_nothing_here(
     kind: str, models: tuple[Path, Path], until: Until, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ async def test_a_public_server_gives_the_expected_answers(name: str, transport: 
     assert [(a.case.tool, a.text, a.is_error) for a in answers if not a.is_expected] == []
 
 
+@pytest.mark.thorough
 async def test_progress_extends_a_calls_time_out_and_silence_ends_it(world: World) -> None:
     """Over every transport, all at once: they wait. A report is due every 0.2 s; a busy machine may be late by 24."""
     require("everything")

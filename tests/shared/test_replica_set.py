@@ -102,6 +102,7 @@ async def start_trainer(store: Store) -> int:
 WEAK = "w=0&journal=false&readConcernLevel=local&readPreference=secondaryPreferred&readPreferenceTags=member:{member}"
 
 
+@pytest.mark.thorough
 async def test_a_connection_string_cannot_make_reads_stale_or_writes_uncertain(
     servers: ReplicaSet, store: Store
 ) -> None:

@@ -19,6 +19,7 @@ ACTORS = {"Me": {"policy": "main"}, "Past": {"policy": "main", "at": 0}}
 LINEUPS = [{"X": "Me", "O": "Past"}, {"X": "Past", "O": "Me"}]
 
 
+@pytest.mark.thorough
 async def test_a_policy_trains_against_its_first_version_although_that_ones_engine_goes_away(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=20) as run:
         del run.sampler_flags["mcp_manager_url"]

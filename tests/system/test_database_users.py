@@ -196,6 +196,7 @@ def test_compass_reads_what_is_there_from_the_machine_of_the_server(server: Serv
         assert list(client["compassrun"]["runs"].aggregate([{"$sample": {"size": 1}}]))
 
 
+@pytest.mark.thorough
 async def test_each_service_does_its_work_with_its_own_user(tmp_path: Path) -> None:
     with SecuredRun(tmp_path, max_steps=2) as run:
         tasks = str(copy_of(TRAIN_FILE, tmp_path, lines=12))

@@ -18,6 +18,7 @@ from tests.system.test_loop import queue_tasks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.thorough
 async def test_feedback_after_a_restart_of_everything_trains_its_episode_once(tmp_path: Path) -> None:
     with Run(tmp_path, groups_per_step=1, max_steps=2) as run:
         del run.sampler_flags["mcp_manager_url"]

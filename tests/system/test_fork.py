@@ -27,6 +27,7 @@ async def tandem(run: Run, *arguments: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, [arguments[0], run.name, *arguments[1:], *flags])
 
 
+@pytest.mark.thorough
 async def test_a_fork_survives_the_death_of_its_sampler_and_begins_with_the_ids_of_its_turn(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         run.sampler_flags |= {"open_all_tasks": "true", "heartbeat_s": "1", "max_concurrent_episodes": "2"}

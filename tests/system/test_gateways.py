@@ -82,6 +82,7 @@ class Harness:
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.thorough
 async def test_gateways_the_engine_and_agents_are_killed_in_streams_and_no_reply_is_lost_or_doubled(
     tmp_path: Path,
 ) -> None:

@@ -21,6 +21,7 @@ async def being_scored(store: Store) -> bool:
     return await store.database["tasks"].find_one(where) is not None
 
 
+@pytest.mark.thorough
 async def test_groups_that_were_being_scored_when_their_samplers_were_killed_are_scored_once(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=3) as run:
         run.sampler_flags |= {

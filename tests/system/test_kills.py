@@ -94,6 +94,7 @@ async def test_a_stopped_sampler_releases_its_slots_and_a_killed_or_frozen_one_c
         await assert_sound(run)
 
 
+@pytest.mark.thorough
 async def test_a_killed_trainer_continues_from_its_checkpoint_with_exact_accounting(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=12) as run:
         run.trainer_flags["save_steps"] = "5"

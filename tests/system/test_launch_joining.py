@@ -115,6 +115,7 @@ def machines(run: str, tmp_path: Path) -> Iterator[Machines]:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
+@pytest.mark.thorough
 async def test_samplers_and_engine_join_leave_and_come_back_while_another_machine_trains(
     machines: Machines, clean: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_one_slurm_node_is_one_machine() -> None:
     assert derived(SLURM | {"SLURM_NNODES": "1"}).values == {}
 
 
+@pytest.mark.thorough
 def test_torchrun_itself_starts_a_launcher_per_machine_which_keeps_off_its_store(clean: pytest.MonkeyPatch) -> None:
     """torch's own launcher, on two "machines"; its store listens at MASTER_PORT, so the trainers meet one port further."""
     port = str(free_port())

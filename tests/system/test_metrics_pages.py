@@ -26,6 +26,7 @@ def page_of(url: str) -> str:
         return ""
 
 
+@pytest.mark.thorough
 async def test_a_trainer_a_sampler_a_keeper_and_an_engine_serve_what_the_dashboard_asks_for(tmp_path: Path) -> None:
     asked = {name for _, query in queries() for name in NAME.findall(query) if name.startswith(OF_PROCESSES)}
     assert len(asked) >= 12

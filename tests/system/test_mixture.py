@@ -36,6 +36,7 @@ def mixture(folder: Path) -> TasksConfig:
     return TasksConfig.model_validate({"sources": sources})
 
 
+@pytest.mark.thorough
 async def test_a_mixture_trains_by_the_settings_of_each_source_and_every_round_is_of_one_version(
     tmp_path: Path,
 ) -> None:

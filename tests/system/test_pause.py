@@ -57,6 +57,7 @@ async def progress(store: Store) -> tuple[int, dict[str, int]]:
     return (0 if newest is None else newest.step), await store.records.count_by_status()
 
 
+@pytest.mark.thorough
 async def test_a_paused_run_finishes_work_in_progress_and_continues_after_resume(
     tmp_path: Path,
 ) -> None:

@@ -85,6 +85,7 @@ def test_our_configuration_is_valid() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.thorough
 async def test_every_panel_has_data_of_the_services_that_it_is_about(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=1000) as run:
         pages = {"tandem-run": f"127.0.0.1:{free_port()}"}

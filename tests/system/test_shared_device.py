@@ -72,6 +72,7 @@ async def next_step(run: Run) -> int:
     return found + 1
 
 
+@pytest.mark.thorough
 async def test_trainer_keeper_and_engine_killed_while_the_trainer_has_the_device_cost_only_time(tmp_path: Path) -> None:
     with sharing(tmp_path) as run:
         await queue_tasks(run, first=20)
@@ -109,6 +110,7 @@ async def test_trainer_keeper_and_engine_killed_while_the_trainer_has_the_device
         await assert_sound(run)
 
 
+@pytest.mark.thorough
 async def test_a_trainer_is_not_stuck_behind_a_keeper_that_was_killed_awake(tmp_path: Path) -> None:
     """No other keeper comes: the data that was sampled is trained. The trainer is stopped until that data is there."""
     with sharing(tmp_path) as run:

@@ -16,6 +16,7 @@ from tests.system.test_loop import queue_tasks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.thorough
 async def test_episodes_with_threads_train_exactly_although_a_sampler_is_killed(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=2) as run:
         del run.sampler_flags["mcp_manager_url"]

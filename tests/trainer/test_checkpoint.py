@@ -189,6 +189,7 @@ def test_a_checkpoint_that_somebody_cut_is_named_and_not_loaded(
             checkpoint.load(learner, path, alone)
 
 
+@pytest.mark.thorough
 def test_a_kill_at_any_instant_of_a_save_leaves_the_last_checkpoint_good(tmp_path: Path, model_directory: Path) -> None:
     command = [sys.executable, "-m", "tests.trainer.saving_child", str(tmp_path), str(model_directory)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -127,6 +127,7 @@ def test_steps_over_other_trees_and_lengths_have_the_gradients_of_layers_as_they
 
 
 @pytest.mark.usefixtures("no_code")
+@pytest.mark.thorough
 def test_two_processes_that_compile_make_the_update_of_one_that_does_not(model_directory: Path, tmp_path: Path) -> None:
     def work(parallel: Parallel) -> None:
         compiles = parallel.world_size == 2

@@ -41,6 +41,7 @@ def compared() -> Iterator[Comparison]:
         yield compared
 
 
+@pytest.mark.thorough
 def test_every_layout_trains_the_parameters_of_one_process_and_another_continues_it(compared: Comparison) -> None:
     expected = compared.trained(ONE)
     for layout in (FOUR, TWO_BY_TWO, ROWS_AND_DATA):
@@ -62,7 +63,7 @@ def test_the_processes_of_a_layer_share_rows_and_hold_half_of_it_each() -> None:
     run(TWO_BY_TWO, work)
 
 
-@pytest.mark.parametrize("layout", [TWO_FOR_A_ROW, FOUR_FOR_A_ROW], ids=str)
+@pytest.mark.parametrize("layout", [TWO_FOR_A_ROW, pytest.param(FOUR_FOR_A_ROW, marks=pytest.mark.thorough)], ids=str)
 def test_the_processes_of_a_row_have_the_gradient_of_one_forward_per_sequence(layout: Layout, tmp_path: Path) -> None:
     cases = {name: LOSSES[name] for name in OF_A_ROW}
 
@@ -125,6 +126,7 @@ def test_a_row_is_not_shared_where_a_layer_would_need_its_neighbor() -> None:
     run(TWO_FOR_A_ROW, work)
 
 
+@pytest.mark.thorough
 def test_experts_shared_out_train_the_parameters_of_one_process_and_report_its_numbers() -> None:
     """With the loss that balances them, whose tokens are on all processes."""
     with comparison(model=tiny_experts_model(), loss=BALANCED) as compared:

@@ -35,7 +35,15 @@ def without_weights(directory: Path) -> Path:
     return bare
 
 
-@pytest.mark.parametrize(("layout", "tied"), [(Layout(2), True), (Layout(2), False), (Layout(2, tp=2), True)], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "tied"),
+    [
+        (Layout(2), True),
+        pytest.param(Layout(2), False, marks=pytest.mark.thorough),
+        pytest.param(Layout(2, tp=2), True, marks=pytest.mark.thorough),
+    ],
+    ids=str,
+)
 def test_a_model_that_only_the_first_process_can_read_is_trained_by_all(
     layout: Layout, tied: bool, tmp_path: Path
 ) -> None:

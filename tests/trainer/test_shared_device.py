@@ -27,6 +27,7 @@ def launched(mongod: Mongod, folder: Path, *devices: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [("-", "here"), ("here", "-")])
+@pytest.mark.thorough
 def test_all_ranks_take_turns_if_the_machine_of_one_shares_its_gpus(
     mongod: Mongod, tmp_path: Path, devices: tuple[str, str]
 ) -> None:

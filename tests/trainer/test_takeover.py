@@ -148,6 +148,7 @@ def test_a_trainer_that_was_replaced_borrows_announces_and_notes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_wrong_model_or_output_directory_leaves_a_finished_run_as_it_was(mongod: Mongod, tmp_path: Path) -> None:
     async def all_documents() -> Everything:
         async with Store.open(mongod.connection_string, "finished") as store:

@@ -119,6 +119,7 @@ def test_what_is_frozen_keeps_every_bit_and_the_rest_moves(
 
 
 @pytest.mark.parametrize("trainable", [LORA, FREEZE], ids=["lora", "freeze"])
+@pytest.mark.thorough
 def test_two_processes_train_the_parameters_of_one_and_continue_its_checkpoint(trainable: Trainable) -> None:
     one, two = Layout(1), Layout(2)
     with comparison(trainable) as compared:

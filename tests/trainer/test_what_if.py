@@ -55,6 +55,7 @@ def trained(mongod: Mongod, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         client.drop_database(RUN)
 
 
+@pytest.mark.thorough
 def test_the_step_and_the_group_with_wrong_rewards_are_found(trained: Trained) -> None:
     found = trained.tandem("bisect", RUN, planted.DECISION, "0", "--run_dir", str(trained.out), "--json")
     assert [moment["step"] for moment in found["moments"]] == list(range(planted.STEPS + 1))
@@ -76,6 +77,7 @@ def test_the_page_of_a_bisection_names_the_step_the_group_and_its_records(traine
     assert f"main:train:0:t{planted.PLANTED_SEQ}:0:1  reward" in told
 
 
+@pytest.mark.thorough
 def test_where_versions_are_gone_checkpoints_stand_in_for_them(trained: Trained, tmp_path: Path) -> None:
     """Of versions 2 to 5 only the checkpoints of steps 2 and 4 are left."""
     versions = trained.store(lambda store: store.versions.all("main"))
@@ -106,6 +108,7 @@ def test_where_versions_are_gone_checkpoints_stand_in_for_them(trained: Trained,
     assert [m["step"] for m in alone["moments"]] == [0, 1, 6], "another folder has no checkpoints"
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_bisected_is_refused_with_what_is_there(trained: Trained) -> None:
     here = ("--run_dir", str(trained.out))
     assert "no record 'x'" in trained.tandem("bisect", RUN, "x", "0", *here, status=2)

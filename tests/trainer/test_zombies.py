@@ -84,8 +84,10 @@ def unbroken(trainers: Trainers, mongod: Mongod) -> Marks:
 @pytest.mark.parametrize(
     ("write", "by_a_thread"),
     [
-        *(("mkdtemp", False), ("tensors", False), ("question", False), ("flush", False), ("name", False)),
-        *(("question", True), ("name", True)),
+        ("mkdtemp", False),
+        *(pytest.param(one, False, marks=pytest.mark.thorough) for one in ("tensors", "question", "flush", "name")),
+        pytest.param("question", True, marks=pytest.mark.thorough),
+        ("name", True),
     ],
 )
 def test_a_trainer_that_wakes_in_the_middle_of_a_write_leaves_nothing_and_its_successor_loses_nothing(

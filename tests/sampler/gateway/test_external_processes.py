@@ -13,6 +13,7 @@ from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, trained_ids
 from tests.sampler.gateway.gateways import documents, gateway, tasks, waiting
 from tests.sampler.gateway.test_external import CALLS, step
+from tests.sampler.running import until
 
 
 @pytest.mark.parametrize("order", list(itertools.product("ab", repeat=3)))
@@ -100,6 +101,9 @@ async def test_a_client_that_leaves_uses_its_number_up(store: Store) -> None:
         async with waiting(step(a.sdk(offer["api_key"]), [{"role": "user", "content": "left"}]), slow):
             pass
         await slow.aborted.wait()
+        await until(
+            lambda: documents(store, offer["record"]), lambda found: found[1][0].finished_at
+        )  # until then b sees a request that waits
         await step(b.sdk(offer["api_key"]), list(offer["messages"]))
         assert (await b.finish(offer["api_key"], score=1)).json()["status"] == "scored"
     record, dispatches = await documents(store, offer["record"])

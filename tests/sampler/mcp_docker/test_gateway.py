@@ -103,6 +103,7 @@ async def test_a_web_page_of_a_foreign_origin_is_refused(shared: Gateway) -> Non
     assert local.status_code == 400
 
 
+@pytest.mark.thorough
 async def test_a_silent_session_ends_with_its_lease_and_a_busy_one_does_not(tmp_path: Path) -> None:
     with gateway(tmp_path, None, "--lease_s", "8", "--warm_sessions", "0") as started:
         silent, busy = RawClient(started), RawClient(started)

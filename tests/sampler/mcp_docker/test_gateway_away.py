@@ -35,6 +35,7 @@ async def close_a_call_and_a_stream(user: ModernClient) -> None:
         await anext(stream)
 
 
+@pytest.mark.thorough
 async def test_a_client_that_closes_a_call_and_a_stream_keeps_its_tools_until_its_lease_ends(tmp_path: Path) -> None:
     flags = ("--warm_sessions", "0", "--lease_s", "3000", "--broken_s", "2")
     with gateway(tmp_path, talkers("ann"), *flags) as started:
@@ -48,6 +49,7 @@ async def test_a_client_that_closes_a_call_and_a_stream_keeps_its_tools_until_it
         await user.close()
 
 
+@pytest.mark.thorough
 async def test_a_client_that_died_is_noticed_by_its_lease_and_one_that_was_too_slow_is_told(tmp_path: Path) -> None:
     flags = ("--warm_sessions", "0", "--lease_s", "8", "--broken_s", "3000")
     with gateway(tmp_path, talkers("ann"), *flags) as started:
@@ -68,6 +70,7 @@ async def test_a_client_that_died_is_noticed_by_its_lease_and_one_that_was_too_s
             await each.close()
 
 
+@pytest.mark.thorough
 async def test_an_episode_of_the_older_api_is_told_once_too_and_those_without_an_id_are_not(tmp_path: Path) -> None:
     with gateway(tmp_path, None, "--warm_sessions", "0", "--lease_s", "4") as started:
         async with httpx.AsyncClient(base_url=started.url, timeout=PATIENCE_S) as http:

@@ -64,6 +64,7 @@ async def test_the_end_of_a_session_reaches_the_gateway_after_a_connection_broke
             await started.until(sessions=0, ending=0)
 
 
+@pytest.mark.thorough
 async def test_a_session_whose_client_is_never_heard_again_does_not_keep_its_lease(tmp_path: Path) -> None:
     with gateway(tmp_path, None, *PATIENT, "--broken_s", "10") as started:
         raw, idle = RawClient(started), RawClient(started)
@@ -97,6 +98,7 @@ async def test_a_request_that_was_on_its_way_shows_no_living_client(tmp_path: Pa
         assert "reason=broken_off" in started.log.read_text()
 
 
+@pytest.mark.thorough
 async def test_a_client_that_breaks_a_call_off_and_goes_on_keeps_its_session(tmp_path: Path) -> None:
     with gateway(tmp_path, None, *PATIENT, "--broken_s", "10") as started:
         raw = RawClient(started)

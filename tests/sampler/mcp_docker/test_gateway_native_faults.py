@@ -136,6 +136,7 @@ async def test_a_server_that_ends_while_its_client_is_asked_ends_the_question(tm
             await user.withdrawn.wait()
 
 
+@pytest.mark.thorough
 async def test_a_server_that_never_lists_its_tools_is_not_waited_for(tmp_path: Path) -> None:
     with odd(tmp_path, "no-lists", flags=("--call_s", "5", "--broken_s", "5")) as started:
         raw, modern = RawClient(started), ModernClient(started, "run/no-lists")
@@ -149,6 +150,7 @@ async def test_a_server_that_never_lists_its_tools_is_not_waited_for(tmp_path: P
 
 
 @pytest.mark.parametrize("revision", [REVISION, "handshake"])
+@pytest.mark.thorough
 async def test_a_session_whose_server_reads_nothing_ends_with_its_client(tmp_path: Path, revision: str) -> None:
     """The call does not fit into the pipe, nor does its cancellation, and nothing waits for that."""
     flags = ("--broken_s", "2", "--limits.output_mb", "10")

@@ -38,7 +38,13 @@ async def test_an_attempt_meets_what_the_table_says(level: IsolationLevel, escap
     check(escape, level, _batches[level].get(escape.name, "no answer"))
 
 
-@pytest.mark.parametrize("level", IsolationLevel)
+@pytest.mark.parametrize(
+    "level",
+    [
+        pytest.param(level, marks=() if level is IsolationLevel.PROCESS else pytest.mark.thorough)
+        for level in IsolationLevel
+    ],
+)
 @pytest.mark.parametrize("escape", [one for one in ESCAPES if one.alone], ids=lambda one: one.name.replace(" ", "_"))
 async def test_a_program_that_takes_more_than_its_share_is_stopped(level: IsolationLevel, escape: Escape) -> None:
     needs(level, escape)

@@ -5,6 +5,8 @@ import signal
 from collections import Counter
 from datetime import timedelta
 
+import pytest
+
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, step_id
 from shared.processes.mongod import Mongod
 from shared.store import Store
@@ -27,6 +29,7 @@ async def until(received: Receiver, records: int) -> None:
     raise AssertionError(f"{records} records were expected: {sent(received)}")
 
 
+@pytest.mark.thorough
 async def test_groups_are_sent_as_they_are_settled_each_once_also_one_that_is_seen_late(
     mongod: Mongod, store: Store
 ) -> None:
