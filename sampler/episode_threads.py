@@ -19,6 +19,7 @@ from sampler.resources import Resources
 from sampler.turn import Turn
 from shared.documents import DispatchedSamplingTask
 from shared.episodes.state import EpisodeState, TurnState
+from shared.what_if.fork import EarlierTurn, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class EpisodeThreads:
         self._views: dict[Thread, View] = {}
         self._tokens: dict[str, PolicyTokens] = {}  # by policy
         self._transcripts: dict[str | None, Transcript] = {}  # by thread of the owner
+        self._turns_before = 0  # of other episodes, that a fork goes on from: calls of all turns have ids of their own
 
     @property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
@@ -79,7 +81,8 @@ class EpisodeThreads:
         restart: bool = False,
     ) -> Reply:
         """Add the reply to `dispatch`, whose prompt is the view's. `restart`: its messages were the whole history."""
-        parsed = with_call_ids(self._resources.parser(text, view.context.tools or ()), dispatch.turn)
+        number = self._turns_before + dispatch.turn
+        parsed = with_call_ids(self._resources.parser(text, view.context.tools or ()), number)
         message = message_of(parsed)
         words = reply_words(message, text, view.context.format.end_think)
         view.add_reply(dispatch.id, parent, output_ids, message, words)
@@ -92,13 +95,43 @@ class EpisodeThreads:
 
     def resume(self, turn: TurnState, state: EpisodeState, tools: Sequence[ToolSchema]) -> Turn:
         """Add an answered request of a thread that never restarted, with the ids that its documents have."""
-        dispatch, response = turn.dispatch, turn.dispatch.response
+        return self._resume(EarlierTurn(turn, state.prompt_of(turn.number), turn.dispatch.messages), tools)
+
+    def fork(self, origin: Origin, tools: Sequence[ToolSchema]) -> list[Turn]:
+        """The turns of other episodes before the origin, whose prompt is that of the next request, token by token.
+
+        Each prompt is made from the one before, as it was then: so it also is where `template_rewrites` keeps histories that
+        the template would show otherwise now. Raises ConfigError where one has other ids.
+        """
+        asked, path = origin.dispatch, origin.path
+        policy = asked.policy or self._owner
+        begun = path[0].turn.dispatch.created_at if path else asked.created_at
+        self._tokens[policy] = PolicyTokens(begun)
+        view = self.view((policy, asked.thread), tools or None)
+        turns = []
+        for number, one in enumerate(path):
+            self._turns_before = number - one.turn.number
+            turns.append(self._resume(one, tools, as_stored=True))
+        self._turns_before = len(path)
+        twin = view.fork()
+        twin.next_prompt(origin.messages, restart=False)
+        twin.require_prompt(origin.prompt)
+        view.begin_with(origin.prompt)
+        return turns
+
+    def _resume(self, earlier: EarlierTurn, tools: Sequence[ToolSchema], *, as_stored: bool = False) -> Turn:
+        """`as_stored`: only if its prompt is what this process would write."""
+        turn = earlier.turn
+        dispatch = turn.dispatch.model_copy(update={"messages": list(earlier.messages)})
+        response = dispatch.response
         assert response is not None, "the caller leaves out requests without a reply"
         if turn.policy not in self._tokens:
             self._tokens[turn.policy] = PolicyTokens(dispatch.created_at)
         view = self.view((turn.policy, turn.thread), tools or None)
         view.next_prompt(dispatch.messages, restart=False)
-        view.context.ids = state.prompt_of(turn.number)  # a template may show the time: what was sampled counts
+        if as_stored:
+            view.require_prompt(earlier.prompt)
+        view.context.ids = list(earlier.prompt)  # a template may show the time: what was sampled counts
         if dispatch.service is not None:
             view.affinity[dispatch.sampled_by or ""] = dispatch.service  # which has the thread's KV cache
         parent = Parent(dispatch.parent if turn.parent is not None else None, turn.shared, turn.kind)
@@ -106,11 +139,3 @@ class EpisodeThreads:
         return Turn(
             dispatch.id, reply.text, reply.message, reply.parsed, response.finish_reason, turn.thread, dispatch.usage
         )
-
-    def fork(self, state: EpisodeState, number: int, tools: Sequence[ToolSchema]) -> list[Turn]:
-        """The turns of another episode before turn `number`, whose prompt is that of the next request, token by token."""
-        asked = state.turns[number]
-        self._tokens[asked.policy] = PolicyTokens(state.turns[0].dispatch.created_at)
-        turns = [self.resume(turn, state, tools) for turn in state.turns[:number]]
-        self.view((asked.policy, asked.thread), tools or None).begin_with(state.prompt_of(number))
-        return turns

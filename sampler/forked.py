@@ -23,10 +23,10 @@ async def forked_conversation(sampler: AsyncSampler, fork: ForkOrigin, tools: To
     if fork.earlier_calls == "replayed":
         await _replay(origin, tools)
     schemas = tools.list_tools()
-    turns = sampler._threads.fork(origin.state, origin.turn, schemas)
+    turns = sampler._threads.fork(origin, schemas)
     for dispatch in origin.earlier:
         sampler.episode.tool_calls[dispatch.id] = tuple(dispatch.tool_calls)
-    asked = [turn.dispatch.messages for turn in origin.state.turns[: origin.turn + 1]]
+    asked = [*(one.messages for one in origin.path), origin.messages]
     talk = Conversation(sampler, asked[0], schemas, sampler.resources.agents.browse)
     talk.go_on_after(turns, asked[1:])
     return talk, len(turns)

@@ -78,14 +78,17 @@ class View:
         given, self._given = self._given, None
         if given is None:
             return prompt
-        if given != self.context.ids:
-            raise ConfigError(
-                f"the prompt of the stored turn has {len(given)} tokens; this sampler's chat template and tokenizer write the "
-                f"same messages with {len(self.context.ids)}, and {common_length(given, self.context.ids)} equal ones first. "
-                "Start the sampler with the model and the template settings of the origin"
-            )
         self.context.ids = given
         return Prompt(0, list(given), BranchCause.CLEAN)
+
+    def require_prompt(self, ids: Sequence[int]) -> None:
+        """Raises ConfigError where the next request, of another episode, was asked with other ids than this view has."""
+        if (found := self.context.ids) != list(ids):
+            raise ConfigError(
+                f"the prompt of the stored turn has {len(ids)} tokens; this sampler's chat template and tokenizer write the "
+                f"same messages with {len(found)}, and {common_length(ids, found)} equal ones first. "
+                "Start the sampler with the model and the template settings of the origin"
+            )
 
     def begin_with(self, ids: Sequence[int]) -> None:
         """The next request has exactly this prompt, of another episode, with whose requests it shares nothing that is stored."""

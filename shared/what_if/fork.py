@@ -7,27 +7,40 @@ Group 0 of a dispatch has the id main:fork:0:DISPATCH; the same command finds it
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shared.documents import DispatchedSamplingTask, Record, Slot, Task, task_id
 from shared.documents.fork import ForkOrigin
 from shared.documents.states import BranchCause
-from shared.episodes.state import EpisodeState
+from shared.episodes.state import EpisodeState, TurnState
 from shared.errors import ConfigError
-from shared.names import FORK_SPLIT
+from shared.names import FORK_SPLIT, cut, shortened
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 from shared.tasks.sampler_names import BUNDLED
 
 FORKABLE = "mcp"  # of the bundled samplers
+MOST_DIGITS = 9  # of a turn's number
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTurn:
+    """An answered turn before the one that is forked. `messages`: what was new in its conversation when it was asked."""
+
+    turn: TurnState
+    prompt: Sequence[int]
+    messages: Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`turn`: the number of the turn in the episode."""
+    """`turn`: the number of the turn in its record. `ancestor`: of a fork's episode, the turn that this one goes on from."""
 
     record: Record
     state: EpisodeState
     turn: int
+    ancestor: "Origin | None" = None
 
     @property
     def dispatch(self) -> DispatchedSamplingTask:
@@ -39,8 +52,26 @@ class Origin:
         return self.state.prompt_of(self.turn)
 
     @property
+    def path(self) -> list[EarlierTurn]:
+        """Every turn of the conversation before this one, in order; also those of the episodes that a fork goes on from."""
+        before = [] if self.ancestor is None else self.ancestor.path
+        own = self.state.turns[: self.turn]
+        return [*before, *(EarlierTurn(t, self.state.prompt_of(t.number), self._asked(t.number)) for t in own)]
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What was new in the conversation when the turn was asked."""
+        return self._asked(self.turn)
+
+    def _asked(self, number: int) -> Sequence[Message]:
+        """A fork's first request shows the whole history again, of which the ancestor's messages are new."""
+        if number == 0 and self.ancestor is not None:
+            return self.ancestor.messages
+        return self.state.turns[number].dispatch.messages
+
+    @property
     def earlier(self) -> Sequence[DispatchedSamplingTask]:
-        return [turn.dispatch for turn in self.state.turns[: self.turn]]
+        return [one.turn.dispatch for one in self.path]
 
     @property
     def num_earlier_calls(self) -> int:
@@ -52,18 +83,28 @@ async def read_origin(store: Store, dispatch: str) -> Origin:
     record_id, _, number = dispatch.rpartition(":")
     record = await store.records.get(record_id)
     if record is None or not number.isdecimal():
-        raise ConfigError(
-            f"run {store.run} has no dispatch {dispatch!r}; `tandem show {store.run} RECORD` lists those of one"
-        )
+        raise ConfigError(await _no_dispatch(store, dispatch))
     state = EpisodeState(record, (await store.records.dispatches_of([record.id]))[record.id])
-    if int(number) >= len(state.turns):
-        raise ConfigError(f"record {record.id} has {len(state.turns)} turns, from 0; it has no turn {number}")
+    if len(number) > MOST_DIGITS or int(number) >= len(state.turns):
+        raise ConfigError(f"record {record.id} has {len(state.turns)} turns, from 0; it has no turn {cut(number, 40)}")
     reason = not_forkable(state, int(number))
     if reason is not None:
         raise ConfigError(
             f"dispatch {dispatch} cannot be forked: {reason}. A turn of a single conversation with tools can be"
         )
-    return Origin(record, state, int(number))
+    ancestor = await read_origin(store, record.tid) if record.split == FORK_SPLIT else None
+    return Origin(record, state, int(number), ancestor)
+
+
+async def _no_dispatch(store: Store, dispatch: str) -> str:
+    if (record := await store.records.get(dispatch)) is None:
+        return (
+            f"run {store.run} has no dispatch {shortened(dispatch, 400)}; expected RECORD:TURN, the turn from 0. "
+            f"`tandem show {store.run}` lists records, and `tandem show {store.run} RECORD` the turns of one"
+        )
+    turns = (await store.records.dispatches_of([record.id]))[record.id]
+    which = f"{dispatch}:0 to {dispatch}:{len(turns) - 1}" if turns else "it has none"
+    return f"{dispatch} is a record; expected one of its turns, {which}"
 
 
 def not_forkable(state: EpisodeState, number: int) -> str | None:
@@ -71,7 +112,7 @@ def not_forkable(state: EpisodeState, number: int) -> str | None:
     record, turns = state.record, state.turns
     if [turn.number for turn in turns] != list(range(len(turns))) or state.problems:
         return f"its documents contradict each other: {(state.problems or ['turns are missing'])[0]}"
-    if record.session is not None:
+    if record.session is not None or any(turn.dispatch.client is not None for turn in turns):
         return "an agent played its episode through the gateway, and cannot be put back to an earlier turn"
     if record.actors:
         return f"several actors played its episode: {', '.join(record.actors)}"
@@ -105,7 +146,8 @@ def fork_task(origin: Origin, task: Task, fork: ForkOrigin, n: int, group: int, 
 
 
 async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, again: bool) -> tuple[Task, bool]:
-    """The group, and whether it is new. Without `again` the first group of the dispatch, if there is one, as it is.
+    """The group, and whether it is new. Without `again` the first group of the dispatch, if there is one, as it is; of two
+    commands that queue it at once, one finds the other's; two that ask `again` for the same at once may share one.
 
     Raises ConfigError where the origin's task is gone, or another bundled sampler than the standard one plays it.
     """
@@ -114,18 +156,39 @@ async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, 
         raise ConfigError(
             f"task {origin.record.task} of record {origin.record.id} is gone: nothing says how to score a fork"
         )
-    if (kind := task.payload.sampler) in BUNDLED and kind != FORKABLE:
+    if (kind := await _played_by(store, origin, task)) in BUNDLED and kind != FORKABLE:
         raise ConfigError(
             f"dispatch {fork.dispatch} cannot be forked: the sampler {kind!r} played its episode. A turn of one conversation "
             f"with tools (sampler {FORKABLE!r}) can be"
         )
     group = 0
-    while (found := await store.tasks.get(task_id(task.policy, FORK_SPLIT, group, fork.dispatch))) and again:
+    while True:
+        found = await store.tasks.get(task_id(task.policy, FORK_SPLIT, group, fork.dispatch))
+        new = found is None
+        while found is None:  # repeated where another fork took the place in the order
+            seq = await store.tasks.next_seq(task.policy, FORK_SPLIT)
+            made = fork_task(origin, task, fork, n, group, seq)
+            await store.tasks.insert_new([made])
+            found = await store.tasks.get(made.id)
+        if not again or (new and is_of(found, fork, n)):
+            break
         group += 1
-    new = found is None
-    while found is None:  # repeated where another fork took the place in the order
-        seq = await store.tasks.next_seq(task.policy, FORK_SPLIT)
-        made = fork_task(origin, task, fork, n, group, seq)
-        await store.tasks.insert_new([made])
-        found = await store.tasks.get(made.id)
+    if found.created_at is None:  # the command that queued it was killed before it wrote the time
+        await store.tasks.insert_new([found])
+        found = await store.tasks.get(found.id) or found
     return found, new
+
+
+def is_of(task: Task, fork: ForkOrigin, n: int) -> bool:
+    """Whether a group is what these would be."""
+    return (task.num_generations, task.payload.fork) == (n, fork)
+
+
+async def _played_by(store: Store, origin: Origin, task: Task) -> str | None:
+    """The name of the sampler: the task's, or what its process plays where a task names none; None: the standard one, or not
+    known."""
+    if task.payload.sampler is not None:
+        return task.payload.sampler
+    settings = await store.settings.of_worker(origin.record.worker)
+    had = settings[0].values if settings else {}
+    return str(had["sampler"]) if had.get("sampler") else None

@@ -23,6 +23,7 @@ from tests.sampler.test_mcp_sampler import NO_AGENTS, calls, episode, resources
 
 REPLIES = [calls("add", a=2, b=3), calls("bump"), "<answer>5</answer>"]
 RIGHT, WRONG = "<answer>4</answer>", "<answer>7</answer>"
+ASKED = {"identity": "i", "cause": "first"}  # by an agent
 
 
 async def forked(store: Store, dispatch: str, n: int = 1, **fork: Any) -> Task:
@@ -148,6 +149,7 @@ async def test_what_cannot_be_forked_is_refused_with_the_reason(store: Store) ->
     dispatches, records = store.database["dispatched_sampling_tasks"], store.database["records"]
     refusals: list[tuple[Any, str, dict[str, Any], str]] = [
         (dispatches, stored[1].id, {"thread": "b"}, "thread 'b'"),
+        (dispatches, stored[2].id, {"client": ASKED}, "an agent played its episode through the gateway"),
         (dispatches, stored[1].id, {"branch_cause": "context_policy"}, "a context policy rewrote"),
         (dispatches, stored[1].id, {"parent": None, "shared_length": 0, "policy": "other"}, "turns of policy other"),
         (dispatches, stored[1].id, {"response": None}, "turn 1 has no reply"),
