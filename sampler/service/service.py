@@ -281,8 +281,8 @@ class SamplerService:
             self._counts[self._first.unscored(sampler)] += 1
         else:
             self._counts["episodes"] += 1
-            self._first.scored()
-            if not sampler.episode.awaits_group:
+            self._first.scored(sampler.task.split)
+            if not sampler.episode.awaits_group and sampler.task.split != FORK_SPLIT:  # those are of chosen turns
                 self._rewards.append(score)
 
     async def _drain(self) -> None:

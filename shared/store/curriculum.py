@@ -5,12 +5,16 @@ from typing import Any
 from shared.documents import Task, task_id
 from shared.documents.passing import num_passed
 from shared.documents.states import SlotStatus, TaskStatus
+from shared.names import TRAIN_SPLIT
 
 Document = dict[str, Any]
 
 
 def skipping(task: Task) -> tuple[Document, Document] | None:
-    """Filter and update of the next epoch's task; None: the group has no scores."""
+    """Filter and update of the next epoch's task; None: the group has no scores, or is none of training: a fork's further
+    groups are no later epochs of it."""
+    if task.split != TRAIN_SPLIT:
+        return None
     scores = [slot.score for slot in task.slots if slot.status is SlotStatus.SCORED and slot.score is not None]
     if not scores:
         return None

@@ -17,6 +17,7 @@ from shared.documents import Claim, Task
 from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.errors import LeaseLost
+from shared.names import FORK_SPLIT
 from shared.store.curriculum import skipping
 from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
@@ -338,9 +339,10 @@ class TaskVerbs:
         return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
 
     async def count_failures(self) -> tuple[int, int]:
-        """(attempts with an infrastructure failure, slots that are failed), of the whole run."""
+        """(attempts with an infrastructure failure, slots that are failed), of the whole run but its forks."""
         failed: Document = {"$cond": [{"$eq": ["$slots.status", SlotStatus.FAILED.value]}, 1, 0]}
         total: Document = {"_id": None, "attempts": {"$sum": "$slots.failures"}, "slots": {"$sum": failed}}
-        stages: list[Document] = [{"$match": HAS_FAILURES}, {"$unwind": "$slots"}, {"$group": total}]
+        of_run = HAS_FAILURES | {"split": {"$ne": FORK_SPLIT}}
+        stages: list[Document] = [{"$match": of_run}, {"$unwind": "$slots"}, {"$group": total}]
         rows = await (await with_index("failures", lambda by: self._tasks.aggregate(stages, **by))).to_list()
         return (int(rows[0]["attempts"]), int(rows[0]["slots"])) if rows else (0, 0)

@@ -10,8 +10,10 @@ from pydantic import BaseModel
 
 from sampler.sampler import AsyncSampler
 from shared.documents import TaskPayload
+from shared.documents.fork import ForkOrigin
 from shared.documents.states import SlotStatus, Termination
 from shared.errors import ConfigError, OwnCodeFailed, one_by_one
+from shared.names import FORK_SPLIT
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.episodes import MODEL
@@ -129,6 +131,22 @@ async def test_a_task_that_does_not_fit_among_others_fails_alone(store: Store) -
     )
     async with running_sampler(store, Particular, **OPTIONS):
         await until(store.tasks.count_slots, lambda counts: (counts.get("scored"), counts.get("failed")) == (2, 4))
+
+
+async def test_forks_that_cannot_be_played_end_no_sampler(store: Store) -> None:
+    """They say nothing of its settings for the run's own tasks, which it goes on to play."""
+    origin = ForkOrigin(dispatch="r:0", sampling_params={"temperature": 1.0})
+    payload = TaskPayload(query="?", answer="4", fork=origin)
+    forks = [make_task(seq, num_generations=1, split=FORK_SPLIT) for seq in range(5)]
+    await store.tasks.insert_new([fork.model_copy(update={"payload": payload}) for fork in forks])
+    async with running_sampler(store, Late, **OPTIONS) as service:
+        await until(store.tasks.count_slots, lambda counts: counts.get("failed") == 5)
+        await import_tasks(store, 1, num_generations=1)
+        await until(store.tasks.count_slots, lambda counts: counts.get("scored") == 1 or service.done())
+        assert not service.done()
+    task = await store.tasks.get(forks[0].id)
+    assert task is not None
+    assert "Late cannot go on from a turn" in (task.slots[0].error or "")
 
 
 async def _is_over(service: "asyncio.Task[None]") -> bool:

@@ -90,3 +90,19 @@ async def test_an_epoch_imported_after_the_previous_one_was_played_is_skipped_to
         entry = Entry(ROOT / "t.jsonl", line, ImportTarget(num_generations=4), 1)
         assert await import_entries(store, [entry]) == inserted
         assert await status(store, 1) is TaskStatus.SKIPPED
+
+
+async def test_a_further_group_of_a_fork_is_no_later_epoch_of_it(store: Store) -> None:
+    """It has the payload of its origin's task, with the band."""
+    forks = [
+        in_epoch(group, group).model_copy(update={"split": "fork", "id": f"main:fork:{group}:t"}) for group in (0, 1)
+    ]
+    await store.tasks.insert_new(forks)
+    for _ in range(4):
+        await store.tasks.finish_slot(await claim(store, split="fork"), 1.0)
+    played = await store.tasks.get("main:fork:0:t")
+    assert played is not None
+    assert not await store.tasks.skip_next_epoch(played)
+    further = await store.tasks.get("main:fork:1:t")
+    assert further is not None
+    assert further.status is TaskStatus.CREATED

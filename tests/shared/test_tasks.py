@@ -314,3 +314,6 @@ async def test_infrastructure_failures_are_counted_over_the_whole_run(store: Sto
     for max_failures in (9, 1, 9):
         await store.tasks.retry_slot(await claim(store), "engine down", delay_s=60, max_failures=max_failures)
     assert await store.tasks.count_failures() == (3, 1)
+    await import_tasks(store, 1, split="fork")
+    await store.tasks.retry_slot(await claim(store, split="fork"), "other tools", delay_s=60, max_failures=1)
+    assert await store.tasks.count_failures() == (3, 1), "a question to the run is none of its failures"

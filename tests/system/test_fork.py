@@ -13,6 +13,7 @@ from shared.audit.report import Check
 from shared.audit.run import audit
 from shared.cli import app
 from shared.documents.packed import unpack_ints
+from shared.documents.run import Worker
 from shared.documents.states import OVER
 from shared.store import Store
 from tests.system.processes import Run
@@ -90,3 +91,53 @@ async def test_a_fork_survives_the_death_of_its_sampler_and_begins_with_the_ids_
             report = await audit(store)
             assert report.ok, report
             assert report.results[Check.FORKED].examined == N
+
+            async def has_told_all(store: Store) -> bool:
+                return any(worker.stats.get("episodes", 0) > 0 for worker in await living_samplers(store))
+
+            await run.until("the last sampler's heartbeat says what it played", has_told_all)
+            (last,) = await living_samplers(store)
+            assert last.stats["reward_mean"] is None, "it played forks alone, of which the run's reward is not the mean"
+
+
+async def living_samplers(store: Store) -> list[Worker]:
+    return [worker for worker in await store.workers.live() if worker.kind == "sampler"]
+
+
+async def test_forks_of_a_run_that_trains_end_and_change_nothing_of_it(tmp_path: Path) -> None:
+    """Of a training episode while its run goes on: its steps, their data, the off-policy budget and the processes' ends."""
+    with Run(tmp_path, max_steps=3) as run:
+        await queue_tasks(run)
+        run.start_all()
+
+        async def has_played(store: Store) -> bool:
+            return bool(await store.records.recent(1))
+
+        await run.until("an episode has ended", has_played)
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            (record,) = await store.records.recent(1)
+            turn = f"{record.id}:0"
+            begun = [await tandem(run, "fork", turn, "--n", "6", *again, "--no_wait") for again in ([], ["--again"])]
+            assert [one.exit_code for one in begun] == [0, 0], begun
+            shown = await tandem(run, "fork", turn, "--n", "6", "--json")
+            assert shown.exit_code == 0, shown.output
+            of_a_fork = json.loads(shown.stdout)["continuations"][0]["record"]
+            shown = await tandem(run, "fork", f"{of_a_fork}:0", "--n", "2", "--json")
+            assert shown.exit_code == 0, shown.output
+            assert run.wait("trainer") == 0, run.log("trainer")
+            assert run.end("sampler0") == 0, run.log("sampler0")
+            forks = await store.database["tasks"].find({"split": "fork"}).to_list()
+            assert sorted((fork["seq"], fork["status"]) for fork in forks) == [(n, "settled") for n in range(3)]
+            assert await store.database["record_data"].count_documents({"split": {"$ne": "train"}}) == 0
+            steps = await store.database["trained_steps"].find().to_list()
+            assert sorted(step["step"] for step in steps) == [1, 2, 3]
+            trained = [name for step in steps for name, _ in step["groups"]]
+            assert len(set(trained)) == len(trained) == 6, "two groups in each step, none twice"
+            assert all(":train:" in name for name in trained)
+            opened = await store.database["tasks"].distinct("seq", {"split": "train", "status": {"$ne": "created"}})
+            barren = await store.database["tasks"].count_documents({"split": "train", "status": "abandoned"})
+            assert opened == list(range(len(opened))), "in their order, and none left out"
+            assert len(opened) - barren <= 3 * 2, "no more than its steps want"
+            report = await audit(store)
+            assert report.ok, report
+            assert report.results[Check.FORKED].examined == 14
