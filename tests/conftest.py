@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from pymongo import AsyncMongoClient
 from xdist.scheduler import LoadScopeScheduling
 
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tests.killer import Killer
 
 ROOT = Path(__file__).parents[1]
 # One thread for each of the processes side by side: of two that wait for each other on one core, most of the time is spent
@@ -108,3 +110,12 @@ async def store(mongod: Mongod) -> AsyncIterator[Store]:
     async with Store.open(mongod.connection_string, f"test-{uuid.uuid4().hex[:12]}") as store:
         yield store
         await store.client.drop_database(store.run)
+
+
+@pytest.fixture
+async def mortal(mongod: Mongod, store: Store) -> AsyncIterator[tuple[Store, Killer]]:
+    """The same run through another client, whose commands the killer hears of."""
+    killer = Killer()
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongod.connection_string, event_listeners=[killer])
+    yield Store(client, store.run), killer
+    await client.close()

@@ -5,6 +5,8 @@ from tests.mutant_rows.mutant import Mutant
 TRAINED = "tests/trainer/test_what_if.py"
 RESETTLE = "tests/sampler/test_resettle.py"
 FORK = "tests/sampler/test_fork.py"
+OF_FORKS = "tests/sampler/test_forks_of_forks.py"
+COMMAND = "tests/shared/cli/test_fork.py"
 SCORES = "tests/sampler/engine/local/test_prompt_scores.py"
 
 MUTANTS = (
@@ -88,7 +90,7 @@ MUTANTS = (
     Mutant(
         "fork: a prompt that this sampler's template writes otherwise is not asked",
         "sampler/rendering/view.py",
-        "        if given != self.context.ids:\n",
+        "        if (found := self.context.ids) != list(ids):\n",
         "        if False:\n",
         f"{FORK}::test_a_prompt_that_this_sampler_would_write_otherwise_is_not_asked",
     ),
@@ -126,5 +128,82 @@ MUTANTS = (
         'if name != "fork")',
         'if name != "")',
         "tests/shared/cli/test_fork.py::test_a_task_file_makes_no_fork",
+    ),
+    Mutant(
+        "fork of a fork: tool calls of the episodes before are its own, too",
+        "shared/what_if/fork.py",
+        "        before = [] if self.ancestor is None else self.ancestor.path\n",
+        "        before = []\n",
+        f"{OF_FORKS}::test_tool_calls_of_every_episode_before_are_said_to_the_command_and_made_again",
+    ),
+    Mutant(
+        "fork of a fork: replies of the episodes before keep their sampled ids",
+        "shared/what_if/fork.py",
+        "await read_origin(store, record.tid) if record.split == FORK_SPLIT else None",
+        "None",
+        f"{OF_FORKS}::test_a_fork_of_a_fork_asks_with_exactly_the_ids_of_its_turn",
+    ),
+    Mutant(
+        "fork: calls after the turn have ids that no call before it has",
+        "sampler/episode_threads.py",
+        "        self._turns_before = len(path)\n",
+        "        self._turns_before = 0\n",
+        f"{OF_FORKS}::test_calls_before_and_after_a_fork_have_ids_of_their_own",
+    ),
+    Mutant(
+        "fork: the curriculum skips no further group of one",
+        "shared/store/curriculum.py",
+        "    if task.split != TRAIN_SPLIT:\n",
+        "    if False:\n",
+        "tests/shared/test_curriculum.py::test_a_further_group_of_a_fork_is_no_later_epoch_of_it",
+    ),
+    Mutant(
+        "fork: its failures end no sampler",
+        "sampler/service/first_episodes.py",
+        " and sampler.task.split != FORK_SPLIT:",
+        ":",
+        "tests/sampler/test_own_samplers.py::test_forks_that_cannot_be_played_end_no_sampler",
+    ),
+    Mutant(
+        "fork: its failures are none of the run's",
+        "shared/store/tasks.py",
+        'HAS_FAILURES | {"split": {"$ne": FORK_SPLIT}}',
+        "HAS_FAILURES",
+        "tests/shared/test_forks_aside.py::test_an_answer_about_the_run_is_the_same_with_forks",
+    ),
+    Mutant(
+        "fork: a group that another command queued at the same moment is compared with the wish",
+        "shared/what_if/fork.py",
+        "if not again or (new and is_of(found, fork, n)):",
+        "if not again or new:",
+        f"{COMMAND}::test_a_command_that_another_one_forestalls_takes_no_group_of_another_wish_for_its_own",
+    ),
+    Mutant(
+        "fork: a command that was killed between its writes is completed by the next",
+        "shared/what_if/fork.py",
+        "    if found.created_at is None:",
+        "    if False:",
+        f"{COMMAND}::test_a_command_killed_at_any_write_is_repeated_to_the_same_group",
+    ),
+    Mutant(
+        "fork: a deleted group is not waited for",
+        "shared/cli/fork.py",
+        "            if found is None:\n",
+        "            found = found or task\n            if found is None:\n",
+        f"{COMMAND}::test_a_fork_that_is_deleted_while_it_waits_ends_the_command",
+    ),
+    Mutant(
+        "fork: an episode that another sampler played by default is refused before it is queued",
+        "shared/what_if/fork.py",
+        'return str(had["sampler"]) if had.get("sampler") else None',
+        "return None",
+        f"{COMMAND}::test_an_episode_of_another_sampler_is_refused_before_anything_is_queued",
+    ),
+    Mutant(
+        "fork: its scores are no part of a sampler's mean reward",
+        "sampler/service/service.py",
+        " and sampler.task.split != FORK_SPLIT:",
+        ":",
+        "tests/system/test_fork.py::test_a_fork_survives_the_death_of_its_sampler_and_begins_with_the_ids_of_its_turn",
     ),
 )

@@ -1,66 +1,12 @@
 """A settler killed at any of its commands, before or after the server executed it, is replaced with the same result."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
-from pymongo import AsyncMongoClient
-from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from sampler.config import SamplerConfig
 from sampler.settlement.settle import settle
-from shared.documents import Task
-from shared.processes.mongod import Mongod
 from shared.store import Store
+from tests.killer import Killer
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, restore, timeless, varied_group
 from tests.sampler.settlement_cases import make_config
-
-COMMANDS = {"find", "aggregate", "update", "insert", "findAndModify", "getMore"}
-
-
-class Killer(CommandListener):
-    """Cancels `victim` at its n-th event: each command gives two, when it is sent and when its answer has come."""
-
-    def __init__(self) -> None:
-        self.victim: asyncio.Task[None] | None = None
-        self.left = 0
-
-    def started(self, event: CommandStartedEvent) -> None:
-        self._look(event.command_name)
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        self._look(event.command_name)
-
-    def failed(self, event: CommandFailedEvent) -> None:
-        self._look(event.command_name)
-
-    def _look(self, command: str) -> None:
-        if self.victim is None or command not in COMMANDS:
-            return
-        self.left -= 1
-        if self.left == 0:
-            self.victim.cancel()
-
-    async def dies(self, n: int, store: Store, task: Task, config: SamplerConfig) -> bool:
-        """Settle, killed at event n; False when it came to its end before."""
-        self.left, self.victim = n, asyncio.create_task(settle(store, task, config))
-        try:
-            await self.victim
-        except asyncio.CancelledError:
-            return True
-        finally:
-            self.victim = None
-        return False
-
-
-@pytest.fixture
-async def mortal(mongod: Mongod, store: Store) -> AsyncIterator[tuple[Store, Killer]]:
-    """The same run through another client, whose commands the killer hears of."""
-    killer = Killer()
-    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongod.connection_string, event_listeners=[killer])
-    yield Store(client, store.run), killer
-    await client.close()
 
 
 @pytest.mark.parametrize("kind", ["some are dropped", "all are dropped"])
@@ -78,7 +24,7 @@ async def test_a_settler_killed_at_any_command_is_completed_by_another_with_the_
     deaths, partial = 0, 0
     while True:
         await restore(store, before)
-        if not await killer.dies(deaths + 1, dying, task, config):
+        if not await killer.dies(deaths + 1, lambda: settle(dying, task, config)):
             break
         deaths += 1
         partial += timeless(await everything(store)) not in (timeless(before), expected)
