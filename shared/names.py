@@ -22,6 +22,7 @@ LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")  # a service there needs no t
 TRAIN_SPLIT = "train"  # opened within the off-policy budget; their groups become training data
 EVAL_SPLIT = "eval"  # the held-out set: played once per evaluated version, never trained on
 FORK_SPLIT = "fork"  # continuations of stored turns (`tandem fork`): never trained on
+SPLITS = (TRAIN_SPLIT, EVAL_SPLIT, FORK_SPLIT)  # that samplers play
 
 # Roles of chat messages. Those of the first two are instructions, which no one outside the run writes.
 INSTRUCTING_ROLES = ("system", "developer")

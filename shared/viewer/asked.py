@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from shared.documents.run import Run
 from shared.errors import TandemError
+from shared.names import SPLITS
 from shared.store import Store
 
 TWIN = ".json"  # the same page as data
@@ -53,6 +54,13 @@ class PageRequest:
         if not least <= found <= most:
             raise BadQuestion(f"{name} is {given[:80]!r}; expected a whole number from {least} to {most}")
         return found
+
+
+def check_split(split: str) -> str:
+    """Return it. Raises BadQuestion for a split that samplers do not play."""
+    if split not in SPLITS:
+        raise BadQuestion(f"split is {split[:80]!r}; expected {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
+    return split
 
 
 def in_url(part: Any) -> str:

@@ -4,10 +4,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from shared.documents.states import RecordStatus, Termination
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import SPLITS
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import LOOKED_THROUGH, MOST_FOUND, MOST_PAGES, RolloutFilter, search
-from shared.viewer.asked import BadQuestion, PageRequest
+from shared.viewer.asked import BadQuestion, PageRequest, check_split
 
 LONGEST = 300  # characters of a filter
 LARGEST = 2**63 - 1  # that a document can hold
@@ -41,7 +41,7 @@ async def search_page(asked: PageRequest) -> SearchView:
         has_more=len(found) > MOST_FOUND and page < MOST_PAGES,
         reads_turns=wanted.reads_turns,
         looked_through=LOOKED_THROUGH,
-        splits=(TRAIN_SPLIT, EVAL_SPLIT),
+        splits=SPLITS,
         statuses=[status.value for status in RecordStatus],
         terminations=[termination.value for termination in Termination],
         queries=queries,
@@ -58,8 +58,8 @@ def wanted_of(asked: PageRequest) -> RolloutFilter:
         if len(text) > LONGEST:
             raise BadQuestion(f"{name} has {len(text)} characters; expected {LONGEST} at most")
         given[name] = _value(name, text)
-    if "split" in given and given["split"] not in (TRAIN_SPLIT, EVAL_SPLIT):
-        raise BadQuestion(f"split is {given['split']!r}; expected {TRAIN_SPLIT} or {EVAL_SPLIT}")
+    if "split" in given:
+        check_split(given["split"])
     return RolloutFilter(**given)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from shared.documents.passing import num_passed
 from shared.documents.states import TaskStatus
-from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import DEFAULT_POLICY, SPLITS, TRAIN_SPLIT
 from shared.store.views.groups import (
     GROUPS_PER_BUCKET,
     MOST_LISTED,
@@ -17,7 +17,7 @@ from shared.store.views.groups import (
     pass_rates,
 )
 from shared.store.views.query import Document, Query
-from shared.viewer.asked import BadQuestion, PageRequest
+from shared.viewer.asked import PageRequest, check_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class TasksView:
     policy: str
     policies: list[str]
     split: str
+    splits: tuple[str, ...]
     source: str | None
     status: str | None
     stretches: list[Stretch]
@@ -39,10 +40,9 @@ class TasksView:
 
 async def tasks_page(asked: PageRequest) -> TasksView:
     policies = policies_of(asked)
-    policy, split = asked.text("policy", policies[0]) or policies[0], asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT
+    policy = asked.text("policy", policies[0]) or policies[0]
+    split = check_split(asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT)
     source, status = asked.text("source"), asked.text("status")
-    if split not in (TRAIN_SPLIT, EVAL_SPLIT):
-        raise BadQuestion(f"split is {split[:80]!r}; expected {TRAIN_SPLIT} or {EVAL_SPLIT}")
     database = asked.store.database
     stretches, sampled = await pass_rates(database, policy, split)
     before = asked.number("before", 0) or await newest_seq(database, policy, split)
@@ -56,12 +56,13 @@ async def tasks_page(asked: PageRequest) -> TasksView:
         policy=policy,
         policies=policies,
         split=split,
+        splits=SPLITS,
         source=source,
         status=status,
         stretches=stretches,
         sources=sources,
         rates=[[stretch.by_source.get(name, Passed()).rate for stretch in stretches] for name in sources],
-        groups_per_step=admission.groups_per_step if admission else None,
+        groups_per_step=admission.groups_per_step if admission and split == TRAIN_SPLIT else None,
         sample=GROUPS_PER_BUCKET,
         groups=groups,
         older=groups[-1]["seq"] if len(groups) == MOST_LISTED else None,

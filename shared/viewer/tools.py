@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import SPLITS, TRAIN_SPLIT
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import LOOKED_THROUGH
 from shared.store.views.tools import what_broke
-from shared.viewer.asked import BadQuestion, PageRequest
+from shared.viewer.asked import PageRequest, check_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,11 @@ class ToolsView:
 
 
 async def tools_page(asked: PageRequest) -> ToolsView:
-    split = asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT
-    if split not in (TRAIN_SPLIT, EVAL_SPLIT):
-        raise BadQuestion(f"split is {split[:80]!r}; expected {TRAIN_SPLIT} or {EVAL_SPLIT}")
+    split = check_split(asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT)
     episodes, tools, broken, queries = await what_broke(asked.store.database, split)
     return ToolsView(
         split=split,
-        splits=(TRAIN_SPLIT, EVAL_SPLIT),
+        splits=SPLITS,
         episodes=len(episodes),
         most=LOOKED_THROUGH,
         turns=sum(int(document.get("num_turns") or 0) for document in episodes),

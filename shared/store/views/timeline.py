@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from shared.documents.states import RecordStatus
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.names import SPLITS
 from shared.store import Store
 from shared.store.views.query import note_read
 
@@ -90,7 +90,7 @@ async def _newest(store: Store, between: tuple[datetime, datetime] | None, limit
         "status": 1,
     }
     when: Document = {"$ne": None} if between is None else {"$gte": between[0], "$lte": between[1]}
-    for split in (TRAIN_SPLIT, EVAL_SPLIT):
+    for split in SPLITS:  # forks too: they are what a process did
         for status in ENDED:
             where = {"split": split, "status": status, "finished_at": when}
             found = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(limit)

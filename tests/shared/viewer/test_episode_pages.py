@@ -19,7 +19,8 @@ from shared.viewer.app import RUN_PAGES
 from shared.viewer.asked import in_url
 from shared.viewer.trained_tokens import NOT_TRAINED
 from shared.what_if.fork import queue_fork, read_origin
-from tests.shared.episodes import whole_run
+from tests.shared.builders import claim
+from tests.shared.episodes import play, whole_run
 from tests.shared.viewer.conftest import Client
 from tests.shared.viewer.stories import Call, Told, ids_of, tell
 
@@ -67,6 +68,9 @@ PATHS = {
     "tasks": "/tasks",
     "tasks of a source": "/tasks?source=sums",
     "held-out tasks": "/tasks?split=eval",
+    "forks": "/tasks?split=fork",
+    "episodes of forks": "/search?split=fork",
+    "tools of forks": "/tools?split=fork",
     "group": "/groups/main:train:0:t0",
     "failed group": "/groups/main:train:0:t7",
     "tree": "/groups/main:train:0:t0/tree",
@@ -387,5 +391,13 @@ async def test_a_rollout_links_to_its_forks_and_a_fork_to_its_turn(viewer: Clien
     assert f'href="/runs/{store.run}/groups/{in_url(task.id)}"' in rollout
     group = await viewer.get(f"/runs/{store.run}/groups/{task.id}")
     assert f'href="/runs/{store.run}/rollouts/{in_url(RECORD)}#turn-1"' in group.text
+    assert f'href="/runs/{store.run}/tasks?policy=main&amp;split=fork&amp;before=1#groups"' in group.text
+    held = await claim(store, split="fork")
+    await play(store, held, 1.0)
+    listed = (await viewer.get(f"/runs/{store.run}/tasks.json?split=fork")).json()
+    assert [one["_id"] for one in listed["groups"]] == [task.id]
+    assert task.id not in (await viewer.get(f"/runs/{store.run}/tasks")).text, "no group of training"
+    for path, is_there in (("/search", False), ("/search?split=fork", True), ("/timeline", True)):
+        assert (held.record_id in (await viewer.get(f"/runs/{store.run}{path}")).text) is is_there, path
     other = (await viewer.get(f"/runs/{store.run}/rollouts/main:train:0:t0:0:1")).text
     assert "Fork of turn" not in other
