@@ -68,10 +68,10 @@ def main() -> None:
     os.chdir(ROOT)
     logging.basicConfig(level=logging.WARNING)
     console = Console(emoji=False)  # rich would render `:train:` in the id main:train:0:t0 as a tram
-    if config.dry_run:
-        sys.exit(dry_run.show(console, policies))
     suffix = "" if config.is_main else f"_{config.node}"
     try:
+        if config.dry_run:
+            sys.exit(dry_run.show(console, policies))
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
             if any(policy.engine == "sglang" and policy.starts_engine and not policy.placed for policy in policies):
                 install_sglang()

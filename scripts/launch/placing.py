@@ -1,6 +1,5 @@
 """Gives the policies of a launch their GPUs: finds those of this machine, places, and checks that SGLang can be started."""
 
-import json
 import shutil
 from collections.abc import Sequence
 
@@ -8,6 +7,7 @@ from scripts.launch.gpus import visible_gpus
 from scripts.launch.placement import Placed, Wanted, lines, place
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
 from shared.errors import ConfigError
+from shared.files.json_file import read_json_file
 
 SGLANG = "sglang"
 EXAMPLE_MODEL = EXAMPLE / "model"
@@ -46,7 +46,8 @@ def _wanted(config: LaunchConfig) -> Wanted:
     settled = "engine" in config.model_fields_set or config.gpus or config.assume_gpus is not None
     by_default = bool(settled) or config.model != EXAMPLE_MODEL or shutil.which(SGLANG) is not None
     local = config.engine == "local" and ("engine" in config.model_fields_set or not by_default)
-    heads = json.loads((ROOT / config.model / "config.json").read_bytes()).get("num_attention_heads")
+    described = read_json_file(ROOT / config.model / "config.json", "a model's configuration", keys_once=False)
+    heads = described.get("num_attention_heads") if isinstance(described, dict) else None
     return Wanted(
         config.policy, config.trains, config.starts_engine and not local, heads if isinstance(heads, int) else None
     )

@@ -5,6 +5,7 @@
 A file is JSONL, or one JSON array of such objects. For JSONL, only the ids are held in memory.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,29 @@ class TaskFileError(ConfigError):
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
-        super().__init__("\n".join(map(str, errors)))
+        super().__init__("\n".join(said_once(errors)))
+
+
+def said_once(errors: Sequence[LineError]) -> Iterator[str]:
+    """One text for each different error: its first line in full, then the numbers of the other lines that have it."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for error in errors:
+        lines.setdefault((error.file, error.text), []).append(error.number)
+    last = " (only the first errors are listed)" if len(errors) >= MAX_ERRORS else ""
+    for (file, text), (first, *others) in lines.items():
+        also = f"; so {'is line' if len(others) == 1 else 'are lines'} {_ranges(others)}{last}" if others else ""
+        yield f"{LineError(file, first, text)}{also}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """[2, 3, 4, 9] as "2 to 4, 9"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def check_task_file(path: Path) -> int:
@@ -124,6 +147,9 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
     except GivenTwice as exc:
         yield LineError(str(path), number, f'"{exc.name}" is given twice in one object; expected it once')
         return
+    except json.JSONDecodeError as exc:
+        yield LineError(str(path), number, f"not JSON: {exc.msg} (column {exc.colno}); expected one object on a line")
+        return
     except ValueError as exc:
         yield LineError(str(path), number, f"not JSON: {exc}; expected one object on a line")
         return
@@ -172,7 +198,7 @@ def _name_problems(values: Mapping[str, Any]) -> Iterator[str]:
         for name in sorted(values.keys() - KNOWN):
             yield f'unknown key "{name}"; expected one of {", ".join(FIELDS)}. Put your own fields under "metadata"'
     if "id" not in values:
-        yield '"id" is missing; expected a text that no other line of the file has'
+        yield '"id" is missing; expected a text that no other line of the file has (`tandem tasks convert` numbers rows)'
     elif not isinstance(values["id"], str) or not values["id"].strip():
         yield f'"id" is {shown(values["id"])}; expected a text that is not empty'
     else:

@@ -21,7 +21,7 @@ def errors_of(path: Path) -> list[str]:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "no JSON": ("{oops", "not JSON: Expecting property name"),
+    "no JSON": ("{oops", "not JSON: Expecting property name enclosed in double quotes (column 2); expected one"),
     "a key twice": (
         '{"id":"a","query":"q","answer":"1","answer":"2"}',
         '"answer" is given twice in one object; expected it',
@@ -75,6 +75,21 @@ async def test_metadata_that_does_not_fit_the_samplers_own_model_is_refused_by_l
     ]
     assert await store.tasks.get("main:train:0:t0") is None
     assert (await import_task_file(store, path, ImportTarget())).inserted == 3  # without a source
+
+
+def test_an_error_of_many_lines_is_told_once_with_their_numbers(tmp_path: Path) -> None:
+    lines = [{"id": str(number), "query": "q"} for number in range(9)]
+    for number in (2, 3, 4, 8):
+        lines[number] = {"id": str(number)}
+    lines[6]["query"] = ""
+    path = write(tmp_path / "a.jsonl", lines)
+    with pytest.raises(TaskFileError) as caught:
+        check_task_file(path)
+    missing, empty = str(caught.value).splitlines()
+    assert missing == f'{path}:3: "query" is missing; expected a text; so are lines 4 to 5, 9'
+    assert empty == f'{path}:7: "query" is empty; expected the question'
+    with pytest.raises(TaskFileError, match=r"so are lines 2 to 20 \(only the first errors are listed\)"):
+        check_task_file(write(path, [{"id": str(number)} for number in range(30)]))
 
 
 @pytest.mark.parametrize("what", WRONG)

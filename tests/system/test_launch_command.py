@@ -86,6 +86,26 @@ def test_a_wrong_setting_stops_the_start_with_a_message(run: str) -> None:
     assert "Traceback" not in output
 
 
+def test_a_wrong_file_ends_a_start_and_a_dry_run_with_its_line_and_no_traceback(run: str, tmp_path: Path) -> None:
+    lines = [{"id": str(number), "query": "2+2?", "answer": "4"} for number in range(40)]
+    texts = [json.dumps(line) for line in lines]
+    texts[36] = texts[36][:20]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(texts))
+    (tmp_path / "config.json").write_text("{ no")
+    wrong = [(f"--train_file={tmp_path}/tasks.jsonl", "tasks.jsonl:37: not JSON", 1)]
+    wrong += [
+        (f"--model={tmp_path}", "config.json: not JSON", 2),
+        ("--config=no.yml", f"no.yml: cannot be read in {ROOT}", 2),
+    ]
+    for flag, said, status in wrong:
+        command = [sys.executable, "-m", "scripts.launch", run, "--dry-run", flag]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        output = done.stdout + done.stderr
+        assert said in output, output
+        assert "Traceback" not in output
+        assert done.returncode == status
+
+
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
