@@ -208,7 +208,8 @@ async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     most = config.max_failures if may_pass else 1  # retrying cannot fix a setting or a task
     try:
         await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
-        sampler.episode.status, sampler.episode.misconfigured = RecordStatus.FAILED, None if may_pass else error
+        sampler.episode.status = RecordStatus.FAILED
+        sampler.episode.failure, sampler.episode.misconfigured = error, not may_pass
         short = clipped(error, MAX_SLOT_ERROR_CHARS)
         await sampler.resources.store.tasks.retry_slot(claim, short, delay_s=delay_s, max_failures=most)
     except LOST as lost:

@@ -26,7 +26,8 @@ class EpisodeLog:
     actors: dict[str, Seated] = field(default_factory=dict)  # by seat, of an episode that actors play
     said: list[dict[str, str]] = field(default_factory=list)  # by actors: seat, actor, content
     awaits_group: bool = False  # its score is known when its group has been scored
-    misconfigured: str | None = None  # the error, if retrying cannot fix it
+    failure: str | None = None  # the error, if it ended in one
+    misconfigured: bool = False  # retrying cannot fix the failure
 
     @property
     def last_reply(self) -> str:

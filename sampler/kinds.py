@@ -5,14 +5,16 @@
 A name never imports code: classes come from the settings alone. A name that this process does not have is left to others.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Self
 
 from sampler.config import SamplerConfig
+from sampler.gateway.child import split
 from sampler.sampler import AsyncSampler
 from shared.errors import ConfigError
 from shared.tasks.sampler_names import SamplerTraits
-from shared.user_code.loading import load_class
+from shared.user_code.loading import load_class, load_function
 
 BUNDLED = {
     "agent": "sampler.gateway.agent_sampler:AgentSampler",
@@ -36,10 +38,11 @@ class SamplerKinds:
 
     @classmethod
     def of(cls, config: SamplerConfig) -> Self:
-        """Load every class that the settings name. Raises ConfigError."""
+        """Load every class that the settings name, and look for the agent. Raises ConfigError."""
         named = {name: _load(f"samplers: {name}", path) for name, path in (BUNDLED | config.samplers).items()}
         wanted = config.sampler or ("agent" if config.agent or config.agent_command else "mcp")
         default = named[wanted] if wanted in named else _load("sampler", wanted)
+        _check_agent(config)
         lacking = {name: text for name, kind in named.items() if (text := kind.lacks(config)) is not None}
         return cls(default, {name: kind for name, kind in named.items() if name not in lacking}, lacking)
 
@@ -68,6 +71,18 @@ class SamplerKinds:
 
     def traits(self) -> dict[str | None, SamplerTraits]:
         return {name: traits_of(kind) for name, kind in self}
+
+
+def _check_agent(config: SamplerConfig) -> None:
+    """Find a misspelt agent before a task fails on it. Raises ConfigError."""
+    if config.agent is not None:
+        load_function("agent", config.agent)
+    if config.agent_command is None or config.agent_isolation == "container":  # there its image has the programs
+        return
+    program = split(config.agent_command)[0]
+    if "{" not in program and shutil.which(program) is None:
+        where = "an executable file at that path" if "/" in program else "a program on PATH"
+        raise ConfigError(f"agent_command is {config.agent_command!r}: there is no {program!r}; expected {where}")
 
 
 def _load(option: str, path: str) -> type[AsyncSampler]:

@@ -72,7 +72,10 @@ class ChatTemplate:
             tokenizer = Tokenizer.from_file(str(tokenizer_file))
         except Exception as exc:  # tokenizers raises only bare Exceptions
             raise ConfigError(f"{tokenizer_file}: not a tokenizer: {exc}") from exc
-        return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
+        try:
+            return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
+        except ConfigError as exc:
+            raise ConfigError(str(exc) if str(folder) in str(exc) else f"{folder}: {exc}") from exc
 
     @classmethod
     def build(

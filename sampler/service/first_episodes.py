@@ -1,22 +1,33 @@
-"""Before this process has scored an episode, a configuration error of several tasks ends the process.
+"""Watches the failures of this process until it has scored an episode: then its settings are right, and failures are single.
 
-Otherwise each task would fail in turn, and once the setting is fixed the run would have no tasks left to play. Forks say nothing
-about that: their origin may be of other tools or another template, and their failure is their command's to tell.
+wrong settings of several tasks   end the process: each task would fail in turn, and once the setting is fixed the run
+                                  would have no tasks left to play
+any other failures                are told, in the log and as an alarm: the run may wait for ever
+
+Forks say nothing about that: their origin may be of other tools or another template, and their failure is
+their command's to tell.
 """
+
+import logging
 
 from sampler.sampler import AsyncSampler
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 from shared.names import FORK_SPLIT
 
+log = logging.getLogger(__name__)
+
 UNSCORED = {RecordStatus.FAILED: "failed", RecordStatus.COMPLETED: "awaiting_feedback"}
 MAX_TASKS = 3  # one task's metadata may be wrong
+MANY = 8  # failures in a row that are no accident any more
 
 
 class FirstEpisodes:
     def __init__(self) -> None:
         self.are_over = False  # an episode was scored, or waits for its score
         self._wrong: dict[str, str] = {}  # by task
+        self._failures = 0
+        self._last = ""
 
     def scored(self, split: str) -> None:
         """An episode of a task of the split was scored, or waits for its score."""
@@ -29,9 +40,22 @@ class FirstEpisodes:
         episode = sampler.episode
         if episode.status is RecordStatus.COMPLETED:
             self.scored(sampler.task.split)
-        elif episode.misconfigured is not None and not self.are_over and sampler.task.split != FORK_SPLIT:
-            self._wrong[sampler.task.id] = episode.misconfigured
+        elif episode.failure is not None and not self.are_over and sampler.task.split != FORK_SPLIT:
+            self._failed(sampler.task.id, episode.failure, wrong=episode.misconfigured)
         return UNSCORED.get(episode.status, "given_back")
+
+    def _failed(self, task: str, error: str, *, wrong: bool) -> None:
+        if wrong:
+            self._wrong[task] = error
+        self._failures, self._last = self._failures + 1, error
+        if self._failures == MANY:
+            log.error("%s", self._told())
+
+    def _told(self) -> str:
+        return f"{self._failures} episodes failed, and none was scored; the last: {self._last}"
+
+    def alarms(self) -> list[str]:
+        return [self._told()] if self._failures >= MANY and not self.are_over else []
 
     def check(self) -> None:
         """Raises ConfigError if several tasks failed with configuration errors and no episode was scored."""

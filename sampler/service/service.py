@@ -342,5 +342,5 @@ class SamplerService:
         )
 
     def _alarms(self) -> list[str]:
-        tellers = (self._resources, self._playable, self._engines, self._settling)
+        tellers = (self._first, self._resources, self._playable, self._engines, self._settling)
         return [alarm for teller in tellers for alarm in teller.alarms()]

@@ -191,6 +191,27 @@ MUTANTS = (
         "tests/sampler/gateway/test_external.py::test_a_gateway_offers_what_names_no_sampler_or_external",
     ),
     Mutant(
+        "an agent that is not there is told before a task fails on it",
+        "sampler/kinds.py",
+        "        _check_agent(config)\n",
+        "",
+        "tests/sampler/test_samplers_by_task.py::test_an_agent_that_is_not_there_is_told_before_a_task_fails_on_it",
+    ),
+    Mutant(
+        "failures of all first episodes are told",
+        "sampler/service/first_episodes.py",
+        "if self._failures == MANY:",
+        "if False:",
+        "tests/sampler/test_own_samplers.py::test_failures_of_all_episodes_are_told_in_the_log_and_as_an_alarm",
+    ),
+    Mutant(
+        "a tokenizer of another model stops the start",
+        "sampler/engine/pool/engines.py",
+        "        check_vocabulary(model, template)\n",
+        "",
+        "tests/sampler/test_engine_lists.py::test_a_tokenizer_with_tokens_that_the_model_lacks_stops_the_start",
+    ),
+    Mutant(
         "several scorers: there is no score if one of them fails",
         "sampler/scoring.py",
         "            raise one\n",

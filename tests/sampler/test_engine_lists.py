@@ -1,6 +1,8 @@
 """The list of engines that a sampler process sends by: its own, over the database."""
 
 import asyncio
+import json
+import shutil
 import socket
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from sampler.engine.pool.engine_pool import LIST_AGE_S
 from sampler.engine.pool.engines import Engines
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
+from shared.errors import ConfigError
 from shared.store import Store
 
 MODEL = Path(__file__).parents[2] / "assets" / "example" / "model"
@@ -69,3 +72,18 @@ def up(url: str, keeper: str | None) -> InferenceService:
     return InferenceService(
         id=url, url=url, policy="main", version=3, status=ServiceStatus.UP, keeper=keeper, heartbeat_s=3600
     )
+
+
+async def test_a_tokenizer_with_tokens_that_the_model_lacks_stops_the_start(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    described = json.loads((folder / "config.json").read_text())
+    size = described["vocab_size"]
+    settings = {"run": store.run, "db_connection_string": "(open already)", "model_name_or_path": folder}
+    async with EngineClient() as client:
+        Engines(store, client, SamplerConfig.model_validate(settings))
+        (folder / "config.json").write_text(json.dumps(described | {"vocab_size": size // 2}))
+        with pytest.raises(
+            ConfigError, match=rf"its config\.json has vocab_size {size // 2}: the model lacks \d+ tokens"
+        ):
+            Engines(store, client, SamplerConfig.model_validate(settings))

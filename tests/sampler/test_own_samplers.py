@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from sampler.errors import EngineRefused
 from sampler.sampler import AsyncSampler
+from shared.cli.status import look
 from shared.documents import TaskPayload
 from shared.documents.fork import ForkOrigin
 from shared.documents.states import SlotStatus, Termination
@@ -120,6 +122,29 @@ async def test_settings_that_fit_no_task_end_the_process_before_all_tasks_fail(s
         "3 tasks failed before any episode was scored; main:train:0:t0: ConfigError: task main:"
     )
     assert (await store.tasks.count_slots())["failed"] <= 6
+
+
+class Refused(AsyncSampler):
+    """The engine refuses every prompt, as one does whose tokenizer is another model's."""
+
+    async def run(self) -> Termination:
+        raise EngineRefused("http://e/generate: HTTP 400: input_ids[3] is 1238")
+
+
+async def test_failures_of_all_episodes_are_told_in_the_log_and_as_an_alarm(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await import_tasks(store, 12, num_generations=2)
+    async with running_sampler(store, Refused, **OPTIONS, heartbeat_s=0.05):
+        (alarm,) = await until(lambda: _alarms(store), bool)
+    said = " episodes failed, and none was scored; the last: EngineRefused: http://e/generate: HTTP 400: input_ids[3] is 1238"
+    assert alarm.endswith(said)
+    errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
+    assert [text for text in errors if "none was scored" in text] == [f"8{said}"]
+
+
+async def _alarms(store: Store) -> list[str]:
+    return [alarm for worker in (await look(store)).workers for alarm in worker["alarms"]]
 
 
 async def test_a_task_that_does_not_fit_among_others_fails_alone(store: Store) -> None:

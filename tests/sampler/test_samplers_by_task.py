@@ -23,6 +23,7 @@ from tests.shared.builders import make_task
 
 OPTIONS = {"poll_s": 0.02, "heartbeat_s": 0.05}
 HERE = "tests.sampler.test_samplers_by_task"
+AGENT = f"{HERE}:config"  # any function
 
 
 class Coin(AsyncSampler):
@@ -52,6 +53,30 @@ def task(seq: int, **payload: Any) -> Task:
 async def slots(store: Store, count: int) -> list[Any]:
     tasks = [await store.tasks.get(f"main:train:0:t{seq}") for seq in range(count)]
     return [slot for one in tasks if one is not None for slot in one.slots]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"agent": "FOLDER/no.py:play"}, r"agent: '.*no\.py' cannot be imported: FileNotFoundError"),
+        ({"agent": "FOLDER/mine.py:paly"}, r"mine\.py has no such name; expected a function"),
+        ({"agent_command": "pythn FOLDER/mine.py"}, "there is no 'pythn'; expected a program on PATH"),
+        ({"agent_command": "./mine.sh {query}"}, r"there is no '\./mine\.sh'; expected an executable file"),
+        ({"agent_command": "'python"}, "No closing quotation"),
+    ],
+)
+def test_an_agent_that_is_not_there_is_told_before_a_task_fails_on_it(
+    tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    (tmp_path / "mine.py").write_text("async def play(task): ...\n")
+    with pytest.raises(ConfigError, match=said):
+        SamplerKinds.of(config(**{name: text.replace("FOLDER", str(tmp_path)) for name, text in settings.items()}))
+    for good in (
+        {"agent": f"{tmp_path}/mine.py:play"},
+        {"agent_command": f"env A=1 python {tmp_path}/mine.py"},
+        {"agent_command": "agent-of-the-image", "agent_isolation": "container", "agent_container": {"image": "mine"}},
+    ):
+        assert SamplerKinds.of(config(**good)).of_task(None) is AgentSampler
 
 
 async def test_one_process_plays_each_task_by_the_sampler_that_it_names(store: Store) -> None:
@@ -123,11 +148,11 @@ def test_the_default_is_the_agents_sampler_where_an_agent_is_set() -> None:
         return SamplerKinds.of(config(**values)).of_task(None)
 
     assert default() is MCPSampler
-    assert default(agent="m:f") is default(agent_command="x") is AgentSampler
-    assert default(agent="m:f", sampler="mcp") is MCPSampler
+    assert default(agent=AGENT) is default(agent_command="true") is AgentSampler
+    assert default(agent=AGENT, sampler="mcp") is MCPSampler
     assert default(sampler="coin", samplers={"coin": f"{HERE}:Coin"}) is Coin
     assert default(sampler=f"{HERE}:Die") is Die
-    assert SamplerKinds.of(config(agent="m:f", sampler="mcp")).of_task("agent") is AgentSampler
+    assert SamplerKinds.of(config(agent=AGENT, sampler="mcp")).of_task("agent") is AgentSampler
 
 
 @pytest.mark.parametrize(
@@ -148,7 +173,7 @@ def test_wrong_settings_stop_the_start(values: dict[str, Any], said: str) -> Non
 
 
 def test_the_bundled_names_and_traits_are_those_of_the_classes() -> None:
-    traits = SamplerKinds.of(config(agent="m:f")).traits()
+    traits = SamplerKinds.of(config(agent=AGENT)).traits()
     ours = {name: traits[name] for name in BUNDLED}
     assert ours == {name: one for name, one in sampler_names.BUNDLED.items() if name != sampler_names.EXTERNAL}
 

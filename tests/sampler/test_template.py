@@ -164,7 +164,7 @@ def test_the_error_for_an_incomplete_folder_names_the_missing_file(tmp_path: Pat
     with pytest.raises(ConfigError, match="no chat template"):
         ChatTemplate.from_dir(folder)
     (folder / "chat_template.jinja").write_text("{% if %}")
-    with pytest.raises(ConfigError, match="chat template, line 1"):
+    with pytest.raises(ConfigError, match=f"{folder}: chat template, line 1"):
         ChatTemplate.from_dir(folder)
     (folder / "tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(ConfigError, match=r"tokenizer\.json: not a tokenizer: EOF"):

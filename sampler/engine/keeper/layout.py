@@ -49,7 +49,10 @@ def weight_files(folder: Path) -> list[Path]:
         if found := sorted(folder.glob("*.safetensors")):
             return found
         # SGLang's words
-        raise DataError(f"Failed to get weights iterator: Cannot find any model weights with `{folder}`.")
+        raise DataError(
+            f"Failed to get weights iterator: Cannot find any model weights with `{folder}`. Expected *.safetensors; "
+            "`save_pretrained` of transformers writes them"
+        )
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:

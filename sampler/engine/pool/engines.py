@@ -118,6 +118,7 @@ class Engines:
             turn_format(template)  # learned now, so that an unusable template stops the start
         except ConfigError as exc:
             raise ConfigError(f"{model}: {exc}") from exc
+        check_vocabulary(model, template)
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
     def _source(self, name: str, share: float) -> Source:
@@ -148,6 +149,21 @@ def vocabulary_of(model: Path) -> int | None:
         if type(size) is int and size > 0:
             return size
     return None
+
+
+def check_vocabulary(model: Path, template: ChatTemplate) -> None:
+    """Raises ConfigError if the model lacks tokens of its tokenizer: an engine would refuse every prompt that has one.
+
+    Added tokens may lie behind the vocabulary: some models have ones that no prompt uses.
+    """
+    size = vocabulary_of(model)
+    ids = template.tokenizer.get_vocab(with_added_tokens=False).values()
+    if size is not None and (beyond := [token for token in ids if token >= size]):
+        raise ConfigError(
+            f"{model}: its tokenizer has ids up to {max(beyond)}, and its config.json has vocab_size {size}: the model lacks "
+            f"{len(beyond)} tokens; expected the tokenizer that belongs to the model, or a model that was resized to it "
+            "(resize_token_embeddings)"
+        )
 
 
 def _sum(several: Iterable[PoolStats]) -> PoolStats:
