@@ -65,6 +65,9 @@ async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:
         )
         newest = await store.versions.newest(ids["policy"])
         compared["two_rollouts"] = query(a=ids["record_id"], b=other_record["_id"] if other_record else None)
+        if kept := await store.database["trainer_logprobs"].find_one({"record": ids["record_id"]}):
+            where = {"turn": kept["largest_turn"], "position": kept["largest_place"]}
+            compared["tokens"] = query(by="difference", **where)
         compared["two_versions"] = query(a=0, b=newest.version if newest else 0)
     found = {"runs": "/", "compare": f"/compare?a={in_url(run)}&b={in_url(other or run)}"}
     for page in RUN_PAGES:

@@ -34,7 +34,7 @@ _PATH = re.compile(r"(?:/[^?#@]*)?")
 
 def redacted(text: str, *secret_urls: str) -> str:
     """`text` without the secrets of any URL in it, and without any occurrence of the secrets of `secret_urls`."""
-    for url in secret_urls:
+    for url in filter(str.strip, secret_urls):  # a blank one would be found everywhere
         text = text.replace(url, shown(url))
         for secret in sorted(_secrets_of(url), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)

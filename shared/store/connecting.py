@@ -19,10 +19,18 @@ log = logging.getLogger(__name__)
 COMMAND = re.compile(r"(to execute command \{ \w+: [^,]*),.*", re.DOTALL)
 # Unauthorized, AuthenticationFailed, UserNotFound, MechanismUnavailable; Atlas uses 8000 for all of them.
 REFUSALS = frozenset({13, 18, 11, 334, 8000})
+SCHEMES = ("mongodb://", "mongodb+srv://")
+DRIVERS_DETAILS = " (configured timeouts:"  # then come hundreds of characters of the driver's own state
 
 
 def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[str, Any]]:
     """Create a client; sends nothing yet. Raises ConfigError."""
+    if not connection_string.startswith(SCHEMES):
+        raise ConfigError(
+            f"db_connection_string does not begin with {' or '.join(SCHEMES)}; expected mongodb://HOST:PORT/"
+            if connection_string.strip()
+            else "db_connection_string is blank; expected mongodb://HOST:PORT/"
+        )
     try:
         with warnings.catch_warnings(record=True) as told:  # about options that the driver ignores
             warnings.simplefilter("always")
@@ -58,8 +66,9 @@ def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterato
     try:
         yield
     except ConnectionFailure as exc:
+        said = str(exc).partition(DRIVERS_DETAILS)[0]
         raise StoreUnavailable(
-            f"MongoDB at {where} did not answer within {timeout_s:g} s: {redacted(str(exc), connection_string)}. "
+            f"MongoDB at {where} did not answer within {timeout_s:g} s: {redacted(said, connection_string)}. "
             "Is it running? `tandem mongod` starts one on this machine."
         ) from exc
     except ConfigurationError as exc:

@@ -116,3 +116,8 @@ def test_values_of_a_configuration_are_shown_without_secrets() -> None:
         "n": 1,
         "inner": {"url": f"http://h/?{HIDDEN}"},
     }
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_url_hides_nothing(blank: str) -> None:
+    assert redacted("no database was given", blank) == "no database was given"

@@ -119,6 +119,17 @@ def test_a_database_that_does_not_answer_exits_with_1_and_a_remedy(
     assert "mongodb://127.0.0.1:9/ did not answer within 0.3 s" in result.stderr
     assert "`tandem mongod` starts one" in result.stderr
     assert "secret" not in result.stderr
+    assert "Topology" not in result.stderr, "the driver's own state helps no reader"
+    assert len(result.stderr) < 400
+
+
+@pytest.mark.parametrize(("wrong", "says"), [(" ", "is blank"), ("127.0.0.1:27017", "does not begin with mongodb://")])
+def test_what_is_no_connection_string_is_refused_in_one_line(tandem: Command, wrong: str, says: str) -> None:
+    result = tandem("status", "demo", "--db_connection_string", wrong)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"db_connection_string {says}" in result.stderr
+    assert "expected mongodb://HOST:PORT/" in result.stderr
+    assert "***" not in result.stderr
 
 
 @pytest.mark.parametrize("wrong", ["mongodb://", "mongodb://h:notaport/", "redis://h:1", "mongodb://a:b:secret@h"])
