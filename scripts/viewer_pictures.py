@@ -65,9 +65,6 @@ async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:
         )
         newest = await store.versions.newest(ids["policy"])
         compared["two_rollouts"] = query(a=ids["record_id"], b=other_record["_id"] if other_record else None)
-        if kept := await store.database["trainer_logprobs"].find_one({"record": ids["record_id"]}):
-            where = {"turn": kept["largest_turn"], "position": kept["largest_place"]}
-            compared["tokens"] = query(by="difference", **where)
         compared["two_versions"] = query(a=0, b=newest.version if newest else 0)
     found = {"runs": "/", "compare": f"/compare?a={in_url(run)}&b={in_url(other or run)}"}
     for page in RUN_PAGES:
@@ -75,6 +72,9 @@ async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:
             path = re.sub(r"\{(\w+)(:\w+)?\}", lambda part: in_url(ids[part[1]]), page.path)
             name = page.template.removesuffix(".html")
             found[name] = f"/runs/{in_url(run)}{path}" + compared.get(name, "")
+    if kept := await store.database["trainer_logprobs"].find_one({}, sort=[("largest_difference", -1)]):
+        where = query(by="difference", turn=kept["largest_turn"], position=kept["largest_place"])
+        found["tokens"] = f"/runs/{in_url(run)}/rollouts/{in_url(kept['record'])}/tokens{where}"
     return found
 
 
