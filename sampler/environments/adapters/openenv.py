@@ -32,6 +32,7 @@ from sampler.environments.environment import (
 )
 
 MESSAGE_S = 120.0  # for one call at most
+CLOSE_S = 1.0  # for the server's part of the end: one that hangs in a step gives none
 MAX_MESSAGE_BYTES = 16 << 20
 MAX_SHOWN_ERRORS = 5
 CAPACITY_REACHED = "CAPACITY_REACHED"
@@ -52,7 +53,11 @@ class OpenEnvEnvironment(Environment):
         self._observation_field = task.get("observation_field")
         tools = None if self._action_field else [_tool(_action_schema(base, self._left_s()))]
         self._socket = connect(
-            base.replace("http", "ws", 1) + "/ws", open_timeout=self._left_s(), max_size=MAX_MESSAGE_BYTES, proxy=None
+            base.replace("http", "ws", 1) + "/ws",
+            open_timeout=self._left_s(),
+            close_timeout=CLOSE_S,
+            max_size=MAX_MESSAGE_BYTES,
+            proxy=None,
         )
         seen = self._ask("reset", {"seed": seed_of(index), **dict(task.get("reset") or {})})
         instruction = task.get("instruction")
@@ -100,7 +105,11 @@ class OpenEnvEnvironment(Environment):
 
         with contextlib.suppress(ConnectionClosed):  # a full server has said so before it closed
             self._socket.send(json.dumps({"type": kind, "data": data}))
-        answer = json.loads(self._socket.recv(timeout=self._left_s()))
+        left_s = self._left_s()
+        try:
+            answer = json.loads(self._socket.recv(timeout=left_s))
+        except TimeoutError as exc:
+            raise RuntimeError(f"{self.name} did not answer {kind} within {left_s:.3g} s") from exc
         found: dict[str, Any] = answer.get("data") or {}
         if answer.get("type") != "error":
             return found

@@ -1,6 +1,7 @@
 """An OpenEnv server of a counting game. Runs in a Python that has `openenv`. Usage: python openenv_server.py PORT SESSIONS"""
 
 import sys
+import threading
 from typing import Any
 
 import uvicorn
@@ -29,6 +30,8 @@ class Counting(Environment):  # type: ignore[type-arg]  # not installed where ty
     def step(self, action: Count, timeout_s: float | None = None, **_: Any) -> Seen:
         if action.number == -1:
             raise RuntimeError("the counter is broken")
+        if action.number == -2:
+            threading.Event().wait(600)
         right = action.number == self.at + 1
         self.at, self.left = action.number, self.left - 1
         return Seen(text=f"at {self.at}", reward=float(right), done=self.left == 0)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="OPENENV_PYTHON, a Python wit
 
 
 @contextmanager
-def counting(sessions: int, python: str = PYTHON) -> Iterator[Service]:
+def counting(sessions: int, python: str = PYTHON, step_s: float = 60) -> Iterator[Service]:
     port = free_port()
     server = subprocess.Popen([python, Path(__file__).parent / "openenv_server.py", str(port), str(sessions)])
     try:
@@ -31,6 +31,8 @@ def counting(sessions: int, python: str = PYTHON) -> Iterator[Service]:
         flags = (
             "--workers",
             "1",
+            "--step_s",
+            str(step_s),
             "--worker_python",
             python,
             "--environments",
@@ -84,3 +86,14 @@ def test_a_full_server_is_busy_and_a_broken_one_is_a_failure() -> None:
         while one.http.post("/start_sample", json={"name": "count", "index": 2}).status_code != 200:
             assert time.monotonic() < end, "its session was closed, and has left room"
             time.sleep(0.1)  # another process
+
+
+def test_a_step_that_does_not_come_back_is_a_failure_of_its_session_and_not_the_end_of_the_worker() -> None:
+    with counting(2, step_s=5) as one:
+        session, _ = one.start("count", 1)
+        before = one.health()["workers"].keys()
+        slow = act(one, session, '{"number": -2}')
+        assert (slow.status_code, "did not answer" in slow.text, "was ended" in slow.text) == (500, True, False), (
+            slow.text
+        )
+        assert one.health()["workers"].keys() == before
