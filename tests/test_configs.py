@@ -10,6 +10,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.keeper import KeeperConfig
+from sampler.environments.config import EnvironmentsConfig
 from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
@@ -20,7 +21,9 @@ from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 
 ROOT = Path(__file__).parents[1]
-SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig, TasksConfig]
+SERVICES: list[type[ServiceConfig]] = [
+    *(TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig, TasksConfig, EnvironmentsConfig)
+]
 ACCELERATE = sorted((ROOT / "assets").glob("fsdp2*.yml"))
 AGENTS = ROOT / "assets" / "agent_config_example.yml"  # tests/sampler/agents/test_config.py
 EXAMPLES = sorted(set((ROOT / "assets").rglob("*.yml")) - {*ACCELERATE, AGENTS})
@@ -37,8 +40,10 @@ def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
         "model_name_or_path": "assets/example/model",
         "train_file": "sft.jsonl",
         "output_dir": "output/demo",
+        "environments": "gymnasium:FrozenLake-v1",
     }
-    required = [name for name, setting in settings_of(service).items() if setting.required]
+    there = read_section(path, service)
+    required = [name for name, setting in settings_of(service).items() if setting.required and name not in there]
     names = [*required, "train_file"] if service is SftConfig else required  # or a run
     flags = [f"--{name}={values[name]}" for name in names]
     return [*flags, *whose, "--config", str(path)]

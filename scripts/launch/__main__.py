@@ -1,8 +1,8 @@
 """Trains one policy, or several that take turns, on this machine with one command.
 
     lock ─▶ database ─▶ check the tasks
-         ─▶ tools ─▶ engines ─▶ samplers ─▶ trainers      (each only if it is not given; every policy has
-         ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end        engines and a trainer)
+         ─▶ tools ─▶ environments ─▶ engines ─▶ samplers ─▶ trainers      (each only if it is needed and not given;
+         ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end      every policy has engines and a trainer)
          ─▶ evaluate the result ─▶ summary
 
 With `only_evaluate` there is no trainer: it evaluates version 0 and writes a report. Of several machines the first does
@@ -38,7 +38,7 @@ from scripts.launch.nodes import place_lines
 from scripts.launch.placing import gpu_lines
 from scripts.launch.policies import load_policies
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
-from scripts.launch.services import start_keepers, start_samplers, start_tools, start_trainers
+from scripts.launch.services import start_environments, start_keepers, start_samplers, start_tools, start_trainers
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
@@ -165,6 +165,8 @@ class Launch:
             no_tools = NO_TOOLS if config.num_samplers else "none here, since NUM_SAMPLERS is 0"
             self.display.note(f"tools: {redacted(tools_url) if tools_url else no_tools}")
             await check_tools(config, tools_url, asked, self.display.note)
+            if served := await start_environments(config, self.children, self.database):
+                self.display.note(served)
             start_keepers(self.policies, self.children, self.database)
             start_samplers(self.policies, self.children, self.database, tools_url)
             if not config.only_evaluate:
@@ -182,7 +184,7 @@ class Launch:
                     await self.evaluate(store, version, "eval_after")
             self.clock.end()
             await asyncio.to_thread(
-                self.children.stop, ("trainer", "sampler", "keeper", "tools")
+                self.children.stop, ("trainer", "sampler", "keeper", "tools", "environments")
             )  # for the last metrics
             return await self.finish(store)
 

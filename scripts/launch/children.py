@@ -1,12 +1,12 @@
 """The launcher's child processes: starts each with a log, watches them, stops them in order. No child outlives the launcher.
 
     launcher ──pipe──▶ reaper     stops everything in order when the launcher is killed
-        ├─ mongod, tools, engine keepers, samplers, trainer      each in its own session, with its own log
+        ├─ mongod, tools, environments, engine keepers, samplers, trainer      each in its own session, with its own log
         ╎       so that Ctrl-C reaches only the launcher
 
-An unexpected exit of a child raises ChildDied, except status 0 of one that `ends_itself`. A crashed sampler is restarted up to
-`RESTARTS` times, with exponential back-off; after `STEADY_S` of work its count starts again at 0. Losing some but not all
-samplers is only reported.
+An unexpected exit of a child raises ChildDied, except status 0 of one that `ends_itself`. A crashed sampler or service of
+environments is restarted up to `RESTARTS` times, with exponential back-off; after `STEADY_S` of work its count starts again
+at 0. Losing some but not all samplers is only reported.
 """
 
 import asyncio
@@ -33,8 +33,15 @@ from shared.processes.mongod import Mongod
 POLL_S = 0.25
 TAIL_LINES = 30  # torch's launcher ends its log with 15 lines
 # Stopping order, and seconds between SIGTERM and SIGKILL. Consumers stop before their producers.
-STAGES = {"trainer": (0, 40.0), "sampler": (1, 45.0), "keeper": (2, 25.0), "tools": (3, 5.0), "mongod": (4, 30.0)}
-REPLICAS = ("sampler",)
+STAGES = {
+    "trainer": (0, 40.0),
+    "sampler": (1, 45.0),
+    "keeper": (2, 25.0),
+    "tools": (3, 5.0),
+    "environments": (3, 15.0),
+    "mongod": (4, 30.0),
+}
+REPLICAS = ("sampler", "environments")
 RESTARTS = 5  # of one replica that crashes repeatedly
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 STEADY_S = 600.0

@@ -39,6 +39,11 @@ def tools() -> Command:
     return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints its port
 
 
+def environments(config: LaunchConfig) -> Command:
+    """Where the launch starts a service of environments. It prints its address."""
+    return [sys.executable, "-m", "sampler.environments", "--run", config.run, *config.environment_flags()]
+
+
 def keeper(config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None) -> Command:
     """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any, SGLang."""
     engine = ["--engine_url", engine_url] if engine_url else []

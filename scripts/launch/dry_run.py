@@ -11,7 +11,13 @@ from scripts.launch import commands
 from scripts.launch.children import Child, Program
 from scripts.launch.nodes import place_lines
 from scripts.launch.placing import gpu_lines
-from scripts.launch.services import start_bundled_tools, start_keepers, start_samplers, start_trainers
+from scripts.launch.services import (
+    start_bundled_tools,
+    start_environment_service,
+    start_keepers,
+    start_samplers,
+    start_trainers,
+)
 from scripts.launch.settings import BUNDLED, ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks
 from shared.processes.mongod import Mongod
@@ -60,6 +66,7 @@ def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
             start_bundled_tools(config, planned)
     elif tools:
         planned.say(f"tools: {redacted(tools)}, given")
+    start_environment_service(config, planned, database)
     start_keepers(policies, planned, database)
     start_samplers(policies, planned, database, tools)
     if not config.only_evaluate:

@@ -15,6 +15,7 @@ from scripts.launch.placement import EnginePlace
 from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
 
+ENVIRONMENTS_SAID = re.compile(r"\b(serving .+ at http\S+) workers=", re.MULTILINE)
 TOOLS_URL = re.compile(r"^tools at (\S+)$", re.MULTILINE)
 
 
@@ -32,6 +33,30 @@ def start_bundled_tools(config: LaunchConfig, children: Starter) -> Child:
     """They listen on this machine only, where its samplers are."""
     log_path = config.log_path("tools" if config.is_alone else f"tools_{config.node}")
     return children.start(Program("tools", "tools", commands.tools(), log_path, commands.environment()))
+
+
+async def start_environments(config: LaunchConfig, children: Children, database: str) -> str | None:
+    """Start the service of environments and wait until it serves; returns what it says, or None where there is none."""
+    child = start_environment_service(config, children, database)
+    if child is None:
+        return None
+    what = "the environments to be served (a worker loads each once)"
+    said: str = await until(config, what, lambda: _environments_said(child))
+    return said
+
+
+def start_environment_service(config: LaunchConfig, children: Starter, database: str) -> Child | None:
+    """For the samplers of this machine, at a loopback address unless its settings name another."""
+    if not config.environment_flags():
+        return None
+    log_path = config.log_path("environments" if config.is_alone else f"environments_{config.node}")
+    environment = commands.with_database("environments", database)
+    return children.start(Program("environments", "environments", commands.environments(config), log_path, environment))
+
+
+def _environments_said(child: Child) -> str | None:
+    found = ENVIRONMENTS_SAID.search(child.log_text())
+    return found[1] if found else None
 
 
 def _tools_url(child: Child) -> str | None:

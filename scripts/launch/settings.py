@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
+from scripts.launch.environments import SamplerSettings
 from scripts.launch.nodes import Derived, NodeSettings, derived, own_address
 from scripts.launch.placement import PlacedSettings
 from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
 from shared.configuration.loading import (
-    ServiceConfig,
     read_policies,
     read_section,
     read_sections,
@@ -35,7 +35,7 @@ EXAMPLE = Path("assets/example")
 
 PLAIN_NAMES = (
     *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
-    "EVAL_GENERATIONS",
+    *("EVAL_GENERATIONS", "ENVIRONMENTS", "ENVIRONMENT_PYTHON"),
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
     *("JOIN", "NODE_ADDR", "NODE_NAME"),
 )
@@ -56,7 +56,7 @@ def _own_name(word: str) -> str:
     return SAME.get(flag, flag) + equals + value
 
 
-class LaunchConfig(ServiceConfig, NodeSettings, PlacedSettings):
+class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "scripts.launch"
     _service_flags: ServiceFlags = PrivateAttr(default_factory=dict)
@@ -121,7 +121,6 @@ class LaunchConfig(ServiceConfig, NodeSettings, PlacedSettings):
     train_epochs: int = Field(1, gt=0, description="Epochs: how often the training file is queued.")
 
     # numbers of processes
-    num_samplers: int = Field(2, ge=0, description="Sampler processes on this machine.")
     num_processes: int = Field(0, ge=0, description="Trainer processes on this machine. 0: one per GPU, or one on CPU.")
     accelerate_config: Path = Field(Path("assets/fsdp2.yml"), description="Settings of `accelerate launch`.")
 
