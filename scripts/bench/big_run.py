@@ -13,6 +13,7 @@ from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.replies import SampledResponse
 from shared.documents.run import Admission, InferenceService, PolicyVersion, TrainedStep, Worker
 from shared.documents.states import DataStatus, DispatchStatus, RecordStatus, ServiceStatus, SlotStatus, TaskStatus
+from shared.documents.trainer_logprobs import TokenMark, TrainerLogprobs, TurnLogprobs
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
 from shared.store.pipelines import EPOCH
@@ -42,6 +43,7 @@ async def make(store: Store, groups: int) -> int:
     marks = {"trained_steps": [_step(group)], "last_trained_step": _step(group)}
     data["dispatches"] = _by_turns([_data_turn(_rid(group, k), turn) for turn in range(3)])
     await _multiply(store, "record_data", _data(), groups * RECORDS, {"_id": _rid(group, k), **data, **marks})
+    await _multiply(store, "trainer_logprobs", _logprobs(), groups * RECORDS, _logprobs_fields(group, k))
     # Five turns for two episodes: of every five numbers the first two belong to the one, the others to the other.
     pair: Document = {"$floor": {"$divide": ["$n", 5]}}
     place: Document = {"$mod": ["$n", 5]}
@@ -197,6 +199,27 @@ def _data() -> Document:
     dispatches: list[DataDispatch] = []
     trained = {"status": DataStatus.TRAINED, "trained_count": 1, "reward": 1.0, "digest": "", "dispatches": dispatches}
     return DBRecordData.model_validate({**named, **tokens, **trained, "source": "s", "created_at": EPOCH}).to_mongo()
+
+
+def _logprobs() -> Document:
+    turns = [
+        TurnLogprobs(
+            turn=turn,
+            first=TOKENS * (2 * turn + 1),
+            logprobs=pack_floats([-0.1] * TOKENS),
+            marks=bytes([TokenMark.HAS_LOSS] * TOKENS),
+        )
+        for turn in range(2)
+    ]
+    found = {"largest_difference": 0.0, "largest_turn": 0, "largest_place": TOKENS}
+    named = {"id": "r", "data": "r", "record": "r", "policy": "main", "step": 1, "trainer_generation": 1}
+    return TrainerLogprobs.model_validate({**named, "turns": turns, **found, "created_at": EPOCH}).to_mongo()
+
+
+def _logprobs_fields(group: Document, k: Document) -> Document:
+    rid, step = _rid(group, k), _step(group)
+    largest = {"largest_difference": {"$divide": [{"$mod": ["$n", 1000]}, 1000]}}
+    return {"_id": {"$concat": [rid, ":", _text(step), ":1"]}, "data": rid, "record": rid, "step": step, **largest}
 
 
 def _at(step: int) -> datetime:

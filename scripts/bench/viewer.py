@@ -36,6 +36,7 @@ RUN = "big"
 LONGEST_S = 60.0
 # What pages are asked that show nothing without it, or the end of the run alone.
 ASKED = {
+    "/rollouts/{record_id:path}/tokens": "?by=difference",
     "/timeline": "?end={time}&seconds=30",
     "/ledger": "?before={seq}",
     "/tasks": "?before={seq}",

@@ -7,13 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import pymongo
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import OperationFailure
+from pymongo.errors import NetworkTimeout, OperationFailure
 
 log = logging.getLogger(__name__)
+Collection = AsyncCollection[dict[str, Any]]
+Fields = Sequence[tuple[str, int]]
 Options = dict[str, Any]  # of a query
 Answer = TypeVar("Answer")
 
+LONGEST_BUILD_S = 3600.0  # of a run that has tens of millions of documents without this index
 # A collection has 64 at most; a person's own one has the same fields under another name, or the same name.
 HINDERED = {
     67: "the collection has as many indexes as MongoDB allows",
@@ -25,12 +29,21 @@ NO_SUCH_INDEX = (
 )
 
 
-async def add_index(
-    collection: AsyncCollection[dict[str, Any]], fields: Sequence[tuple[str, int]], *, name: str, **options: Any
-) -> None:
-    """Make the index unless it is there."""
+async def build_index(collection: Collection, fields: Fields, *, name: str, **options: Any) -> None:
+    """Make the index unless it is there. A build may take longer than the client lets any other command take."""
     try:
         await collection.create_index(fields, name=name, **options)
+    except NetworkTimeout:
+        number = await collection.estimated_document_count()  # raises if it is the server that does not answer
+        log.warning("index %r of %s is being built: %s documents, wait", name, collection.full_name, f"{number:,}")
+        with pymongo.timeout(LONGEST_BUILD_S):
+            await collection.create_index(fields, name=name, **options)
+
+
+async def add_index(collection: Collection, fields: Fields, *, name: str, **options: Any) -> None:
+    """Make the index unless it is there or cannot be made."""
+    try:
+        await build_index(collection, fields, name=name, **options)
     except OperationFailure as exc:
         if exc.code not in HINDERED:
             raise

@@ -11,7 +11,7 @@ from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.run import FileEntry, InferenceService, PolicyVersion, VersionKind
 from shared.documents.states import OfferState, ServiceStatus
 from shared.errors import DataError, LeaseLost
-from shared.store.indexes import add_index
+from shared.store.indexes import add_index, build_index
 from shared.store.liveness import heard_of
 from shared.store.malformed import read_or_tell, readable
 from shared.store.pipelines import NOW, insert_once, literals
@@ -26,7 +26,7 @@ class VersionVerbs:
         self._versions: AsyncCollection[Document] = database["policy_versions"]
 
     async def ensure_indexes(self) -> None:
-        await self._versions.create_index([("policy", 1), ("version", -1)], name="newest", unique=True)
+        await build_index(self._versions, [("policy", 1), ("version", -1)], name="newest", unique=True)
         # Begins with the step: with two indexes that begin with the policy, each question for the newest would try both.
         await add_index(self._versions, [("step", 1), ("policy", 1), ("version", 1)], name="of step")
         await add_index(self._versions, [("created_at", 1)], name="announced")

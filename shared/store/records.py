@@ -14,7 +14,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents import Claim, DispatchedSamplingTask, DispatchTokens, Record
 from shared.documents.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.errors import IllegalMove
-from shared.store.indexes import add_index
+from shared.store.indexes import add_index, build_index
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
 
@@ -52,7 +52,8 @@ class RecordVerbs:
         self._dispatches: AsyncCollection[Document] = database["dispatched_sampling_tasks"]
 
     async def ensure_indexes(self) -> None:
-        await self._records.create_index([("task", 1), ("traj_id", 1), ("attempt", 1)], name="identity", unique=True)
+        attempt = [("task", 1), ("traj_id", 1), ("attempt", 1)]
+        await build_index(self._records, attempt, name="identity", unique=True)
         await add_index(self._records, [("split", 1), ("status", 1), ("finished_at", -1)], name="recent")
         await add_index(self._records, [("finished_at", 1), ("_id", 1)], name="finished")
         await add_index(self._records, [("last_trained_step", 1)], name="trained")

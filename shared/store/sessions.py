@@ -16,6 +16,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents import Claim, DispatchedSamplingTask, Record
 from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
 from shared.documents.states import RecordStatus, SlotStatus
+from shared.store.indexes import build_index
 from shared.store.pipelines import NOW, insert_once, literal
 from shared.store.records import closing_update, reply_update
 from shared.store.retry import survives_outages
@@ -48,7 +49,8 @@ class SessionVerbs:
         self._saving = Together(self._save_replies)
 
     async def ensure_indexes(self) -> None:
-        await self._records.create_index(
+        await build_index(
+            self._records,
             [("session.key_hash", 1)],
             name="session",
             unique=True,

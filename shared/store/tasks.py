@@ -19,7 +19,7 @@ from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, T
 from shared.errors import LeaseLost
 from shared.names import FORK_SPLIT
 from shared.store.curriculum import skipping
-from shared.store.indexes import add_index, with_index
+from shared.store.indexes import add_index, build_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,
@@ -58,10 +58,9 @@ class TaskVerbs:
     async def ensure_indexes(self) -> None:
         claimed = [(field, ASCENDING) for field in ("policy", "split", "status", "seq", "free_at")]
         await add_index(self._tasks, claimed, name="claim")
-        await self._tasks.create_index(
-            [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
-        )
-        await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
+        named = [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)]
+        await build_index(self._tasks, named, name="identity", unique=True)
+        await build_index(self._tasks, [("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
         # Both indexes are small: settlement is queried after every episode, failures every two seconds by the launcher's display.
         completed = {"status": TaskStatus.COMPLETED.value}
         await add_index(self._tasks, [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed)

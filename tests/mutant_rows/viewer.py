@@ -40,6 +40,20 @@ MUTANTS = (
         "tests/shared/test_missing_indexes.py::test_a_missing_index_changes_no_answer",
     ),
     Mutant(
+        "a start waits for a long build of an index",
+        "shared/store/indexes.py",
+        "with pymongo.timeout(LONGEST_BUILD_S):",
+        "if True:",
+        "tests/shared/test_long_index_builds.py::test_a_start_waits_for_a_long_build",
+    ),
+    Mutant(
+        "a server that does not answer is not waited for",
+        "shared/store/indexes.py",
+        "number = await collection.estimated_document_count()  # raises if it is the server that does not answer",
+        "number = 0",
+        "tests/shared/test_long_index_builds.py::test_a_server_that_answers_nothing_is_not_waited_for",
+    ),
+    Mutant(
         "ledger: nothing compared is no good news",
         "shared/viewer/ledger.py",
         "tested=sum(side.comparison.p is not None for side in sides)",
