@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import uuid
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient
@@ -45,6 +47,8 @@ UNITS = (
     r"(tests/system/.*)",
     r"(tests/test_benchmarks\.py::.*)",
 )
+IN_MEMORY, FOLDER_OF = Path("/dev/shm"), "tandem-tests-"
+IN_MEMORY_BYTES = 4 << 30  # of all test processes; one takes 0.3 GB
 LONGEST_FIRST = ("contract", "system", "trainer", "sampler")
 
 
@@ -101,8 +105,20 @@ def _state_of_the_process() -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    with Mongod(tmp_path_factory.mktemp("mongod")) as server:
-        yield server
+    """Of a test process. In memory where it has room: a run is fifty files, made and deleted for each test that has one."""
+    if not IN_MEMORY.is_dir() or shutil.disk_usage(IN_MEMORY).free < IN_MEMORY_BYTES:
+        with Mongod(tmp_path_factory.mktemp("mongod")) as server:
+            yield server
+        return
+    for left in IN_MEMORY.glob(f"{FOLDER_OF}*"):  # by a test process that was killed
+        if not psutil.pid_exists(int(left.name.removeprefix(FOLDER_OF))):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = IN_MEMORY / f"{FOLDER_OF}{os.getpid()}"
+    try:
+        with Mongod(folder) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Forks over the chat templates of nine model families: the stored prompt is found again, and goes on as its origin would."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +19,11 @@ from sampler.tools import ToolCatalog
 from shared.documents import Claim
 from shared.documents.states import RecordStatus
 from shared.store import Store
+from tests.sampler.boxes import Box, start_box
 from tests.sampler.engines import STOP, Engines, Up, answer
 from tests.sampler.families import FAMILIES, Call, Family, Reply
 from tests.sampler.test_fork import claimed, forked
-from tests.sampler.test_mcp_sampler import BOX, NO_AGENTS
+from tests.sampler.test_mcp_sampler import NO_AGENTS
 from tests.shared.builders import claim, import_tasks
 
 MODES = [(family, mode) for family in FAMILIES.values() for mode in family.modes]
@@ -49,9 +50,16 @@ def replies_of(family: Family, mode: str) -> list[list[int]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def box() -> Iterator[Box]:
+    started = start_box()
+    yield started
+    started.kill()
+
+
 @asynccontextmanager
 async def resources(
-    store: Store, family: Family, mode: str, replies: Sequence[list[int]], rewrites: Literal["branch", "keep"]
+    store: Store, box: Box, family: Family, mode: str, replies: Sequence[list[int]], rewrites: Literal["branch", "keep"]
 ) -> AsyncIterator[tuple[Resources, Engines]]:
     left = list(replies)
 
@@ -73,19 +81,20 @@ async def resources(
     async with EngineClient(transport=httpx.MockTransport(engines)) as client:
         pool = EnginePool(client, services, PoolLimits())
         parser, template = get_parser(family.parser), family.template(mode)
-        yield Resources(store, config, "w", template, pool, [BOX], ToolCatalog(), parser, NO_AGENTS), engines
+        yield Resources(store, config, "w", template, pool, [box.server], ToolCatalog(), parser, NO_AGENTS), engines
         await pool.close()
 
 
 async def prompts(
     store: Store,
+    box: Box,
     held: Claim,
     family: Family,
     mode: str,
     replies: Sequence[list[int]],
     rewrites: Literal["branch", "keep"],
 ) -> list[list[int]]:
-    async with resources(store, family, mode, replies, rewrites) as (shared, engines):
+    async with resources(store, box, family, mode, replies, rewrites) as (shared, engines):
         await play(MCPSampler(shared, held))
     record = await store.records.get(held.record_id)
     assert record is not None
@@ -96,15 +105,15 @@ async def prompts(
 @pytest.mark.parametrize("rewrites", ["branch", "keep"])
 @pytest.mark.parametrize(("family", "mode"), MODES, ids=name_of)
 async def test_a_fork_at_any_turn_that_says_the_same_is_asked_the_same(
-    store: Store, family: Family, mode: str, rewrites: Literal["branch", "keep"]
+    store: Store, box: Box, family: Family, mode: str, rewrites: Literal["branch", "keep"]
 ) -> None:
     replies = replies_of(family, mode)
     await import_tasks(store, 1, num_generations=1)
     await store.database["tasks"].update_many({}, {"$set": {"payload.tools": ["add"]}})
     held = await claim(store)
-    asked = await prompts(store, held, family, mode, replies, rewrites)
+    asked = await prompts(store, box, held, family, mode, replies, rewrites)
     assert len(asked) == 4, "three calls and an answer"
     for turn in range(4):
         task = await forked(store, f"{held.record_id}:{turn}", earlier_calls="stateless" if turn else "none")
-        again = await prompts(store, await claimed(store), family, mode, replies[turn:], rewrites)
+        again = await prompts(store, box, await claimed(store), family, mode, replies[turn:], rewrites)
         assert again == asked[turn:], task.id
