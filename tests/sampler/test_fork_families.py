@@ -1,6 +1,6 @@
 """Forks over the chat templates of nine model families: the stored prompt is found again, and goes on as its origin would."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from sampler.tools import ToolCatalog
 from shared.documents import Claim
 from shared.documents.states import RecordStatus
 from shared.store import Store
-from tests.sampler.boxes import Box, start_box
+from tests.sampler.boxes import Box
 from tests.sampler.engines import STOP, Engines, Up, answer
 from tests.sampler.families import FAMILIES, Call, Family, Reply
 from tests.sampler.test_fork import claimed, forked
@@ -48,13 +48,6 @@ def replies_of(family: Family, mode: str) -> list[list[int]]:
         if turn < 3:
             said.append({"role": "tool", "name": "add", "tool_call_id": call.id, "content": str(turn + 1)})
     return found
-
-
-@pytest.fixture(scope="module")
-def box() -> Iterator[Box]:
-    started = start_box()
-    yield started
-    started.kill()
 
 
 @asynccontextmanager
@@ -105,15 +98,15 @@ async def prompts(
 @pytest.mark.parametrize("rewrites", ["branch", "keep"])
 @pytest.mark.parametrize(("family", "mode"), MODES, ids=name_of)
 async def test_a_fork_at_any_turn_that_says_the_same_is_asked_the_same(
-    store: Store, box: Box, family: Family, mode: str, rewrites: Literal["branch", "keep"]
+    store: Store, shared_box: Box, family: Family, mode: str, rewrites: Literal["branch", "keep"]
 ) -> None:
     replies = replies_of(family, mode)
     await import_tasks(store, 1, num_generations=1)
     await store.database["tasks"].update_many({}, {"$set": {"payload.tools": ["add"]}})
     held = await claim(store)
-    asked = await prompts(store, box, held, family, mode, replies, rewrites)
+    asked = await prompts(store, shared_box, held, family, mode, replies, rewrites)
     assert len(asked) == 4, "three calls and an answer"
     for turn in range(4):
         task = await forked(store, f"{held.record_id}:{turn}", earlier_calls="stateless" if turn else "none")
-        again = await prompts(store, box, await claimed(store), family, mode, replies[turn:], rewrites)
+        again = await prompts(store, shared_box, await claimed(store), family, mode, replies[turn:], rewrites)
         assert again == asked[turn:], task.id
