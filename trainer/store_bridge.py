@@ -5,6 +5,7 @@ the main thread. Every call has a time-out.
 """
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -29,6 +30,7 @@ class StoreBridge:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="store", daemon=True)
         self._stack = AsyncExitStack()
+        self._under_way: set[Coroutine[Any, Any, Any]] = set()
         self.store: Store
 
     def __enter__(self) -> Self:
@@ -40,14 +42,24 @@ class StoreBridge:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self(self._stack.aclose())
+        self(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
 
+    async def _close(self) -> None:
+        """What is under way is cancelled; a verb that the database has heard of ends first (`shared/store/retry.py`)."""
+        left = {task for task in asyncio.all_tasks() - {asyncio.current_task()} if task.get_coro() in self._under_way}
+        for task in left:
+            if not task.cancelling():
+                task.cancel()
+        if left:
+            await asyncio.wait(left)
+        await self._stack.aclose()
+
     def __call__(self, work: Coroutine[Any, Any, T], timeout_s: float = 120.0) -> T:
         """Raises what the coroutine raises, TimeoutError after `timeout_s`."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.background(work)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -56,8 +68,10 @@ class StoreBridge:
 
     def start(self, work: Coroutine[Any, Any, T], timeout_s: float) -> "Future[T]":
         """The same without waiting: the future ends with what the coroutine returns or raises, or with TimeoutError."""
-        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
+        return self.background(asyncio.wait_for(work, timeout_s))
 
-    def background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None] | Any":
+    def background(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine that runs concurrently with the driver; cancel the returned future to end it."""
+        ended = {one for one in self._under_way if inspect.getcoroutinestate(one) == inspect.CORO_CLOSED}
+        self._under_way = (self._under_way - ended) | {work}
         return asyncio.run_coroutine_threadsafe(work, self._loop)
