@@ -96,6 +96,7 @@ def test_a_service_s_flag_reaches_the_services_that_have_it() -> None:
     assert commands.keeper(config, None)[-1] == "--log_level=WARNING"
 
 
+@pytest.mark.thorough
 def test_a_flag_with_its_section_reaches_the_trainer_alone(tmp_path: Path) -> None:
     config = LaunchConfig.load(["demo", "--optimizer.max_steps", "7", "--model.dtype=bfloat16", "--num_samplers", "1"])
     assert config.max_steps() == 7
