@@ -122,6 +122,8 @@ def test_a_services_settings_are_those_of_its_configuration(
     monkeypatch.setenv("DB_CONNECTION_STRING_FILE", str(secret))
     words = flags(SERVICES[name]["command"])
     module = words.index("-m")
+    if words[module + 1] == "trainer.launch":
+        module = words.index("-m", module + 1)  # what it starts
     assert words[module + 1] == CONFIGURED[name].program.removeprefix("python -m ")
     config = CONFIGURED[name].load(words[module + 2 :])
     if isinstance(config, McpDockerConfig):

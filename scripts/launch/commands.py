@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
 from scripts.launch.gpus import VISIBLE
@@ -110,8 +109,9 @@ def trainer(config: LaunchConfig) -> Command:
     if config.placed and (device := config.placed.placement.shared_device):
         output += ["--shared_device", device]
     return [
-        _accelerate(),
-        "launch",
+        sys.executable,
+        "-m",
+        "trainer.launch",
         *launch,
         "-m",
         "trainer",
@@ -147,7 +147,3 @@ def _common(config: LaunchConfig) -> Command:
 def _given(config: LaunchConfig, section: str) -> Command:
     """The service's flags from the launcher's command line."""
     return config.service_flags.get(section, [])
-
-
-def _accelerate() -> str:
-    return str(Path(sys.executable).with_name("accelerate"))

@@ -11,6 +11,14 @@ LOGPROBS = "tests/trainer/test_token_logprobs.py"
 
 MUTANTS = (
     Mutant(
+        "rendezvous of one machine: on loopback",
+        "trainer/launch.py",
+        "    if params.max_nodes > 1:",
+        "    if params.max_nodes > 0:",
+        "tests/trainer/test_broadcast_store.py"
+        "::test_trainers_of_one_machine_meet_on_loopback_and_gloo_and_nccl_stay_there",
+    ),
+    Mutant(
         "stored log-probs: tokens stand in the order of their context",
         "trainer/reporting/token_logprobs.py",
         "order = np.lexsort((found.place_E, found.turn_E, found.trajectory_E))",

@@ -1,12 +1,16 @@
-"""Where engines meet for a broadcast: at the announced address alone."""
+"""Where engines meet for a broadcast, and trainers of one machine: at one address alone."""
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from trainer.publishing.send import listening_store
+from shared.processes.mongod import free_port
+from trainer.launch import rendezvous
+from trainer.listening import listening_store
 
 LISTENS = "0A"
 
@@ -28,6 +32,24 @@ def test_the_store_listens_at_its_address_alone_and_on_the_port_that_was_asked_f
     port = store.port
     del other, store
     assert listening_store("localhost", port, 10.0).port == port
+
+
+def test_trainers_of_one_machine_meet_on_loopback_and_gloo_and_nccl_stay_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in variables:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    port = free_port()
+    alone = RendezvousParameters("static", f"localhost:{port}", "run", min_nodes=1, max_nodes=1, rank=0)
+    meeting = rendezvous(alone)
+    found = meeting.next_rendezvous()
+    assert _listening(port) == [f"0100007F:{port:04X}"]
+    assert (found.bootstrap_store_info.master_addr, found.world_size) == ("127.0.0.1", 1)
+    assert [os.environ[name] for name in variables] == ["lo", "lo"]
+    several = RendezvousParameters("static", f"localhost:{port}", "run", min_nodes=2, max_nodes=2, rank=0)
+    assert type(rendezvous(several)) is not type(meeting), "other machines must reach it"
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

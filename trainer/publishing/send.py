@@ -16,7 +16,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
@@ -32,6 +31,7 @@ from torch.distributed import distributed_c10d
 from shared.errors import DataError
 from shared.weights.buckets import Bucket, buckets_of
 from shared.weights.files import sha256_of
+from trainer.listening import listening_store
 
 
 def main() -> None:
@@ -68,21 +68,6 @@ def _listen(requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
 def _answer(answers: Any, found: dict[str, Any]) -> None:
     answers.write(json.dumps(found) + "\n")
     answers.flush()
-
-
-def listening_store(address: str, port: int, limit_s: float) -> dist.TCPStore:
-    """Listen only at `address`: torch would listen on every network of the machine, without authentication, and would wait
-    here for all peers. Raises OSError if this machine does not have the address."""
-    family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(place)
-        listening.listen()
-        host, bound = listening.getsockname()[:2]
-        limit = timedelta(seconds=limit_s)
-        return dist.TCPStore(
-            host, bound, None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
-        )
 
 
 def send(store: dist.TCPStore, request: dict[str, Any]) -> dict[str, float]:

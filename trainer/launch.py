@@ -1,0 +1,56 @@
+"""`accelerate launch` for trainers of one machine: their rendezvous listens on loopback.
+
+    python -m trainer.launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer --run RUN ...
+
+Takes the arguments of `accelerate launch`. torch's store, through which the processes meet, has no authentication, and torch
+opens it on every network of the machine. With `--num_machines` above 1 it is torch's: the other machines must reach it.
+SIGTERM and Ctrl-C end it without a traceback; its exit status is then 128 and the signal's number.
+"""
+
+import os
+import sys
+
+from accelerate.commands.launch import main as accelerate_launch
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters, static_tcp_rendezvous
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+from shared.names import LOOPBACK_HOSTS
+from trainer.listening import listening_store
+
+LOOPBACK = LOOPBACK_HOSTS[0]
+INTERFACE = "lo"  # its name on Linux
+torch_rendezvous = static_tcp_rendezvous.create_rdzv_handler
+
+
+class LoopbackRendezvous(StaticTCPRendezvous):
+    """torch's static rendezvous, with a store that listens on loopback."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        if self._store is None:
+            self._store = listening_store(LOOPBACK, self.master_port, self.timeout.total_seconds())
+        return super().next_rendezvous()
+
+
+def rendezvous(params: RendezvousParameters) -> StaticTCPRendezvous:
+    """Of one machine the one above, else torch's."""
+    found = torch_rendezvous(params)
+    assert isinstance(found, StaticTCPRendezvous)
+    if params.max_nodes > 1:
+        return found
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # else both take the address of the host's name
+        os.environ.setdefault(variable, INTERFACE)
+    limit_s = int(found.timeout.total_seconds())
+    return LoopbackRendezvous(LOOPBACK, found.master_port, found.rank, found.world_size, found.run_id, limit_s)
+
+
+def main() -> None:
+    static_tcp_rendezvous.create_rdzv_handler = rendezvous
+    try:
+        accelerate_launch()
+    except SignalException as exc:
+        sys.exit(128 + exc.sigval)
+
+
+if __name__ == "__main__":
+    main()
