@@ -8,6 +8,7 @@
 #   COMPOSE_PROJECT_NAME   the project; default: deploy, the folder's name
 #   IMAGES, TANDEM_VERSION as for docker-compose.yml: the image whose tar is used
 set -euo pipefail
+umask 077  # FILE.tar has passwords and conversations in it
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 project="${COMPOSE_PROJECT_NAME:-deploy}"
 image="${IMAGES:-tandem}/sampler:${TANDEM_VERSION:-0.1.0}"

@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 where it is out of date, and write nothing")
     wanted = page()
     if not parser.parse_args().check:
-        write_text_whole(PAGE, wanted)
+        write_text_whole(PAGE, wanted, public=True)
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
         sys.exit(f"{PAGE} is out of date: python -m scripts.settings_page writes it")
 

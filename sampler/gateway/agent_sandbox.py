@@ -28,7 +28,7 @@ from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
 from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
 from shared.errors import ConfigError
-from shared.files.private_folder import temporary_folder
+from shared.files.private_folder import make_private_folder, temporary_folder
 
 if TYPE_CHECKING:
     from sampler.mcp_docker.sandbox import SandboxedProcess
@@ -184,7 +184,7 @@ class AgentSandbox:
 
 def _made(kept: Path | None) -> Path | None:
     if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
+        make_private_folder(kept)
     return kept
 
 

@@ -24,6 +24,7 @@ from sampler.gateway.server import OpenAttempt
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace, plain_workplace
 from sampler.tools.isolation import Sandbox
 from shared.errors import ConfigError
+from shared.files.private_file import write_private
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024  # kept of each stream, at its beginning
 MAX_TAIL_CHARS = 4000  # shown of each in an error
@@ -99,7 +100,7 @@ def _task_file(work: Workplace, task: Mapping[str, Any]) -> Path:
     """Raises CommandNotStarted."""
     file = work.folder / "task.json"
     try:
-        file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
+        write_private(file, json.dumps(task, ensure_ascii=False))
         if work.owner is not None:
             os.chown(file, *work.owner)
     except OSError as exc:

@@ -13,6 +13,7 @@ from sampler.gateway.kept_files import bound
 from sampler.tools.isolation import Sandbox, wrapped
 from sampler.tools.server_process import end_process, start_process
 from sampler.tools.servers import ToolServer
+from shared.files.private_folder import make_private_folder
 from shared.processes.temporary import TemporaryFolder, remove_left
 
 Uncounted = Callable[[], AbstractAsyncContextManager[None]]  # what the block takes is not the command's time
@@ -88,6 +89,6 @@ def _directory(kept: Path | None) -> Iterator[Path]:
             temporary.remove()
         return
     folder = kept.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     yield folder
     bound(folder)

@@ -223,7 +223,7 @@ def draw(outcomes: list[LaunchFigures], path: Path) -> None:
     by_step.legend(loc="lower right")
     figure.suptitle("The bundled example, at the same number of trained samples")
     try:
-        with written_whole(path) as temporary:
+        with written_whole(path, public=True) as temporary:
             figure.savefig(temporary)
     except DataError as exc:
         sys.exit(str(exc))

@@ -70,7 +70,7 @@ def write_json(path: Path | None, results: Any) -> None:
     if path is None:
         return
     try:
-        write_text_whole(path, json.dumps(results, indent=1, default=_plain) + "\n")
+        write_text_whole(path, json.dumps(results, indent=1, default=_plain) + "\n", public=True)
     except DataError as exc:
         sys.exit(str(exc))
 

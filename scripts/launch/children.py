@@ -28,6 +28,8 @@ from scripts.launch.nodes import is_of_torchrun
 from scripts.launch.processes import MARK, Target, start_time, stop
 from shared.configuration.secrets import is_secret_variable
 from shared.errors import TandemError
+from shared.files.private_file import append_private
+from shared.files.private_folder import make_private_folder
 from shared.processes.mongod import Mongod
 
 POLL_S = 0.25
@@ -184,9 +186,9 @@ class Children:
         return self
 
     def start(self, program: Program) -> Child:
-        program.log_path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(program.log_path.parent)  # messages quote what models, tools and agents wrote
         mark = self._announce(program)
-        with program.log_path.open("ab") as log:
+        with append_private(program.log_path) as log:
             begin = log.tell()
             process = subprocess.Popen(
                 list(program.command),

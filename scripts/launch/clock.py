@@ -27,4 +27,4 @@ class PhaseClock:
             phase, since = self._phase
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - since
             self._phase = None
-        write_text_whole(self._path, json.dumps(self.seconds) + "\n")
+        write_text_whole(self._path, json.dumps(self.seconds) + "\n", public=True)

@@ -27,7 +27,7 @@ def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, floa
         "evaluation.md": _markdown(config, played, seconds),
     }
     for name, text in texts.items():
-        write_text_whole(config.folder / name, text)
+        write_text_whole(config.folder / name, text, public=True)
 
 
 def show(console: Console, config: LaunchConfig, played: EvaluationRound) -> None:

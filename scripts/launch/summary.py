@@ -160,6 +160,6 @@ def write(config: LaunchConfig, summary: dict[str, Any], metrics: Mapping[str, S
     """Write summary.json and reward.png atomically. Raises DataError if they cannot be written."""
     from scripts.launch.curve import write_png  # matplotlib takes a second to import, needed only at the end
 
-    with written_whole(config.folder / "reward.png") as picture:
+    with written_whole(config.folder / "reward.png", public=True) as picture:
         write_png(picture, metrics, {policy: eval_points(summary, policy) for policy in metrics}, config.run)
-    write_text_whole(config.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_text_whole(config.folder / "summary.json", json.dumps(summary, indent=2) + "\n", public=True)

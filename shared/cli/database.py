@@ -20,6 +20,7 @@ import typer
 from shared.cli.connect import PROBLEM, USAGE, complain
 from shared.configuration.secrets import DATABASE
 from shared.errors import ConfigError, DataError, TandemError
+from shared.files.private_folder import make_private_folder
 from shared.logs import begin_logging
 from shared.store.first_start import prepare_server
 from shared.store.users import ADMIN, ROLES
@@ -107,7 +108,8 @@ def _write(path: Path, text: str, *, only_first: bool = False) -> None:
     DataError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path.parent.parent)
+        make_private_folder(path.parent)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -17,6 +17,14 @@ def temporary_folder(*names: str) -> Path:
     return folder
 
 
+def make_private_folder(path: Path) -> None:
+    """Create `path` with mode 0700 and its parents with 0755 or less, whatever the umask; one that exists is used as it is."""
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir(mode=0o755, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
 def private_folder(path: Path) -> Path:
     """Return `path`, created with mode 0700 if missing. Raises ConfigError for a link, another user's folder, or a wider mode."""
     try:

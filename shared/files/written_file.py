@@ -1,4 +1,4 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, which only this user can read unless they are public."""
 
 import os
 import tempfile
@@ -10,8 +10,11 @@ from shared.errors import DataError
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, *, public: bool = False) -> Iterator[Path]:
     """Yield a temporary file next to `path`, with the same suffix; it replaces `path` at the end. Creates the folder.
+
+    Its mode is 0600 from the beginning. `public`: it has neither a secret nor a conversation or an answer in it, and gets the
+    mode of the user's other files.
 
     Raises DataError if it cannot be written (for example a full disk), then removes it and leaves an older file unchanged.
     """
@@ -23,7 +26,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         temporary = Path(name)
         try:
             yield temporary
-            temporary.chmod(0o666 & ~_umask())  # mkstemp uses mode 0600
+            if public:
+                temporary.chmod(0o666 & ~_umask())  # mkstemp uses mode 0600
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -41,7 +45,7 @@ def _umask() -> int:
     return 0o077
 
 
-def write_text_whole(path: Path, text: str) -> None:
-    """Write `text` atomically. Raises DataError like `written_whole`."""
-    with written_whole(path) as temporary:
+def write_text_whole(path: Path, text: str, *, public: bool = False) -> None:
+    """Write `text` atomically. `public` and DataError as for `written_whole`."""
+    with written_whole(path, public=public) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -22,6 +22,9 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 from shared.errors import ConfigError, TandemError
+from shared.files.private_file import append_private
+from shared.files.private_folder import make_private_folder
+from shared.files.written_file import write_text_whole
 
 # 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
 LIGHT = (
@@ -101,7 +104,8 @@ class Mongod:
     def start(self, timeout_s: float = 60.0) -> "Mongod":
         """Start the server and wait until it answers (about half a second). Raises MongodFailed with the end of its log."""
         data = self.folder / "data"
-        data.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)  # its files are conversations, and its log quotes documents
+        make_private_folder(data)
         kept = self.folder / "mongod.json"
         if (pid := _server_of(data)) is not None:
             where = f" on port {json.loads(kept.read_text())['port']}" if kept.exists() else ""
@@ -114,7 +118,8 @@ class Mongod:
                 self.port = 0
         self.port = self.port or free_port()
         command = [str(find_mongod()), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", self.bind_ip]
-        with (self.folder / "mongod.out").open("ab") as out:  # output before it opens its log
+        append_private(self.log_path).close()
+        with append_private(self.folder / "mongod.out") as out:  # output before it opens its log
             self.process = subprocess.Popen(
                 [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT, *self.options],
                 stdin=subprocess.DEVNULL,
@@ -123,7 +128,7 @@ class Mongod:
                 start_new_session=True,  # Ctrl-C reaches only the launcher, which stops the server last
             )
         self._wait_until_it_answers(timeout_s)
-        kept.write_text(json.dumps({"port": self.port}))
+        write_text_whole(kept, json.dumps({"port": self.port}))
         return self
 
     def _wait_until_it_answers(self, timeout_s: float) -> None:

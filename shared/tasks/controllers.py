@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from shared.errors import ConfigError
+from shared.files.private_file import write_private
 from shared.names import shortened
 from shared.outside_text import clipped, text_of
 
@@ -27,9 +28,8 @@ def write_listed_tasks(source: str, folder: Path, token: str | None = None) -> P
     address, name = _parts(source)
     indices = _listed(f"http://{address}/api/get_indices?name={quote(name, safe='')}", name, token)
     path = folder / "listed.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for index in indices:
-            file.write(json.dumps(_line(name, index), ensure_ascii=False) + "\n")
+    lines = [json.dumps(_line(name, index), ensure_ascii=False) + "\n" for index in indices]
+    write_private(path, "".join(lines))
     return path
 
 

@@ -78,7 +78,11 @@ def test_a_link_under_the_name_that_a_file_is_written_beside_is_not_followed(tmp
     assert (victim.read_text(), (tmp_path / "a.json").read_text()) == ("precious", "new")
 
 
-def test_a_written_file_is_as_readable_as_any_other_of_the_user(tmp_path: Path) -> None:
+def test_a_written_file_is_readable_for_its_user_alone_and_a_public_one_as_any_other_of_the_user(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "other").touch()
     write_text_whole(tmp_path / "a.json", "new")
-    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+    write_text_whole(tmp_path / "b.json", "new", public=True)
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "b.json").stat().st_mode == (tmp_path / "other").stat().st_mode

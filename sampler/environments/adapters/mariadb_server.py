@@ -129,22 +129,26 @@ class MariadbServer:
             time.sleep(_POLL_S)  # the server is another process, and only its answer shows that it is up
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def _started(program: str, share: Path, folder: Path, password: str) -> "subprocess.Popen[bytes]":
     """Its system tables first. Raises RuntimeError."""
     data, log = folder / "data", folder / "log"
     data.mkdir(mode=0o700)
     first = folder / "first.sql"
-    first.write_text(
+    text = (
         f"ALTER USER root@localhost IDENTIFIED BY '{password}';\n"
         "DELETE FROM mysql.global_priv WHERE User != 'mariadb.sys' AND NOT (User = 'root' AND Host = 'localhost');\n"
-        "FLUSH PRIVILEGES;\n",
-        encoding="utf-8",
+        "FLUSH PRIVILEGES;\n"
     )
-    first.chmod(0o600)
+    with open(first, "x", encoding="utf-8", opener=_private) as file:
+        file.write(text)
     user = _user_of(folder, data, first)
     options = [program, "--no-defaults", f"--datadir={data}", f"--lc-messages-dir={share / 'english'}", *user]
     script = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join((share / name).read_text("utf-8") for name in _SQL)
-    with log.open("wb") as told:
+    with open(log, "xb", opener=_private) as told:
         made = subprocess.run(
             [*options, "--bootstrap", *_SETTINGS], input=script.encode(), stdout=told, stderr=told, timeout=BOOT_S
         )
