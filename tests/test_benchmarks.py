@@ -164,6 +164,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "compare_staleness": compare_staleness,
     "compile": rows("compile", "hidden", "plain_s", "compiled_s", "ratio", "compiling_s", "graphs"),
     "environments": environments,
+    "engine_memory": rows("engine_memory", "tree", "after", "resident MB", "tokens/s", "system CPU s"),
     "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
     "gateway": gateway,
     "indexes": rows(

@@ -72,7 +72,7 @@ async def measure(model_path: Path, concurrencies: list[int], seconds: float) ->
     try:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=limits) as client:
-            await _ready(client, child)
+            await wait_until_ready(client, child)
             await _load(client, 4, 0.5)  # warm-up
             return [await _row(client, psutil.Process(child.pid), c, seconds) for c in concurrencies]
     finally:
@@ -80,7 +80,7 @@ async def measure(model_path: Path, concurrencies: list[int], seconds: float) ->
         child.wait(10)
 
 
-async def _ready(client: httpx.AsyncClient, child: subprocess.Popen[bytes]) -> None:
+async def wait_until_ready(client: httpx.AsyncClient, child: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_S
     while child.poll() is None and time.monotonic() < deadline:
         try:

@@ -38,7 +38,14 @@ from scripts.launch.nodes import place_lines
 from scripts.launch.placing import gpu_lines
 from scripts.launch.policies import load_policies
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
-from scripts.launch.services import start_environments, start_keepers, start_samplers, start_tools, start_trainers
+from scripts.launch.services import (
+    memory_lines,
+    start_environments,
+    start_keepers,
+    start_samplers,
+    start_tools,
+    start_trainers,
+)
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
@@ -154,7 +161,11 @@ class Launch:
         config = self.config
         self.clock.record("setup", setup_seconds(Path(sys.prefix)))
         self.clock.begin("start")
-        for line in [*place_lines(config, config.derived, config.address), *gpu_lines(self.policies)]:
+        for line in [
+            *place_lines(config, config.derived, config.address),
+            *gpu_lines(self.policies),
+            *memory_lines(self.policies),
+        ]:
             self.display.note(line)
         await self.start_database()
         async with Store.open(self.database, config.run) as store, self._refreshed(store):

@@ -43,8 +43,11 @@ def environments(config: LaunchConfig) -> Command:
     return [sys.executable, "-m", "sampler.environments", "--run", config.run, *config.environment_flags()]
 
 
-def keeper(config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None) -> Command:
-    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any, SGLang."""
+def keeper(
+    config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None, size: Sequence[str] = ()
+) -> Command:
+    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any, SGLang; else the
+    local one, with the flags `size`."""
     engine = ["--engine_url", engine_url] if engine_url else []
     if place is not None:
         engine = _sglang_on(config, place)
@@ -59,6 +62,7 @@ def keeper(config: LaunchConfig, engine_url: str | None, place: EnginePlace | No
         "sampler.engine.keeper",
         *_common(config),
         *engine,
+        *size,
         *_given(config, "keeper"),
     ]
 

@@ -12,6 +12,7 @@ from scripts.launch.children import Child, Program
 from scripts.launch.nodes import place_lines
 from scripts.launch.placing import gpu_lines
 from scripts.launch.services import (
+    memory_lines,
     start_bundled_tools,
     start_environment_service,
     start_keepers,
@@ -49,7 +50,7 @@ class Planned:
 def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
     """Print the plan of this machine; returns the exit status. Raises ConfigError for tasks that could not be played."""
     config, planned = policies[0], Planned(console)
-    for line in [*place_lines(config, config.derived, config.address), *gpu_lines(policies)]:
+    for line in [*place_lines(config, config.derived, config.address), *gpu_lines(policies), *memory_lines(policies)]:
         planned.say(line)
     if config.is_main:
         check_tasks(config, planned.say)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from scripts.launch import commands
 from scripts.launch.children import Child, Children, Program, Starter
+from scripts.launch.engine_size import engine_size
 from scripts.launch.placement import EnginePlace
 from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
@@ -73,16 +74,27 @@ def _listens(url: str) -> bool:
 
 def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> None:
     for config in policies:
+        size = engine_size(policies, config)
+        flags = size.flags if size else []
         for number, url, place in _engines(config):
             part = config.part("engine", number)
-            command, environment = commands.keeper(config, url, place), commands.with_database("keeper", database)
+            command, environment = (
+                commands.keeper(config, url, place, flags),
+                commands.with_database("keeper", database),
+            )
             if place is not None:
                 environment |= commands.on_gpus(config, place.gpus)
             children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
         for version in config.serve_versions * config.starts_engine:
             part, environment = config.part("engine", f"at_{version}"), commands.with_database("keeper", database)
-            command = [*commands.keeper(config, None), "--serve_version", str(version)]
+            command = [*commands.keeper(config, None, size=flags), "--serve_version", str(version)]
             children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
+
+
+def memory_lines(policies: Sequence[LaunchConfig]) -> list[str]:
+    """What the local engines of this machine will take of its memory, for people. Raises ConfigError."""
+    sizes = [engine_size(policies, config) for config in policies]
+    return [line for size in sizes if size for line in size.lines()]
 
 
 def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | None]]:

@@ -7,9 +7,24 @@ KEEPER = "tests/contract/test_keeper.py"
 POOL = "tests/sampler/test_pool.py"
 USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
+MEMORY = "tests/sampler/engine/local/test_memory.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
 MUTANTS = (
+    Mutant(
+        "small pages of the local engine's cache",
+        "sampler/engine/local/kv.py",
+        "memory.madvise(mmap.MADV_NOHUGEPAGE)",
+        "memory.madvise(mmap.MADV_HUGEPAGE)",
+        f"{MEMORY}::test_a_few_tokens_in_eight_slots_take_a_few_megabytes",
+    ),
+    Mutant(
+        "bound of the local engine's cache in bytes",
+        "sampler/engine/local/memory.py",
+        "min(max_running, tokens // context)",
+        "max_running",
+        f"{MEMORY}::test_the_cache_has_as_many_slots_as_its_bytes_hold",
+    ),
     Mutant(
         "an engine listens where it is announced",
         "sampler/engine/keeper/config.py",

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
@@ -42,6 +42,11 @@ LOCAL = (
     "--port",
     "{port}",
 )
+
+
+def local_command(flags: Sequence[str]) -> str:
+    """The local engine's, with these flags of its size."""
+    return shlex.join([*LOCAL, *flags])
 
 
 def command_line(

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from sampler.engine.client.access import EngineAccess
+from sampler.engine.keeper.local_engine import SIZES, LocalEngineConfig
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.files.hub import ModelFolder
@@ -15,7 +16,7 @@ from shared.processes.metrics_page import DESCRIPTION, Address
 LOOPBACK = "127.0.0.1"
 
 
-class KeeperConfig(ServiceConfig, EngineAccess):
+class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
     """Runs one engine: registers it, reports its load, keeps it on the wanted version of a policy."""
 
     section: ClassVar[str] = "keeper"
@@ -107,6 +108,14 @@ class KeeperConfig(ServiceConfig, EngineAccess):
             raise ValueError(
                 "engine_command has the placeholder {api_key}; expected engine_api_key_var to name the key's variable"
             )
+        return self
+
+    @model_validator(mode="after")
+    def sizes_are_of_the_local_engine(self) -> "KeeperConfig":
+        sizes = [name for name in SIZES if getattr(self, name) is not None]
+        if sizes and (self.engine_url or self.engine_command):
+            other = "engine_url" if self.engine_url else "engine_command"
+            raise ValueError(f"{sizes[0]} is for the local engine, and {other} is set; expected one of them")
         return self
 
     @model_validator(mode="after")

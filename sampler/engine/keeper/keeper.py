@@ -27,7 +27,7 @@ from typing import Literal
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.client.reports import EngineLoad
 from sampler.engine.keeper.broadcast import Receiver
-from sampler.engine.keeper.child import EngineChild
+from sampler.engine.keeper.child import EngineChild, local_command
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.layout import check_layout, read_layout
 from sampler.engine.keeper.report import report
@@ -57,7 +57,8 @@ class Keeper:
         self._client = client
         self._config = config
         self._assembly = assembly
-        given = (config.engine_command, config.engine_port, config.engine_api_key, config.engine_host)
+        command = config.engine_command or local_command(config.local_flags())
+        given = (command, config.engine_port, config.engine_api_key, config.engine_host)
         self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused

@@ -6,9 +6,11 @@ import argparse
 import logging
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
+from sampler.engine.local.memory import CACHE_SHARE, MAX_RUNNING
 from shared.processes.interrupt import run_command
 
 SHUTDOWN_S = 3
@@ -45,20 +47,14 @@ def serve(args: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from sampler.engine.local.engine import create
-    from sampler.engine.local.runner import UnsupportedModelError
+    from sampler.engine.local.runner import EngineSize, UnsupportedModelError
     from sampler.engine.local.server import build_app
 
     disable_progress_bar()
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        engine = create(
-            args.model_path,
-            max_running_requests=args.max_running_requests,
-            max_total_tokens=args.max_total_tokens,
-            context_length=args.context_length,
-            num_threads=args.num_threads,
-            weight_version=args.weight_version,
-        )
+        size = EngineSize(**{field.name: getattr(args, field.name) for field in fields(EngineSize)})
+        engine = create(args.model_path, size, args.weight_version)
     except UnsupportedModelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -98,10 +94,15 @@ def _parser() -> argparse.ArgumentParser:
         "--api-key",
         help="key that all requests except /health must send: Authorization: Bearer KEY (default: none)",
     )
-    add("--max-running-requests", type=_positive, default=64, help="sequences at a time (default: %(default)s)")
-    add("--max-total-tokens", type=_positive, help="size of the KV cache; lowers --max-running-requests to what fits "
-        "with the whole context each (default: all of them fit)")  # fmt: skip
-    add("--context-length", type=_positive, help="limit the context below the model's own")
+    add(
+        "--max-running-requests", type=_positive, default=MAX_RUNNING, help="sequences at a time (default: %(default)s)"
+    )
+    add("--kv-cache-bytes", type=_positive, help="memory of the KV cache; lowers --max-running-requests to what fits with the "
+        f"whole context each (default: 1/{CACHE_SHARE} of the machine's memory)")  # fmt: skip
+    add("--max-total-tokens", type=_positive, help="the same in tokens (default: as many as --kv-cache-bytes holds)")
+    add(
+        "--context-length", type=_positive, help="limit the context below the model's own (default: that, or what fits)"
+    )
     add("--num-threads", type=_positive, help="torch threads (default: 1 for small models, else torch's choice)")
     add("--weight-version", default="default", help="label of the weights it starts with (default: %(default)s)")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="(default: %(default)s)")

@@ -24,7 +24,7 @@ from sampler.engine.local.errors import bad_value, bad_weights
 from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.occupation import TAGS, Occupation
 from sampler.engine.local.protocol import Limits
-from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
+from sampler.engine.local.runner import EngineSize, LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
 from sampler.rendering.template import ChatTemplate
@@ -223,18 +223,9 @@ class Engine:
             self._loop.call_soon_threadsafe(_run_all, notices)
 
 
-def create(
-    model_path: Path,
-    *,
-    max_running_requests: int,
-    max_total_tokens: int | None,
-    context_length: int | None,
-    num_threads: int | None,
-    weight_version: str,
-) -> Engine:
+def create(model_path: Path, size: EngineSize, weight_version: str) -> Engine:
     """Load the model and create the engine. Raises UnsupportedModelError with a message for the operator."""
-    loaded = load(model_path, max_running_requests, max_total_tokens, context_length, num_threads)
-    return Engine(model_path, loaded, weight_version)
+    return Engine(model_path, load(model_path, size), weight_version)
 
 
 def _tags(tags: list[str] | None) -> list[str]:

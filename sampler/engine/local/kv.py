@@ -6,9 +6,17 @@ recently used one is needed.
 
 Layout: `data` [slots, layers, 2 (key, value), kv_heads, max_len, head_dim], float32. A slot is one block, and the
 row of (slot, layer, key|value, head, position) in `flat` [-1, head_dim] has stride 1 over positions.
+
+Memory is taken by the page, when a token is first written to it. The pages must be small: a token's key and value lie in
+2 * layers * kv_heads places, which at 8,192 tokens of context are 2 MB apart, so that with huge pages a sequence of one token
+takes as much as one of the whole context.
 """
 
 from __future__ import annotations
+
+import contextlib
+import mmap
+from math import prod
 
 import numpy as np
 import torch
@@ -34,9 +42,8 @@ class KvSlots:
         self._rows_per_slot = layers * 2 * kv_heads * max_len
 
     def allocate(self) -> None:
-        # Zeros, since a masked position still contributes 0 * value and an uninitialized value may be NaN; from numpy,
-        # whose zeros take no memory until they are written.
-        self.data = torch.from_numpy(np.zeros(self._shape, dtype=np.float32))
+        # Zeros, since a masked position still contributes 0 * value and an uninitialized value may be NaN.
+        self.data = _zeros_in_small_pages(self._shape)
         self.flat = self.data.view(-1, self._shape[-1])
 
     def free(self) -> None:
@@ -129,3 +136,11 @@ class KvSlots:
     def _touch(self, slot: int) -> None:
         self._clock += 1
         self._used[slot] = self._clock
+
+
+def _zeros_in_small_pages(shape: tuple[int, ...]) -> torch.Tensor:
+    """Float32. numpy's and glibc's own zeros may be of huge pages, as the machine's settings and the environment have it."""
+    memory = mmap.mmap(-1, prod(shape) * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.float32).view(shape)

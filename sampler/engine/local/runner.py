@@ -13,11 +13,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from sampler.engine.local.attention import Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.lean import LeanForward, NotLeanError
+from sampler.engine.local.memory import FLOAT_BYTES, MAX_RUNNING, SHAPE_KEYS, CacheShape, CacheTooSmall, plan_cache
 from sampler.engine.local.occupation import own_storages
 from sampler.engine.local.stock import StockForward
 
@@ -45,13 +46,18 @@ class LoadedModel:
     vocab_size: int
 
 
-def load(
-    model_path: Path,
-    max_running: int,
-    max_total_tokens: int | None,
-    context_length: int | None,
-    num_threads: int | None,
-) -> LoadedModel:
+@dataclass(frozen=True, slots=True)
+class EngineSize:
+    """The options of the command line that say how much the engine takes of the machine; None: by default."""
+
+    max_running_requests: int = MAX_RUNNING
+    kv_cache_bytes: int | None = None
+    max_total_tokens: int | None = None
+    context_length: int | None = None
+    num_threads: int | None = None
+
+
+def load(model_path: Path, size: EngineSize) -> LoadedModel:
     """Read a checkpoint in float32. Raises UnsupportedModelError, or OSError/ValueError of transformers."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         model_path, dtype=torch.float32, local_files_only=True
@@ -60,37 +66,46 @@ def load(
     model.requires_grad_(False)
     own_storages(model)
     parameters = sum(p.numel() for p in model.parameters())
-    torch.set_num_threads(num_threads or (1 if parameters < SMALL_MODEL else max(1, torch.get_num_threads())))
+    torch.set_num_threads(size.num_threads or (1 if parameters < SMALL_MODEL else max(1, torch.get_num_threads())))
     config = model.config
-    longest: int = config.max_position_embeddings
-    context = min(context_length or longest, longest)
-    _refuse_sliding_window(model, context)
-    heads = config.num_attention_heads
-    fitting = max_running if max_total_tokens is None else max_total_tokens // context
-    if fitting < 1:
-        raise UnsupportedModelError(
-            f"--max-total-tokens {max_total_tokens} is less than one context of {context} tokens; raise it, or lower "
-            "--context-length"
+    shape = _shape_of(config)
+    try:
+        plan = plan_cache(
+            shape,
+            kv_cache_bytes=size.kv_cache_bytes,
+            max_running=size.max_running_requests,
+            max_total_tokens=size.max_total_tokens,
+            context_length=size.context_length,
+            may_shorten=size.context_length is None,
         )
-    kv = KvSlots(
-        min(max_running, fitting),
-        layers=config.num_hidden_layers,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        max_len=context,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-    )
+    except CacheTooSmall as exc:
+        raise UnsupportedModelError(str(exc)) from exc
+    _refuse_sliding_window(model, plan.context)
+    log.info("memory: %s", plan.text(FLOAT_BYTES * parameters))
+    if plan.is_shortened:
+        log.warning(
+            "the context is shortened to %d tokens, which fit the KV cache, of the model's %d; raise --kv-cache-bytes, or set "
+            "--context-length",
+            plan.context,
+            plan.full_context,
+        )
+    kv = KvSlots(plan.slots, shape.layers, shape.kv_heads, plan.context, shape.head_dim)
     with torch.inference_mode():
         forward = choose_forward(model, kv)
     log.info(
-        "model loaded path=%s type=%s parameters=%d forward=%s threads=%d kv_bytes=%d",
+        "model loaded path=%s type=%s parameters=%d forward=%s threads=%d",
         model_path,
         config.model_type,
         parameters,
         type(forward).__name__,
         torch.get_num_threads(),
-        kv.data.nbytes,
     )
-    return LoadedModel(model, forward, kv, context, config.vocab_size)
+    return LoadedModel(model, forward, kv, plan.context, config.vocab_size)
+
+
+def _shape_of(config: PretrainedConfig) -> CacheShape:
+    """By attribute: models of other names (n_positions) have these too."""
+    return CacheShape.of({name: getattr(config, name, None) for name in SHAPE_KEYS})
 
 
 def choose_forward(model: PreTrainedModel, kv: KvSlots) -> Forward:

@@ -10,7 +10,7 @@ import torch
 
 from sampler.engine.local.batching import MAX_PREFILL_TOKENS, Batching
 from sampler.engine.local.generation import RunningSequence, SamplingParams
-from sampler.engine.local.runner import load
+from sampler.engine.local.runner import EngineSize, load
 from tests.sampler.engine.local.harness import ROUNDING, VOCABULARY, Reference
 
 SLOTS = 4
@@ -18,7 +18,7 @@ SLOTS = 4
 
 @pytest.fixture
 def batching(model_paths: tuple[Path, Path]) -> Iterator[Batching]:
-    loaded = load(model_paths[0], SLOTS, None, None, 1)
+    loaded = load(model_paths[0], EngineSize(SLOTS, num_threads=1))
     with torch.inference_mode():
         yield Batching(loaded.forward, loaded.kv, lambda ids, skip: str(ids), "v0")
 

@@ -28,12 +28,13 @@ from transformers import (
 from sampler.engine.local.batching import Batching
 from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.lean import LeanForward
-from sampler.engine.local.runner import UnsupportedModelError, load
+from sampler.engine.local.runner import EngineSize, UnsupportedModelError, load
 from sampler.engine.local.sampling import truncate
 from sampler.engine.local.stock import StockForward
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
 from tests.sampler.engine.local.harness import ROOT, ROUNDING, START_S
 
+SMALL = EngineSize(max_running_requests=2, num_threads=1)
 SHAPE = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.2,
@@ -55,7 +56,7 @@ def save(folder: Path, model_class: type[PreTrainedModel], config: Any) -> PreTr
 
 def generated(folder: Path) -> tuple[RunningSequence, Any]:
     """Two turns' worth of tokens through prefill, reuse and decode."""
-    loaded = load(folder, 2, None, None, 1)
+    loaded = load(folder, SMALL)
     with torch.inference_mode():
         batching = Batching(loaded.forward, loaded.kv, lambda ids, skip: "", "v0")
         for prompt in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8, 9]):
@@ -105,20 +106,20 @@ def test_a_model_that_would_be_served_wrongly_is_refused_at_start(
 ) -> None:
     save(tmp_path, model_class, config)
     with pytest.raises(UnsupportedModelError, match=words):
-        load(tmp_path, 2, None, None, 1)
+        load(tmp_path, SMALL)
 
 
 def test_an_architecture_without_separate_projections_is_served_or_refused_but_never_wrong(tmp_path: Path) -> None:
     shape = {key: value for key, value in SHAPE.items() if key != "num_key_value_heads"}
     save(tmp_path, GPTNeoXForCausalLM, GPTNeoXConfig(**shape))
-    assert type(load(tmp_path, 2, None, None, 1).forward) is StockForward
+    assert type(load(tmp_path, SMALL).forward) is StockForward
 
 
 def test_an_update_reaches_models_whose_names_differ_on_disk(tmp_path: Path) -> None:
     """Fused experts: transformers renames the tensors of the file."""
     config = Qwen3MoeConfig(**SHAPE, **EXPERTS)
     save(tmp_path / "old", Qwen3MoeForCausalLM, config)
-    loaded = load(tmp_path / "old", 2, None, None, 1)
+    loaded = load(tmp_path / "old", SMALL)
     torch.manual_seed(1)
     new = Qwen3MoeForCausalLM(config)
     new.save_pretrained(tmp_path / "new")
