@@ -17,7 +17,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ from shared.evaluation.rounds import best_steps
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from shared.processes.failure import failure_now
 from shared.processes.metrics_page import of_worker, serving
+from shared.processes.waits import WAITED, Activity, Wait
 from trainer.checkpoints import checkpoint
 from trainer.configured_learner import configured_learner
 from trainer.data.stream import RecordStream
@@ -94,7 +95,9 @@ def train(config: TrainerConfig) -> None:
             why = _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status, device)
             publisher.end()
             if parallel.is_main:
-                end = TrainerEnd(trainer_generation=trainer_generation, step=learner.steps_done, reason=why)
+                end = TrainerEnd(
+                    trainer_generation=trainer_generation, step=learner.steps_done, reason=why, used_up=stream.used_up
+                )
                 bridge(bridge.store.runs.end_trainer(config.policy, end))
 
 
@@ -127,14 +130,11 @@ def _run(
         evaluation.begin(learner.steps_done, metrics_path)
         for step in range(learner.steps_done + 1, config.optimizer.max_steps + 1):
             started = time.monotonic()
-            status.doing(f"waiting for the data of step {step}", step=step - 1)
-            while not stream.wait(step):
-                checkpoints.settle()  # finish it before waiting, so that a kill during the wait does not lose it
-                saved_steps.note(checkpoints.saved)
-                publisher.answer_requests()
-                waiting = "paused before" if stream.paused else "waiting for the data of"
-                feedback = f"; {n} groups wait for feedback" if (n := stream.awaiting_feedback) else ""
-                status.doing(f"{waiting} step {step}{feedback}", step=step - 1)
+            with status.waiting(step - 1, lambda: stream.waiting):
+                while not stream.wait(step):
+                    checkpoints.settle()  # finish it before waiting, so that a kill during the wait does not lose it
+                    saved_steps.note(checkpoints.saved)
+                    publisher.answer_requests()
             batch = stream.next_batch(step)
             if batch is None:
                 why = f"before step {step} of {config.optimizer.max_steps}: {stream.end}"
@@ -258,12 +258,32 @@ class Status:
     """This process's activity, for `tandem status`; sent by the bridge's thread while torch computes."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+        self._worker = worker
+        self._activity = Activity(worker.doing)
+        self._wait: Callable[[], Wait | None] = lambda: None
 
     def doing(self, what: str, *, alarms: list[str] | None = None, **stats: float) -> None:
         """Set the activity. `alarms` replace the previous ones; None keeps them."""
-        update = {"doing": what, "stats": self.worker.stats | stats}
-        self.worker = self.worker.model_copy(update=update if alarms is None else {**update, "alarms": alarms})
+        update: dict[str, Any] = {"stats": self._worker.stats | stats}
+        self._worker = self._worker.model_copy(update=update if alarms is None else {**update, "alarms": alarms})
+        self._activity.set(what)
+
+    @contextmanager
+    def waiting(self, step: int, wait: Callable[[], Wait | None]) -> Iterator[None]:
+        """Meanwhile each heartbeat says what `wait` returns. `step`: the last one that was taken."""
+        self.doing(f"looking for the data of step {step + 1}", step=step)
+        self._wait = wait
+        try:
+            yield
+        finally:
+            self._wait = lambda: None
+
+    @property
+    def worker(self) -> Worker:
+        if (wait := self._wait()) is not None:
+            self._activity.set(wait)
+        stats = self._worker.stats | {WAITED: self._activity.waited_s}
+        return self._worker.model_copy(update={"doing": str(self._activity), "stats": stats})
 
 
 def _worker_id(config: TrainerConfig) -> str:

@@ -88,7 +88,7 @@ class GatewayService(SamplerService):
 
     @property
     def doing(self) -> str:
-        return "draining" if self._stop.is_set() else self._view.doing
+        return "draining" if self._stop.is_set() else str(self._view.doing)
 
     async def claim_attempt(self) -> Mapping[str, Any] | None:
         """A task with the key of its attempt; None: no task can be claimed now."""

@@ -36,6 +36,7 @@ from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
 from sampler.service.concurrency import Concurrency, LoadReport
 from sampler.service.first_episodes import FirstEpisodes
+from sampler.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, tools_wait
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
 from sampler.service.settling import Settling
@@ -48,6 +49,7 @@ from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFail
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.metrics_page import of_worker, serving
+from shared.processes.waits import WAITED, Activity, Wait
 from shared.store import Store
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
@@ -58,15 +60,6 @@ log = logging.getLogger(__name__)
 RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
 COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among what its heartbeats say
 COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseState:
-    """The database's last known state. `seq_limit` None: no gate; 0: nothing may be opened yet."""
-
-    paused: bool = False
-    seq_limit: int | None = 0
-    doing: str = "starting"
 
 
 async def run_service(config: SamplerConfig) -> None:
@@ -111,6 +104,7 @@ class SamplerService:
         self._config = config
         self._kinds = kinds
         self._view = DatabaseState()
+        self._activity = Activity()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
         self._place_free = asyncio.Event()
@@ -180,16 +174,16 @@ class SamplerService:
             run = await self._store.runs.get()
         except MalformedDocument as exc:  # the run may be paused: claim nothing until the document is repaired
             tell(str(exc))
-            self._view = DatabaseState(paused=True, doing=f"waiting for the run's document to be repaired: {exc}")
+            self._view = DatabaseState(paused=True, doing=Wait("the run's document", str(exc), "it is repaired"))
             return
         await self._engines.look()
         await self._resources.environments.refresh()
         limit, doing = await self._seq_limit(run)
-        doing = doing if self._engines.ready() else "waiting for an engine of every policy that takes turns"
+        doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
         if away := self._resources.tool_traffic.away():
-            doing = f"waiting for tool server {', '.join(traffic.server.name for traffic in away)}"
+            doing = tools_wait([traffic.server.name for traffic in away])
         paused = run is None or run.state is RunState.PAUSED
-        self._view = DatabaseState(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
+        self._view = DatabaseState(paused, limit, pause_wait(self._store.run) if paused else doing)
         if self._concurrency.update(self._load_report(), self._playing) > self._playing:
             self._place_free.set()
 
@@ -211,8 +205,8 @@ class SamplerService:
             token_latency_s=seconds / tokens if tokens else None,
         )
 
-    async def _seq_limit(self, run: Run | None) -> tuple[int | None, str]:
-        """The admission limit, and its reason in words."""
+    async def _seq_limit(self, run: Run | None) -> tuple[int | None, str | Wait]:
+        """The admission limit, and its reason."""
         if self._config.open_all_tasks:
             return None, "sampling without a gate"
         return await seq_limit(self._store, self._config.trained_policies, run.admission if run else {})
@@ -316,17 +310,20 @@ class SamplerService:
 
     async def _beat(self) -> None:
         stats = self._engines.stats()
+        idle = not self._playing and not self._plays_elsewhere  # a gateway's agents come when they like
+        self._activity.set("draining" if self._stop.is_set() else await doing_of(self._view, self._store, idle=idle))
         await self._store.workers.heartbeat(
             Worker(
                 id=self._worker,
                 kind=self.kind,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                doing="draining" if self._stop.is_set() else self._view.doing,
+                doing=str(self._activity),
                 heartbeat_s=self._config.heartbeat_s,
                 alarms=self._alarms(),
                 stats={
                     **{name: self._counts[name] for name in COUNTED},
+                    WAITED: self._activity.waited_s,
                     "settled": self._settling.settled,
                     "episodes_running": self._playing,
                     "episodes_at_most": self._concurrency.limit,

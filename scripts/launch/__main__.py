@@ -56,6 +56,7 @@ from shared.evaluation.rounds import EvaluationRound, evaluation_rounds
 from shared.files.output_names import METRICS_FILE
 from shared.processes.interrupt import INTERRUPTED
 from shared.processes.mongod import Mongod
+from shared.processes.waits import as_clock
 from shared.redaction import redacted, shown
 from shared.store import Store
 
@@ -245,10 +246,11 @@ class Launch:
         played = EvalRound(store, self.config.policy, version)
         if not await played.is_complete():
             self.clock.begin("start")
-            self.display.begin_phase(f"waiting for an engine that serves version {version}")
             limited = all(policy.engine_urls or policy.starts_engine for policy in self.policies)
             limit_s = self.config.start_timeout_s if limited else math.inf  # other machines may come later
             which = f"an engine that serves version {version}"
+            limit = f"at most {as_clock(limit_s)} (start_timeout_s)" if limited else "until a machine brings one"
+            self.display.begin_phase(f"waiting for {which}", lambda: limit)
             await until(self.config, which, lambda: self._is_served(store, version), limit_s)
             self.clock.begin(phase)
             self.display.begin_phase(f"evaluating version {version}", played.progress)
@@ -260,13 +262,23 @@ class Launch:
         self.clock.begin("training")
         inserted = await import_train(store, self.config)
         self.display.begin_phase(f"training ({inserted} tasks queued)" if inserted else "training")
-        for policy, trainer in self.display.trainers.items():
+        if inserted and self.config.is_alone:  # a trainer that found none before them has ended
+            self.display.trainers |= start_trainers(self._ended(), self.children, self.database)
+        for policy, trainer in list(self.display.trainers.items()):
             await self.children.wait_exit(trainer)  # `watch` handles other exit statuses than 0
             metrics, run = self._read_metrics(policy), await store.runs.get()
             wanted = run.admission[policy].num_steps if run and policy in run.admission else None
-            if wanted is not None and metrics.last_step < wanted:
+            end = run.ends.get(policy) if run else None
+            used_up = end is not None and end.used_up
+            if wanted is not None and metrics.last_step < wanted and not used_up:
                 raise ChildDied(f"stopped at step {metrics.last_step} of {wanted}: {trainer.crash_report()}")
-            self.display.note(f"trained {self._steps_text(policy)}")
+            why = f"; it ended {end.reason}" if end is not None and used_up else ""
+            self.display.note(f"trained {self._steps_text(policy)}{why}")
+
+    def _ended(self) -> list[LaunchConfig]:
+        """Policies whose trainers have ended well."""
+        trainers = self.display.trainers
+        return [one for one in self.trained if (t := trainers.get(one.policy)) is not None and t.returncode == 0]
 
     def _steps_text(self, policy: str) -> str:
         whose = f" of policy {policy}" if len(self.policies) > 1 else ""

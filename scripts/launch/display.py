@@ -18,6 +18,8 @@ from rich.text import Text
 from scripts.launch.children import Child
 from scripts.launch.errors import Repeats
 from scripts.launch.figures import Snapshot, StepMetrics
+from scripts.launch.long_waits import LongWaits
+from shared.processes.waits import as_clock
 
 REFRESH_S = 1.0
 
@@ -33,9 +35,10 @@ class Display:
         self.metrics: dict[str, StepMetrics] = {}  # by policy
         self._snapshot = Snapshot()
         self._alarms = Repeats()
+        self._waits = LongWaits()
         self.trainers: dict[str, Child] = {}  # by policy
         self._printed_steps: dict[str, int] = {}
-        self._started = time.monotonic()
+        self._started = self._phase_since = time.monotonic()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -49,15 +52,18 @@ class Display:
             if worker.id in newest.live and worker.kind != "trainer":  # a trainer's alarms are advice about training
                 for alarm in filter(lambda text: self._alarms.count(text) == 1, worker.alarms):
                     self.note(f"{worker.kind}: {alarm}")
+        for text in self._waits.new([worker for worker in newest.workers if worker.id in newest.live]):
+            self.note(text)
         self._snapshot = newest
 
     def note(self, text: str) -> None:
         """Print an event on a separate line, above the live part on a terminal."""
-        stamp = f"[dim]{format_s(time.monotonic() - self._started):>6}[/dim]"
+        stamp = f"[dim]{as_clock(time.monotonic() - self._started):>6}[/dim]"
         self.console.print(f"{stamp}  {escape(text)}", highlight=False, soft_wrap=True)
 
     def begin_phase(self, text: str, detail: Callable[[], str] = lambda: "") -> None:
         self.phase, self.phase_detail = text, detail
+        self._phase_since = time.monotonic()
         self.note(text)
 
     async def draw(self) -> None:
@@ -86,7 +92,8 @@ class Display:
 
     def render(self) -> RenderableType:
         phase = f"{self.phase}, paused" if self.snapshot.paused else self.phase
-        head = Text.assemble((self.run_name, "bold"), "  ", phase, "  ", (self.phase_detail(), "cyan"))
+        since = as_clock(time.monotonic() - self._phase_since)
+        head = Text.assemble((self.run_name, "bold"), "  ", phase, f" for {since}  ", (self.phase_detail(), "cyan"))
         parts: list[RenderableType] = [head]
         for policy, metrics in self.metrics.items():
             if metrics.lines:
@@ -141,7 +148,7 @@ class Display:
         if len(times) < 2 or not total:
             return "–"
         pace = median(after - before for before, after in pairwise(times))
-        return format_s(pace * max(0, total - metrics.last_step))
+        return as_clock(pace * max(0, total - metrics.last_step))
 
     def _processes(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -181,9 +188,3 @@ def faults_text(snapshot: Snapshot) -> str:
 
 def number(value: float | None, form: str) -> str:
     return "–" if value is None or math.isnan(value) else format(value, form)
-
-
-def format_s(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
-from scripts.launch.display import format_s
 from scripts.launch.settings import LaunchConfig
 from shared.cli.evaluation import ends_text, estimate_text, print_wide, source_table
 from shared.evaluation.rounds import EvaluationRound
 from shared.files.written_file import write_text_whole
+from shared.processes.waits import as_clock
 
 
 def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, float]) -> None:
@@ -55,7 +55,7 @@ def _markdown(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, 
     lines = [
         f"# Evaluation {config.run}",
         "",
-        f"Model `{config.model}`, {format_s(sum(seconds.values()))} in total. Brackets: 95 % confidence intervals over tasks",
+        f"Model `{config.model}`, {as_clock(sum(seconds.values()))} in total. Brackets: 95 % confidence intervals over tasks",
         "(pass@k: Wilson; reward: bootstrap). An episode passes with a score of 1 or more; pass@k is the unbiased estimate",
         "of Chen et al. 2021; turns and tokens are means per episode; failed episodes (infrastructure) have no score.",
         "",

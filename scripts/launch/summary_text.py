@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scripts.launch.display import format_s
 from scripts.launch.figures import StepMetrics
 from scripts.launch.settings import LaunchConfig
 from scripts.launch.summary import eval_points
 from shared.names import DEFAULT_POLICY
+from shared.processes.waits import as_clock
 
 
 def show(
@@ -69,7 +69,7 @@ def _figure_table(summary: dict[str, Any], policies: Sequence[str]) -> Table:
     """Figures of the run, then of each policy."""
     tokens, speeds, faults = summary["tokens"], summary["tokens_per_s"], summary["faults"]
     table = Table.grid(padding=(0, 2))
-    table.add_row("time", ", ".join(f"{name} {format_s(s)}" for name, s in summary["seconds"].items()))
+    table.add_row("time", ", ".join(f"{name} {as_clock(s)}" for name, s in summary["seconds"].items()))
     table.add_row(
         "episodes", f"{summary['episodes']:,}; {tokens['sampled']:,} tokens sampled, {speeds['sampler']} tokens/s"
     )

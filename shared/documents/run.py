@@ -115,6 +115,10 @@ class TrainerEnd(Document):
     trainer_generation: int
     step: int  # the last one that it took
     reason: str
+    used_up: bool = Field(  # before its last step, since no task could give data any more: more tasks continue it
+        False,
+        exclude_if=lambda used_up: not used_up,  # processes of earlier versions refuse the field
+    )
     ended_at: datetime | None = None
 
 

@@ -28,6 +28,7 @@ from shared.store.feedback import FeedbackVerbs
 from shared.store.group_scores import GroupScoreVerbs
 from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
+from shared.store.outlook import OutlookVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
 from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
@@ -79,6 +80,7 @@ class Store:
         self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)
         self.events = EventVerbs(database)
+        self.outlook = OutlookVerbs(database)
         self.resettling = ResettlingVerbs(database)
 
     async def ensure_indexes(self) -> None:

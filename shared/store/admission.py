@@ -9,7 +9,7 @@ counting, so counting goes from left to right: a moving group may count twice, a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymongo.asynchronous.collection import AsyncCollection
@@ -18,6 +18,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents.states import OPENED, DataStatus, TaskStatus
 from shared.names import TRAIN_SPLIT
 from shared.store.indexes import add_index, with_index
+from shared.store.outlook import OutlookVerbs
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
@@ -26,10 +27,14 @@ RECORDS_AT_FIRST = 16  # first estimate of a group's size; doubled while groups 
 
 @dataclass(frozen=True, slots=True)
 class OffPolicyBudget:
-    """One policy's budget: `groups` may be open that are not part of the newest published weights, those of `step`."""
+    """One policy's budget: `groups` may be open that are not part of the newest published weights, those of `step`.
+
+    `failing`: so many groups that fail repeatedly do not count, once the budget is used up.
+    """
 
     step: int
     groups: int
+    failing: int = 0
 
 
 @survives_outages
@@ -37,6 +42,7 @@ class AdmissionVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._tasks: AsyncCollection[Document] = database["tasks"]
         self._data: AsyncCollection[Document] = database["record_data"]
+        self._outlook = OutlookVerbs(database)
 
     async def ensure_indexes(self) -> None:
         await add_index(
@@ -47,8 +53,20 @@ class AdmissionVerbs:
     async def seq_limit(self, owner: str, budgets: Mapping[str, OffPolicyBudget]) -> int:
         """Return the `seq` below which `owner`'s train tasks may be played: a group is opened while all `budgets` have room.
 
-        Read `budgets` before the call. This is AReaL's capacity inequality (arXiv 2505.24298), computed from documents.
+        Read `budgets` before the call. This is AReaL's capacity inequality (arXiv 2505.24298), computed from documents. Groups
+        that fail repeatedly give way to others, so that no retry holds a step up: at most `failing` of them, so that an outage of
+        everything does not open every task.
         """
+        limit, room = await self._limit(owner, budgets)
+        most = max(budget.failing for budget in budgets.values())
+        failing = await self._outlook.count_failing(owner, most) if room == 0 and most else 0
+        if failing == 0:
+            return limit
+        enlarged = {p: replace(b, groups=b.groups + min(failing, b.failing)) for p, b in budgets.items() if b.groups}
+        return limit if len(enlarged) < len(budgets) else (await self._limit(owner, enlarged))[0]
+
+    async def _limit(self, owner: str, budgets: Mapping[str, OffPolicyBudget]) -> tuple[int, int]:
+        """The limit, and how many groups may be opened."""
         most = max(budget.groups for budget in budgets.values())
         end = await self._end(owner)  # read first: tasks imported from here on count as waiting
         waiting = await self._waiting(owner, most + 1)
@@ -56,7 +74,7 @@ class AdmissionVerbs:
         opened = await with_index("claim", lambda by: self._tasks.count_documents(played, limit=most + 1, **by))
         room = min([budget.groups - opened - await self._untrained(p, budget, opened) for p, budget in budgets.items()])
         room = max(0, room)
-        return waiting[room] if room < len(waiting) else end + room - len(waiting)
+        return (waiting[room] if room < len(waiting) else end + room - len(waiting)), room
 
     async def _end(self, owner: str) -> int:
         train = {"policy": owner, "split": TRAIN_SPLIT}

@@ -126,11 +126,6 @@ class FeedbackVerbs:
             ]
         return sorted(found, key=lambda episode: (episode.deadline, episode.record))[:limit]
 
-    async def count_groups(self, policy: str, limit: int = 1000) -> int:
-        """Groups of the policy in which an episode waits, counted up to `limit`."""
-        waits = {**WAITS, "policy": policy}
-        return await with_index("feedback", lambda by: self._tasks.count_documents(waits, limit=limit, **by))
-
 
 def _has_waited(slot: Slot) -> bool:
     """Whether the slot's episode ended by feedback or by its deadline. Of a failed one the record tells: see `_end_record`."""

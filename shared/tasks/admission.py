@@ -9,29 +9,35 @@ for every policy that still has steps to take, with its own budget. A group coun
 waits for settlement, or has untrained data of the policy, and until the policy's trainer has published weights trained on it.
 Groups that yielded a policy nothing, were set aside by its trainer or were skipped by the curriculum use no budget. Once
 everything opened is settled, the policy with the least room has enough data for its next step, so the policies cannot
-deadlock. A policy whose trainer has taken its last step limits no other; it keeps playing with its final weights.
+deadlock. Groups that fail repeatedly, up to one step's, count only while there is room: a retry's back-off holds no step up. A
+policy whose trainer has taken its last step limits no other; it keeps playing with its final weights.
 """
 
 from collections.abc import Mapping, Sequence
 
 from shared.documents.run import Admission
+from shared.processes.waits import Wait
 from shared.store import Store
 from shared.store.admission import OffPolicyBudget
 
 
-async def seq_limit(store: Store, policies: Sequence[str], admissions: Mapping[str, Admission]) -> tuple[int, str]:
-    """The limit, and its reason in words. The first of `policies` owns the tasks; the others take turns in their episodes.
+async def seq_limit(
+    store: Store, policies: Sequence[str], admissions: Mapping[str, Admission]
+) -> tuple[int, str | Wait]:
+    """The limit, and its reason. The first of `policies` owns the tasks; the others take turns in their episodes.
 
     All of them have a trainer: frozen policies take turns but need no data.
     """
     owner, *_ = policies
     if missing := [policy for policy in policies if policy not in admissions]:
-        return 0, f"waiting for the trainer of policy {missing[0]} to start (frozen_policies: those without one)"
+        frozen = "it starts (the sampler's frozen_policies: those without a trainer)"
+        return 0, Wait(f"the trainer of policy {missing[0]}", "it has not started", frozen)
     budgets: dict[str, OffPolicyBudget] = {}
     for policy in policies:
         newest = await store.versions.newest(policy)
         step = newest.step if newest else 0
-        budgets[policy] = OffPolicyBudget(step, admissions[policy].groups_after(step))
+        admission = admissions[policy]
+        budgets[policy] = OffPolicyBudget(step, admission.groups_after(step), failing=admission.groups_per_step)
     training = {policy: budget for policy, budget in budgets.items() if not _ended(admissions[policy], budget)}
     return await store.admission.seq_limit(owner, training or budgets), "sampling"
 

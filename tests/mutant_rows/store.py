@@ -11,6 +11,20 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "admission: failing groups give way",
+        "shared/store/admission.py",
+        "if room == 0 and most else 0",
+        "if False else 0",
+        f"{ADMISSION}::test_groups_that_fail_repeatedly_hold_no_untouched_task_back_but_an_outage_does_not_open_all",
+    ),
+    Mutant(
+        "admission: an outage opens one step's groups more, not all",
+        "shared/store/admission.py",
+        "groups=b.groups + min(failing, b.failing)",
+        "groups=b.groups + 99",
+        f"{ADMISSION}::test_groups_that_fail_repeatedly_hold_no_untouched_task_back_but_an_outage_does_not_open_all",
+    ),
+    Mutant(
         "a caller that was cancelled before sends nothing",
         "shared/store/retry.py",
         "        if answer.cancelled():\n",

@@ -9,6 +9,8 @@ SHARED_DEVICE = "tests/trainer/test_shared_device.py"
 
 LOGPROBS = "tests/trainer/test_token_logprobs.py"
 
+SUPPLY = "tests/trainer/test_supply.py"
+
 MUTANTS = (
     Mutant(
         "rendezvous of one machine: on loopback",
@@ -17,6 +19,27 @@ MUTANTS = (
         "    if params.max_nodes > 0:",
         "tests/trainer/test_broadcast_store.py"
         "::test_trainers_of_one_machine_meet_on_loopback_and_gloo_and_nccl_stay_there",
+    ),
+    Mutant(
+        "the end of the tasks: what waits for a retry may still give data",
+        "shared/store/outlook.py",
+        "return self.unopened or self.playing + self.failing",
+        "return self.unopened or self.playing",
+        f"{SUPPLY}::test_a_step_is_waited_for_as_long_as_any_task_may_give_data_and_says_what_that_waits_for",
+    ),
+    Mutant(
+        "the end of the tasks: those that follow the held-out ones are awaited",
+        "trainer/data/supply.py",
+        "or (seen.in_evaluation and not self._saw_work)",
+        "",
+        f"{SUPPLY}::test_a_trainer_that_starts_while_held_out_tasks_are_played_waits_for_the_tasks_that_follow",
+    ),
+    Mutant(
+        "the end of the tasks: more may be imported for a while",
+        "trainer/data/supply.py",
+        "return limit_s is not None and now - self._used_up_since >= limit_s",
+        "return True",
+        f"{SUPPLY}::test_more_tasks_within_the_time_to_wait_for_them_continue_the_run",
     ),
     Mutant(
         "stored log-probs: tokens stand in the order of their context",

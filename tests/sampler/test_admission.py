@@ -11,7 +11,7 @@ from shared.documents.run import Admission
 from shared.documents.states import DataStatus, TaskStatus
 from shared.store import Store
 from shared.tasks.admission import seq_limit
-from tests.shared.builders import claim, import_tasks, make_data, make_task
+from tests.shared.builders import claim, import_tasks, let_time_pass, make_data, make_task
 
 OVER = (TaskStatus.SETTLED, TaskStatus.ABANDONED, TaskStatus.SKIPPED)
 
@@ -176,10 +176,9 @@ async def test_a_task_is_opened_only_while_every_policy_that_has_steps_to_take_w
     eager = Admission(groups_per_step=4, max_staleness=2, num_steps=3)
     slow = Admission(groups_per_step=2, max_staleness=1, num_steps=9)
     both, policies = {"main": eager, "judge": slow}, ["main", "judge"]
-    assert await seq_limit(store, policies, {"main": eager}) == (
-        0,
-        "waiting for the trainer of policy judge to start (frozen_policies: those without one)",
-    )
+    limit, why = await seq_limit(store, policies, {"main": eager})
+    assert limit == 0
+    assert str(why).startswith("waits for the trainer of policy judge: it has not started; until it starts")
     assert await seq_limit(store, ["main"], both) == (12, "sampling")
     assert (await seq_limit(store, policies, both))[0] == 4  # the judge's (0 + 1 + 1) · 2
     tasks = [make_task(seq).model_copy(update={"status": TaskStatus.SETTLED, "data_of": ["main"]}) for seq in range(5)]
@@ -205,3 +204,29 @@ async def test_large_groups_are_counted_as_groups(store: Store) -> None:
         assert (await seq_limit(store, ["main"], {"main": Admission(groups_per_step=capacity, max_staleness=0)}))[
             0
         ] == expected
+
+
+async def test_groups_that_fail_repeatedly_hold_no_untouched_task_back_but_an_outage_does_not_open_all(
+    store: Store,
+) -> None:
+    last_step = {"main": Admission(groups_per_step=4, max_staleness=0, num_steps=1)}
+    await import_tasks(store, 30, num_generations=1)
+
+    async def fails(times: int) -> None:
+        """Every task that may be opened fails so often."""
+        for _ in range(times):
+            limit, _ = await seq_limit(store, ["main"], last_step)
+            while (held := await claim(store, seq_limit=limit)) is not None:
+                await store.tasks.retry_slot(held, "AgentCrashed: 1", delay_s=1e6, max_failures=99)
+            await let_time_pass(store)
+
+    assert await openable(store, last_step) == {0, 1, 2, 3}
+    await fails(1)
+    assert await openable(store, last_step) == set(), "a single failure is no reason"
+    await fails(1)
+    assert await openable(store, last_step) == {4, 5, 6, 7}
+    limit, _ = await seq_limit(store, ["main"], last_step)
+    assert limit == 8, "and those that failed are tried again"
+    await fails(8)
+    assert await openable(store, last_step) == set(), "one step's groups give way, not the next ones too"
+    assert await store.tasks.count_by_status() == {"train": {"running": 8, "created": 22}}

@@ -213,7 +213,7 @@ async def test_what_waits_is_listed_by_its_deadline(store: Store) -> None:
     assert [episode.record for episode in listed] == [records[1], records[2], records[0]]
     assert [len(episode.feedback) for episode in listed] == [0, 1, 0]
     assert [episode.record for episode in await store.feedback.waiting(1)] == [records[1]]
-    assert await store.feedback.count_groups("main") == 3
+    assert (await store.outlook.of_run()).awaiting_feedback == 3
 
 
 async def test_a_group_waits_for_its_last_episode_and_others_may_be_played_meanwhile(store: Store) -> None:

@@ -38,7 +38,7 @@ READS = {
         "resettling.count_unsettled",
         "resettling.outcomes",
     ),
-    *("feedback.waiting", "feedback.count_groups"),
+    *("feedback.waiting", "outlook.count_failing", "outlook.of_run"),
     *("tasks.count_by_status", "tasks.count_slots", "tasks.count_failures", "evaluation.awaited_version"),
     *("evaluation.open_versions", "evaluation.count_round", "evaluation.epochs", "evaluation.round_tasks"),
     *("evaluation.round_records", "records.get", "records.get_many", "records.dispatches_of", "records.tokens_of"),

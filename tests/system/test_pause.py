@@ -33,9 +33,7 @@ async def at_rest(store: Store) -> bool:
     doing = {worker.kind: worker.doing for worker in await store.workers.all()}
     leased = (await store.tasks.count_slots()).get("leased", 0)
     completed = (await store.tasks.count_by_status())["train"].get("completed", 0)
-    return (
-        leased == completed == 0 and doing["sampler"] == "paused" and doing["trainer"].startswith("paused before step")
-    )
+    return leased == completed == 0 and "it is paused" in doing["sampler"] and "the run is paused" in doing["trainer"]
 
 
 @contextmanager

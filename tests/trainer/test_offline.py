@@ -171,20 +171,30 @@ def test_a_run_that_is_not_there_is_refused_and_not_made(bridge: StoreBridge, al
     assert "offline-missing" not in bridge(bridge.store.questions.run_names())
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
 def test_a_trainer_ends_by_itself_when_the_data_is_used_up_and_has_saved(
-    bridge: StoreBridge, mongod: Mongod, tmp_path: Path, model_directory: Path, caplog: pytest.LogCaptureFixture
+    bridge: StoreBridge,
+    mongod: Mongod,
+    tmp_path: Path,
+    model_directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    drop_last: bool,
 ) -> None:
     config = make_config(
-        mongod, groups_per_step=2, model_name_or_path=model_directory, output_dir=tmp_path / "out", save_steps=100,
-        report_to=["none"], device="cpu", num_threads=1, dtype="float64",
+        mongod, groups_per_step=2, drop_last=drop_last, model_name_or_path=model_directory, output_dir=tmp_path / "out",
+        save_steps=100, report_to=["none"], device="cpu", num_threads=1, dtype="float64",
     )  # fmt: skip
     with caplog.at_level("INFO"):
         train(config)
-    used_up = f"before step 2 of 100: run {OTHER} is used up: 1 groups left of the 2 that a step takes"
+    steps, groups = (1, 1) if drop_last else (2, 0)
+    used_up = f"before step {steps + 1} of 100: run {OTHER} is used up: {groups} groups left of the 2 that a step takes"
     assert f"ended {used_up}" in caplog.text
-    assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("step-*")] == ["step-000001"]
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("step-*")] == [f"step-{steps:06d}"]
     run = bridge(bridge.store.runs.read())
-    assert (run.state, run.ends["main"].step, run.ends["main"].reason) == (RunState.ENDED, 1, used_up)
+    assert (run.state, run.ends["main"].step, run.ends["main"].reason) == (RunState.ENDED, steps, used_up)
+    assert run.ends["main"].used_up
+    trained = [len(d.trained_steps) for d in bridge(bridge.store.data.find({}))]
+    assert trained == [1, 1, 1, 1, 0, 0] if drop_last else trained == [1] * 6
 
 
 def test_a_trainer_that_was_told_to_stop_says_so_and_one_that_goes_on_says_when_it_ends(

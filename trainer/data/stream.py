@@ -18,16 +18,19 @@ from typing import Self
 from shared.documents import DataClaim, DBRecordData
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
-from trainer.data.groups import Group, GroupSelection, GroupSelector, shares_of
+from shared.processes.waits import Wait
+from trainer.data.groups import Candidates, Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.data.selection_metrics import Selection
 from trainer.data.stream_metrics import batch_metrics
+from trainer.data.supply import TaskSupply
 from trainer.parallel import Parallel
 from trainer.reporting.token_logprobs import TokenLogprobs, documents
 from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.minibatch import Minibatch
+from trainer.trees.staleness import Staleness
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class RecordStream:
         self._parallel = parallel
         self._trainer_generation = trainer_generation
         self._selector = GroupSelector(bridge, config)
+        self._supply = TaskSupply(bridge, config)
         self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
         self._buffer = PrefetchBuffer()
@@ -84,7 +88,8 @@ class RecordStream:
         self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
-        self.awaiting_feedback = 0  # rank 0: groups whose episodes wait for it, as last seen while this waited
+        self.used_up = False  # rank 0: it did because no task can give data any more
+        self.waiting: Wait | None = None  # rank 0: what `wait` waits for now
         self.paused = False  # rank 0: the run is paused, so no step begins even if data is ready
 
     def __enter__(self) -> Self:
@@ -132,7 +137,8 @@ class RecordStream:
             assert self._waiting_since is not None, "what was found was waited for"
             started = time.monotonic()
             waited, self._waiting_since = waited + started - self._waiting_since, None
-            shares = shares_of(found.groups, self._config.data.updates_per_step, data.rank, data.size)
+            updates = min(self._config.data.updates_per_step, len(found.groups))
+            shares = shares_of(found.groups, updates, data.rank, data.size)
             if (buffer := self._read(step, found, shares)) is not None:
                 break
         batch = self._batch(step, found, shares, buffer)
@@ -192,35 +198,51 @@ class RecordStream:
             if self.stopping:
                 return "told to stop"
             if self._pause_changed():
+                self.waiting = self._supply.paused(step) if self.paused else None
                 return None
-            found = self._selector.candidates(step)
-            for group, reason in found.stale:
-                self._selector.set_aside(group, reason)
-                self._set_aside.append(group)
-                log.info("stale group task=%s %s", group.task, reason)
-            enough = len(found.fresh) >= self._config.data.groups_per_step
-            if enough and not self.paused:
-                chosen = found.fresh[: self._config.data.groups_per_step]
-                if self._prefetch is not None:
-                    self._prefetch.stop()
-                self._selector.borrow(chosen, self._trainer_generation, step)
-                if self._pause_changed():  # while this looked: the step begins with this question, or not at all
-                    self._selector.give_back(self._trainer_generation, step)
-                    return None
-                self._borrowed = chosen
-                return GroupSelection(chosen, found.staleness)
-            if (offline := self._config.data.offline) and not enough:
-                return f"run {offline.data_run} is used up: {len(found.fresh)} groups left of the " + (
-                    f"{self._config.data.groups_per_step} that a step takes"
-                )
+            used_up = self._supply.is_used_up()
+            found = self._candidates(step)
+            chosen = self._choose(found.fresh, used_up)
+            if chosen and not self.paused:
+                return self._take(step, chosen, found.staleness)
+            if used_up and not chosen:
+                self.used_up = True
+                return self._supply.why_used_up(len(found.fresh))
+            if not self.paused:
+                self.waiting = self._supply.wait(step, len(found.fresh))
             time.sleep(POLL_S)
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)
-        why = "paused" if self.paused else "waiting for data"
-        self.awaiting_feedback = self._bridge(self._store.feedback.count_groups(self._config.policy))
-        counts = (len(found.fresh), self._config.data.groups_per_step, self.awaiting_feedback)
-        log.info("%s step=%d ready_groups=%d of %d awaiting_feedback=%d", why, step, *counts)
+        log.info("step=%d waits: %s", step, "paused" if self.paused or self.waiting is None else self.waiting.why)
         return None
+
+    def _candidates(self, step: int) -> Candidates:
+        found = self._selector.candidates(step)
+        for group, reason in found.stale:
+            self._selector.set_aside(group, reason)
+            self._set_aside.append(group)
+            log.info("stale group task=%s %s", group.task, reason)
+        return found
+
+    def _choose(self, fresh: list[Group], used_up: bool) -> list[Group]:
+        """The groups that a step takes now; empty: it cannot begin."""
+        settings = self._config.data
+        if len(fresh) >= settings.groups_per_step:
+            return fresh[: settings.groups_per_step]
+        return fresh if used_up and not settings.drop_last else []
+
+    def _take(self, step: int, chosen: list[Group], staleness: Staleness) -> Found:
+        if self._prefetch is not None:
+            self._prefetch.stop()
+        if len(chosen) < self._config.data.groups_per_step:
+            log.warning("step %d takes %d groups: %s", step, len(chosen), self._supply.why_used_up(len(chosen)))
+        self._selector.borrow(chosen, self._trainer_generation, step)
+        if self._pause_changed():  # while this looked: the step begins with this question, or not at all
+            self._selector.give_back(self._trainer_generation, step)
+            return None
+        self._borrowed = chosen
+        self.waiting = None
+        return GroupSelection(chosen, staleness)
 
     def _pause_changed(self) -> bool:
         before, self.paused = self.paused, self._bridge(self._store.runs.is_paused())

@@ -48,6 +48,17 @@ class DataSettings(Section):
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
     retrained_interval: Positive = Field(1, description="Steps between two uses of a record.")
     prefetch: bool = Field(True, description="Read, merge and pack the next step's groups while this one is computed.")
+    drop_last: bool = Field(
+        False,
+        description="When the tasks are used up and fewer than groups_per_step groups remain, leave them out. False: the last "
+        "step is trained with what is there.",
+    )
+    wait_for_tasks_s: float | None = Field(
+        10.0,
+        ge=0,
+        description="How long to wait for more tasks once all are played; then the trainer ends. null: until it is stopped, for "
+        "a run whose tasks are imported as it goes.",
+    )
     drop_zero_advantage: bool = Field(
         True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."
     )

@@ -30,7 +30,7 @@ from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.child import EngineChild, local_command
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.layout import check_layout, read_layout
-from sampler.engine.keeper.report import report
+from sampler.engine.keeper.report import report, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import first_answer
 from sampler.engine.keeper.update import drain, update
@@ -58,8 +58,8 @@ class Keeper:
         self._config = config
         self._assembly = assembly
         command = config.engine_command or local_command(config.local_flags())
-        given = (command, config.engine_port, config.engine_api_key, config.engine_host)
-        self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
+        given = (config.model_name_or_path, command, config.engine_port, config.engine_api_key, config.engine_host)
+        self._child = None if config.engine_url else EngineChild(*given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
         self._telling = asyncio.Lock()  # serialises read-and-report, so that the last write is current
@@ -74,8 +74,7 @@ class Keeper:
         self._error: str | None = None
         self._capacity = config.capacity
         self._restarts = 0
-        device = config.shared_device
-        self._share = SharedDevice(store, client, device, self._id, self.url) if device else None
+        self._share = SharedDevice(store, client, d, self._id, self.url) if (d := config.shared_device) else None
         self._sleepless = 0  # consecutive failures to put the engine to sleep
         self._woken = False  # its memory is allocated again, without weights
         self._stop = asyncio.Event()
@@ -92,8 +91,9 @@ class Keeper:
         await self._announce_first_version()
         async with self._share.occupied() if self._share else contextlib.nullcontext():
             try:
-                await self._start_engine()
-                await self._follow()
+                async with reports_start(self._store, self._id, lambda: self.url, self._config.start_timeout_s):
+                    await self._start_engine()
+                    await self._follow()
                 async with asyncio.TaskGroup() as group:
                     loops = [
                         group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),

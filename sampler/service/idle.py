@@ -1,0 +1,50 @@
+"""What a sampler waits for: each reason for which it plays nothing, as its heartbeat says it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.documents.run import InferenceService
+from shared.processes.waits import Wait
+from shared.store import Store
+
+SAMPLING = ("sampling", "sampling without a gate")
+DOWN = "an engine of every policy that takes turns"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """The database's last known state. `seq_limit` None: no gate; 0: nothing may be opened yet."""
+
+    paused: bool = False
+    seq_limit: int | None = 0
+    doing: str | Wait = "starting"
+
+
+def engine_wait(services: Sequence[InferenceService]) -> Wait:
+    """`services`: those that are known, in any state."""
+    known = [f"{s.url} is {s.status}{f' ({s.error})' if s.error else ''}" for s in services]
+    return Wait(DOWN, "; ".join(known) or "none is registered", "a keeper reports each UP")
+
+
+def tools_wait(names: Sequence[str]) -> Wait:
+    return Wait(f"tool server {', '.join(names)}", "no call or session reaches it", "it answers again")
+
+
+def pause_wait(run: str) -> Wait:
+    return Wait("the run to go on", "it is paused", f"`tandem resume {run}`")
+
+
+async def doing_of(view: DatabaseState, store: Store, *, idle: bool) -> str | Wait:
+    """`idle`: it plays nothing."""
+    return await _task_wait(store, view.seq_limit) if idle and view.doing in SAMPLING else view.doing
+
+
+async def _task_wait(store: Store, seq_limit: int | None) -> Wait:
+    seen = await store.outlook.of_run()
+    if seen.next_seq is None:
+        until = "one is due again, or more are imported" if seen.may_give_data else "more are imported"
+        return Wait("a task", str(seen), until)
+    if seq_limit is not None and seen.next_seq >= seq_limit:
+        full = f"enough groups are open for the trainer's next steps (its max_staleness): {seen}"
+        return Wait("a task", full, "the trainer takes a step, or a group is settled")
+    return Wait("a task", f"none that it can play is free now: {seen}", "one is due, or another sampler plays it")
