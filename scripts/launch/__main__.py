@@ -250,7 +250,7 @@ class Launch:
             limit_s = self.config.start_timeout_s if limited else math.inf  # other machines may come later
             which = f"an engine that serves version {version}"
             limit = f"at most {as_clock(limit_s)} (start_timeout_s)" if limited else "until a machine brings one"
-            self.display.begin_phase(f"waiting for {which}", lambda: limit)
+            self.display.begin_phase(f"waiting for an engine that serves version {version}", lambda: limit)
             await until(self.config, which, lambda: self._is_served(store, version), limit_s)
             self.clock.begin(phase)
             self.display.begin_phase(f"evaluating version {version}", played.progress)

@@ -74,7 +74,8 @@ class AdmissionVerbs:
         opened = await with_index("claim", lambda by: self._tasks.count_documents(played, limit=most + 1, **by))
         room = min([budget.groups - opened - await self._untrained(p, budget, opened) for p, budget in budgets.items()])
         room = max(0, room)
-        return (waiting[room] if room < len(waiting) else end + room - len(waiting)), room
+        limit = waiting[room] if room < len(waiting) else end + room - len(waiting)
+        return limit, room
 
     async def _end(self, owner: str) -> int:
         train = {"policy": owner, "split": TRAIN_SPLIT}

@@ -139,8 +139,8 @@ MUTANTS = (
     Mutant(
         "admission: what is imported meanwhile",
         "shared/store/admission.py",
-        "return waiting[room] if room < len(waiting) else end + room - len(waiting)",
-        "return waiting[room] if room < len(waiting) else await self._end(owner) + room - len(waiting)",
+        "limit = waiting[room] if room < len(waiting) else end + room - len(waiting)",
+        "limit = waiting[room] if room < len(waiting) else await self._end(owner) + room - len(waiting)",
         f"{ADMISSION}::test_tasks_imported_during_the_count_are_not_opened_beyond_the_limit",
     ),
     Mutant(

@@ -43,7 +43,7 @@ def test_when_the_tasks_are_used_up_the_last_step_takes_what_is_there_or_nothing
     bridge(import_tasks(bridge.store, 3))
     play_and_settle(bridge, 3)
     stream = start(bridge, alone, drop_last=drop_last, updates_per_step=2, **NO_LIMIT)
-    taken = []
+    taken: list[int] = []
     while (batch := stream.next_batch(len(taken) + 1)) is not None:
         taken.append(len(batch.record_ids))
         stream.commit(len(taken))
