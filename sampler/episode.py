@@ -4,7 +4,7 @@ run ─▶ evaluate ─▶ record scored ─▶ slot scored                     
   ├── its score comes later ─▶ record completed ─▶ slot waits, without a lease: feedback or the deadline ends it
   ├── infrastructure: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
-  ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
+  ├── a setting or the task is wrong, or an engine refuses the request itself ─▶ record failed ─▶ slot failed for good, at once
   ├── a tool server is busy or away, an environment is full,
   │   or an agent's harness stopped ─▶ record abandoned ─▶ slot open again, at once, no failure
   ├── no engine serves a pinned actor's version ─▶ no record, or abandoned ─▶ slot open again, later, no failure
@@ -26,9 +26,11 @@ from sampler.errors import (
     AgentCrashed,
     AgentFailed,
     EngineError,
+    EngineRefused,
     EnvironmentBusy,
     EnvironmentFailed,
     GivenBack,
+    KeyRefused,
     ScorerFailed,
     ToolFailure,
     ToolNotOffered,
@@ -272,8 +274,8 @@ def _cause(exc: Exception) -> Termination:
         return Termination.AGENT_CRASHED
     if isinstance(exc, ScorerFailed):
         return Termination.SCORER_FAILURE
-    if isinstance(exc, ConfigError):
-        return Termination.MISCONFIGURED
+    if isinstance(exc, ConfigError) or (isinstance(exc, EngineRefused) and not isinstance(exc, KeyRefused)):
+        return Termination.MISCONFIGURED  # an engine refuses the same request again
     if isinstance(exc, DoesNotFit):
         return Termination.NOT_STORABLE
     if isinstance(exc, VersionAway):

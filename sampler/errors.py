@@ -54,7 +54,11 @@ class KeyRefused(EngineRefused):
 
 
 class ContextTooLong(EngineRefused):
-    """Prompt plus new tokens exceed the model's context length."""
+    """Prompt plus new tokens exceed the model's context length. `context`: that length, if the engine names it."""
+
+    def __init__(self, message: str, context: int | None = None) -> None:
+        super().__init__(message)
+        self.context = context
 
 
 class CacheNotFlushed(EngineRefused):

@@ -18,7 +18,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
@@ -29,6 +29,7 @@ from sampler.engine.pool.turn_sources import draw
 from sampler.episode_clock import EpisodeClock
 from sampler.episode_log import EpisodeLog
 from sampler.episode_threads import EpisodeThreads
+from sampler.errors import ContextTooLong
 from sampler.in_flight import InFlight
 from sampler.journal import Journal, Thread
 from sampler.messages.opening import opening_messages
@@ -160,7 +161,8 @@ class AsyncSampler(ABC):
             before, turn = view.fork(sharing=True), None
             try:
                 most = max_new_tokens or self.config.max_new_tokens
-                turn = await self._next_turn(view, new_messages, restart, most, listener)
+                with suppress(ContextTooLong):  # the prompt fills an engine's context, which the pool has logged
+                    turn = await self._next_turn(view, new_messages, restart, most, listener)
             finally:
                 if turn is None:
                     self._threads.restore(key, before)
@@ -284,7 +286,8 @@ class AsyncSampler(ABC):
     ) -> Turn | None:
         prompt = view.next_prompt(messages, restart=restart)
         ids = view.context.ids
-        room = min(most, self.config.max_new_tokens, self.config.max_tokens - len(ids))
+        of_engines = self.resources.policy_client(view.policy).pool.contexts.room(len(ids))
+        room = min(most, self.config.max_new_tokens, self.config.max_tokens - len(ids), of_engines)
         if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
             return None
         await self.resources.keep_tools(view.tools_hash, view.tools)

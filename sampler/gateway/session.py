@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from sampler.errors import EngineError
+from sampler.errors import EngineError, EngineRefused, KeyRefused
 from sampler.gateway.exchange import (
     AskAgain,
     ChatReply,
@@ -293,10 +293,13 @@ class AttemptSession:
             raise GatewayError(Problem.INVALID, str(exc)) from exc
         except TandemError as exc:
             self.failure = self.failure or exc
-            raise GatewayError(Problem.FAILED, str(exc)) from exc
+            refused = isinstance(exc, EngineRefused) and not isinstance(
+                exc, KeyRefused
+            )  # asked again, it would be again
+            raise GatewayError(Problem.INVALID if refused else Problem.FAILED, str(exc)) from exc
         if turn is None:
             self.limit = Termination.LENGTH_LIMIT
-            most = self.sampler.config.max_tokens
+            most = min([self.sampler.config.max_tokens, *self.sampler.resources.pool.contexts.known.values()])
             raise GatewayError(
                 Problem.TOO_LONG, f"prompt is too long: this model's maximum context length is {most} tokens"
             )

@@ -19,12 +19,12 @@ from sampler.engine.local.memory import (
     plan_cache,
     weights_bytes,
 )
+from sampler.engine.pool.contexts import RESERVE
 from scripts.launch import commands
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 
-RESERVE = 2  # tokens of its context that an engine leaves unused
 FEWEST_RUNNING = 8  # as caches of earlier episodes, and for who else asks
 OWN_FLAGS = 3  # of a command line: the interpreter, -m and the module come before
 

@@ -8,9 +8,24 @@ POOL = "tests/sampler/test_pool.py"
 USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
 MEMORY = "tests/sampler/engine/local/test_memory.py"
+CONTEXTS = "tests/sampler/test_short_contexts.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
 MUTANTS = (
+    Mutant(
+        "clamp to an engine's shorter context",
+        "sampler/engine/pool/engine_pool.py",
+        "self.contexts.learn(service_url, exc, len(prompt_ids) + len(progress.output_ids))",
+        "raise exc",
+        f"{CONTEXTS}::test_an_episode_ends_where_the_engines_context_does",
+    ),
+    Mutant(
+        "no retry of what an engine refuses for good",
+        "sampler/episode.py",
+        " or (isinstance(exc, EngineRefused) and not isinstance(exc, KeyRefused))",
+        "",
+        f"{CONTEXTS}::test_a_refusal_that_stays_fails_the_slot_at_once",
+    ),
     Mutant(
         "small pages of the local engine's cache",
         "sampler/engine/local/kv.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from sampler.errors import EngineRefused
+from sampler.errors import EngineRefused, EngineUnavailable
 from sampler.sampler import AsyncSampler
 from shared.cli.status import look
 from shared.documents import TaskPayload
@@ -124,6 +124,13 @@ async def test_settings_that_fit_no_task_end_the_process_before_all_tasks_fail(s
     assert (await store.tasks.count_slots())["failed"] <= 6
 
 
+class Down(AsyncSampler):
+    """No engine answers."""
+
+    async def run(self) -> Termination:
+        raise EngineUnavailable("http://e/generate: HTTP 503: loading")
+
+
 class Refused(AsyncSampler):
     """The engine refuses every prompt, as one does whose tokenizer is another model's."""
 
@@ -131,13 +138,24 @@ class Refused(AsyncSampler):
         raise EngineRefused("http://e/generate: HTTP 400: input_ids[3] is 1238")
 
 
+async def test_an_engine_that_refuses_every_prompt_ends_the_process_before_all_tasks_fail(store: Store) -> None:
+    await import_tasks(store, 20, num_generations=2)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_sampler(store, Refused, **OPTIONS) as service:
+            await until(lambda: _is_over(service), bool)
+    (error,) = one_by_one(caught.value)
+    assert isinstance(error, ConfigError)
+    assert "3 tasks failed before any episode was scored" in str(error)
+    assert "input_ids[3] is 1238" in str(error)
+
+
 async def test_failures_of_all_episodes_are_told_in_the_log_and_as_an_alarm(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     await import_tasks(store, 12, num_generations=2)
-    async with running_sampler(store, Refused, **OPTIONS, heartbeat_s=0.05):
+    async with running_sampler(store, Down, **OPTIONS, heartbeat_s=0.05):
         (alarm,) = await until(lambda: _alarms(store), bool)
-    said = " episodes failed, and none was scored; the last: EngineRefused: http://e/generate: HTTP 400: input_ids[3] is 1238"
+    said = " episodes failed, and none was scored; the last: EngineUnavailable: http://e/generate: HTTP 503: loading"
     assert alarm.endswith(said)
     errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
     assert [text for text in errors if "none was scored" in text] == [f"8{said}"]

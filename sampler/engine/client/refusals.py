@@ -1,6 +1,7 @@
 """Maps an engine's error response to our errors. SGLang's messages distinguish cases with equal statuses."""
 
 import json
+import re
 
 import httpx
 
@@ -11,6 +12,7 @@ from shared.outside_text import text_of
 LATER = (408, 425, 429)
 MAX_MESSAGE_CHARS = 500
 _TOO_LONG = ("longer than the model's context length", "exceeds the model's maximum context length")
+_CONTEXT = re.compile(r"context length (?:of |\()(\d{1,9}) tokens")
 _NOT_FLUSHED = "the cache was not flushed"
 _KEY = (401, 403)
 
@@ -26,7 +28,8 @@ def refusal(where: str, response: httpx.Response) -> EngineError:
             f"{where}: HTTP {status}: {message}; expected its key in the variable that engine_api_key_var names"
         )
     if any(phrase in message for phrase in _TOO_LONG):
-        return ContextTooLong(f"{where}: {message}")
+        context = _CONTEXT.search(message)
+        return ContextTooLong(f"{where}: {message}", int(context[1]) if context else None)
     if _NOT_FLUSHED in message:
         return CacheNotFlushed(f"{where}: {message}")
     return EngineRefused(f"{where}: HTTP {status}: {message}")

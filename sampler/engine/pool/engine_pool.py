@@ -23,8 +23,9 @@ from typing import Any, Protocol
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.client.generation import Generation
 from sampler.engine.client.streamed import OnIds
+from sampler.engine.pool.contexts import EngineContexts
 from sampler.engine.pool.progress import Continuation, Progress
-from sampler.errors import EngineError, EngineUnavailable, NoEngineServes
+from sampler.errors import ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class EnginePool:
             Counter()
         )  # the same when `running` was read: the rest belongs to other processes
         self._suspects: dict[str, _Suspicion] = {}
+        self.contexts = EngineContexts()
         self._aborting: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -153,7 +155,8 @@ class EnginePool:
         progress, began = Progress(), time.monotonic()
         while True:
             service_url = await self._choose(affinity, version)
-            params = _remaining(sampling_params, len(progress.output_ids), budget)
+            most = self.contexts.budget(service_url, len(prompt_ids), budget)
+            params = _remaining(sampling_params, len(progress.output_ids), most)
             try:
                 part = await self._request(
                     service_url, [*prompt_ids, *progress.output_ids], params, rid, timeout_s, progress.heard_by(on_ids)
@@ -161,10 +164,13 @@ class EnginePool:
             except EngineUnavailable as exc:
                 await self._after_failure(service_url, exc, progress)
                 continue
+            except ContextTooLong as exc:
+                self.contexts.learn(service_url, exc, len(prompt_ids) + len(progress.output_ids))
+                continue
             affinity = service_url
             self._suspects.pop(service_url, None)
             progress.add(part)
-            if part.finish_reason != "abort" or len(progress.output_ids) >= budget:
+            if part.finish_reason != "abort" or len(progress.output_ids) >= most:
                 return self._finished(part, progress, len(prompt_ids), time.monotonic() - began)
             await self._after_abort(part, progress)
 
@@ -319,11 +325,10 @@ class EnginePool:
         self._mine_then = self._mine.copy()
         known = {service.url for service in self._services}
         self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}
+        self.contexts.keep(known)
 
 
 def _remaining(params: Mapping[str, Any], done: int, budget: int) -> Mapping[str, Any]:
-    if not done:
-        return params
     return {**params, "max_new_tokens": budget - done}
 
 

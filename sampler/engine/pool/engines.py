@@ -78,8 +78,12 @@ class Engines:
         return sorted({service.version for service in own if service.status is ServiceStatus.UP})
 
     def alarms(self) -> list[str]:
-        """Engines that are listed and cannot be used from this machine."""
-        return [sentence for sentences in self._unreachable.values() for sentence in sentences]
+        """Engines that are listed and cannot be used from this machine, or only for a part of an episode."""
+        short = [alarm for pool in self._pools() for alarm in pool.contexts.alarms(self._config.max_tokens)]
+        return [
+            *(sentence for sentences in self._unreachable.values() for sentence in sentences),
+            *dict.fromkeys(short),
+        ]
 
     def stats(self) -> PoolStats:
         """Sum over all requests since the start."""
@@ -95,7 +99,7 @@ class Engines:
         listed = [(service, unreachable(service, self._host)) for service in await self._store.services.live(policy)]
         self._listed[policy] = [service for service, why in listed if why is None]
         self._unreachable[policy] = [why for _, why in listed if why is not None]
-        for why in self.alarms():
+        for why in self._unreachable[policy]:
             if why not in self._told:
                 self._told.add(why)
                 log.warning("%s", why)
