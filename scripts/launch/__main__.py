@@ -25,9 +25,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from pymongo.errors import PyMongoError
 from rich.console import Console
 
 from scripts.launch import commands, dry_run, report, summary, summary_text
+from scripts.launch.cause import cause_of, full_disk
 from scripts.launch.children import POLL_S, ChildDied, Children
 from scripts.launch.clock import PhaseClock
 from scripts.launch.display import Display
@@ -51,7 +53,7 @@ from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
 from shared.configuration.secrets import forget_secrets
 from shared.documents.states import ServiceStatus
-from shared.errors import ConfigError, TandemError
+from shared.errors import ConfigError, DataError, TandemError
 from shared.evaluation.rounds import EvaluationRound, evaluation_rounds
 from shared.files.output_names import METRICS_FILE
 from shared.processes.interrupt import INTERRUPTED
@@ -77,6 +79,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     console = Console(emoji=False)  # rich would render `:train:` in the id main:train:0:t0 as a tram
     suffix = "" if config.is_main else f"_{config.node}"
+    launch: Launch | None = None
     try:
         if config.dry_run:
             sys.exit(dry_run.show(console, policies))
@@ -89,9 +92,11 @@ def main() -> None:
             report.show(console, config, launch.evaluated)
         elif launch.figures is not None:
             summary_text.show(console, launch.trained, launch.figures, launch.metrics)
-    except TandemError as exc:
+    except (TandemError, OSError, PyMongoError) as exc:
         console.print(f"[bold red]{type(exc).__name__}[/bold red]", soft_wrap=True)
         console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+        if cause := (launch and launch.cause) or full_disk(config.folder).removeprefix("; "):
+            console.print(f"cause: {cause}", markup=False, highlight=False, soft_wrap=True)
         status = 1
     sys.exit(status)
 
@@ -116,6 +121,7 @@ class Launch:
         self.database = config.db_connection_string or ""
         self.figures: dict[str, Any] | None = None  # the summary, at the end
         self.evaluated: EvaluationRound | None = None  # the result with `only_evaluate`
+        self.cause: str | None = None  # why a child died, if one did
         display.metrics = self.metrics
         children.tell = display.note
 
@@ -143,15 +149,19 @@ class Launch:
                 self.display.note(f"{str(exc).splitlines()[0].partition(';')[0]}: stopping everything, details below")
                 raise
             finally:
+                self.cause = cause_of(self.children.children, self.config.folder)
                 await self._stop(tasks)
 
     async def _stop(self, tasks: set[asyncio.Task[Any]]) -> None:
         self.display.phase, self.display.phase_detail = "stopping", str
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self.clock.end()
-        await asyncio.to_thread(self.children.stop)
+        stopping = asyncio.to_thread(self.children.stop)  # meanwhile: a step may wait for a database that died
+        await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        try:
+            self.clock.end()
+        except DataError as exc:  # a full disk: not why the run ends
+            self.display.note(str(exc))
 
     def _force(self) -> None:
         self.children.force = True

@@ -11,6 +11,7 @@ at 0. Losing some but not all samplers is only reported.
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -43,6 +44,7 @@ STAGES = {
     "environments": (3, 15.0),
     "mongod": (4, 30.0),
 }
+CLIENTS_OF_NOTHING_S = 3.0  # instead, once the database has died: none of them can write anything any more
 REPLICAS = ("sampler", "environments")
 RESTARTS = 5  # of one replica that crashes repeatedly
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -78,6 +80,7 @@ class Child:
     may_exit: bool = False  # any exit is expected: it was asked to stop
     started_at: float = field(default_factory=time.monotonic)
     restarts: int = 0  # since the last steady process
+    died_at: float = math.inf  # when its unexpected end was seen
     due_at: float | None = None  # time of its restart; None: it is running, or lost
 
     @property
@@ -272,12 +275,17 @@ class Children:
 
     def check(self) -> None:
         for child in self.children:
-            if child.is_lost and (child.kind not in REPLICAS or all(c.is_lost for c in self.of_kind(child.kind))):
-                raise ChildDied(child.crash_report())
+            child.died_at = min(child.died_at, time.monotonic() if child.died else math.inf)
+        lost = [child for child in self.children if child.is_lost and self._is_essential(child)]
+        if lost:  # a dead database is the cause of what its clients say
+            raise ChildDied(min(lost, key=lambda child: (child.kind != "mongod", child.died_at)).crash_report())
         if self._reaper is not None and self._reaper.poll() is not None:
             raise ChildDied(
                 f"the reaper {describe_exit(self._reaper.returncode)}; without it the children could outlive the launcher"
             )
+
+    def _is_essential(self, child: Child) -> bool:
+        return child.kind not in REPLICAS or all(c.is_lost for c in self.of_kind(child.kind))
 
     def losses(self) -> list[Child]:
         """Replicas lost since the last call."""
@@ -296,9 +304,11 @@ class Children:
         """Stop the children of `kinds` in order; blocks until they and their descendants are gone."""
         self._stopping = True  # no restarts from here on
         chosen = [child for child in self.children if child.kind in kinds]
+        most_s = CLIENTS_OF_NOTHING_S if any(child.died for child in self.of_kind("mongod")) else math.inf
         for child in chosen:
             child.may_exit = True
-        stop([child.target for child in chosen], force=lambda: self.force, tell=self.tell)
+        targets = [replace(child.target, grace_s=min(child.target.grace_s, most_s)) for child in chosen]
+        stop(targets, force=lambda: self.force, tell=self.tell)
         for child in chosen:
             child.process.wait(5)
 

@@ -4,6 +4,14 @@ from tests.mutant_rows.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "clients of a dead database are stopped at once",
+        "scripts/launch/children.py",
+        "CLIENTS_OF_NOTHING_S = 3.0",
+        "CLIENTS_OF_NOTHING_S = 600.0",
+        "tests/system/test_launch_causes.py"
+        "::test_a_database_on_a_full_disk_is_the_cause_and_its_clients_are_stopped_at_once",
+    ),
+    Mutant(
         "a second SIGTERM does not end the grace",
         "scripts/launch/waiting.py",
         "if event.is_set() and number == signal.SIGINT:",
