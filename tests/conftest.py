@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,8 +21,10 @@ from xdist.scheduler import LoadScopeScheduling
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.killer import Killer
+from tests.surroundings import make_clean
 
 ROOT = Path(__file__).parents[1]
+make_clean(os.environ, ROOT)
 # One thread for each of the processes side by side: of two that wait for each other on one core, most of the time is spent
 # waiting (38 s of computing instead of 16 s for five files of tests). Read when torch is imported, here and in every child.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,7 +50,7 @@ UNITS = (
     r"(tests/system/.*)",
     r"(tests/test_benchmarks\.py::.*)",
 )
-IN_MEMORY, FOLDER_OF = Path("/dev/shm"), "tandem-tests-"
+IN_MEMORY, FOLDER_OF = Path("/dev/shm"), "tandem-test-"
 IN_MEMORY_BYTES = 4 << 30  # of all test processes; one takes 0.3 GB
 LONGEST_FIRST = ("contract", "system", "trainer", "sampler")
 
@@ -111,9 +114,10 @@ def mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
             yield server
         return
     for left in IN_MEMORY.glob(f"{FOLDER_OF}*"):  # by a test process that was killed
-        if not psutil.pid_exists(int(left.name.removeprefix(FOLDER_OF))):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = IN_MEMORY / f"{FOLDER_OF}{os.getpid()}"
+        pid = left.name.removeprefix(FOLDER_OF).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)  # another user's stays
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_OF}{os.getpid()}-", dir=IN_MEMORY))
     try:
         with Mongod(folder) as server:
             yield server

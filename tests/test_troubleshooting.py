@@ -91,11 +91,21 @@ def test_every_command_of_tandem_and_every_flag_exists() -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", PAGE)) <= options | COMMAND_FLAGS | FLAGS_OF_OTHERS
 
 
-def run(*words: str, **variables: str) -> str:
-    """What a command that fails says."""
-    environment = {name: value for name, value in os.environ.items() if name != "DB_CONNECTION_STRING"} | variables
+def test_a_log_that_a_page_names_is_one_that_the_launcher_writes() -> None:
+    source = (ROOT / "scripts" / "launch" / "services.py").read_text(encoding="utf-8")
+    written = set(re.findall(r"""(?:part|log_path)\(f?"([a-z]+)""", source))
+    assert written >= {"engine", "sample", "train", "tools", "environments"}
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        named = re.findall(r"\b(?:RUN|demo|my_run)_([a-z]+)\w*\*?(?:_\d+)?\.log", page.read_text(encoding="utf-8"))
+        assert set(named) <= written, page
+
+
+def run(folder: Path, *words: str, **variables: str) -> str:
+    """What a command that fails says in a folder without output of a run; the launcher goes to its own."""
+    folder = ROOT if "scripts.launch" in words else folder
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode != 0, done.stdout
     return " ".join((done.stdout + done.stderr).split())
@@ -103,7 +113,7 @@ def run(*words: str, **variables: str) -> str:
 
 NO_SERVER = "mongodb://127.0.0.1:1/"
 LAUNCH = ("-m", "scripts.launch", "demo", "--method", "minirl")
-SAMPLER = ("-m", "sampler", "--run", "demo", "--model_name_or_path", "assets/example/model")
+SAMPLER = ("-m", "sampler", "--run", "demo", "--model_name_or_path", str(ROOT / "assets" / "example" / "model"))
 
 
 @pytest.mark.parametrize(
@@ -125,12 +135,14 @@ SAMPLER = ("-m", "sampler", "--run", "demo", "--model_name_or_path", "assets/exa
         ),
     ],
 )
-def test_what_a_newcomer_sees_is_on_the_page(words: tuple[str, ...], variables: dict[str, str], row: str) -> None:
-    assert says(run(*words, **variables), row)
+def test_what_a_newcomer_sees_is_on_the_page(
+    words: tuple[str, ...], variables: dict[str, str], row: str, tmp_path: Path
+) -> None:
+    assert says(run(tmp_path, *words, **variables), row)
 
 
-def test_a_run_that_is_not_there_is_on_the_page(store: Store, mongod: Mongod) -> None:
-    said = run("-m", "shared.cli", "status", "nosuchrun", DB_CONNECTION_STRING=mongod.connection_string)
+def test_a_run_that_is_not_there_is_on_the_page(store: Store, mongod: Mongod, tmp_path: Path) -> None:
+    said = run(tmp_path, "-m", "shared.cli", "status", "nosuchrun", DB_CONNECTION_STRING=mongod.connection_string)
     assert says(said, "no run … at …")
 
 

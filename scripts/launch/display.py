@@ -17,9 +17,9 @@ from rich.text import Text
 
 from scripts.launch.children import Child
 from scripts.launch.errors import Repeats
-from scripts.launch.figures import Snapshot, StepMetrics
 from scripts.launch.long_waits import LongWaits
 from shared.processes.waits import as_clock
+from scripts.launch.figures import MOVING_STEPS, Snapshot, StepMetrics
 
 REFRESH_S = 1.0
 
@@ -117,11 +117,12 @@ class Display:
         """Figures of one policy's training."""
         metrics, snapshot = self.metrics[policy], self.snapshot
         last = metrics.last
-        rewards = [(f"reward {s}", number(metrics.moving(f"reward_by_source/{s}"), ".3f")) for s in metrics.sources()]
+        rewards = [(s, number(metrics.moving(f"reward_by_source/{s}"), ".3f")) for s in metrics.sources()]
         stale = f"{number(last.get('data/staleness_mean'), '.2f')}/{number(last.get('data/staleness_max'), '.0f')}"
         return [
             ("step", f"{metrics.last_step}/{snapshot.max_steps.get(policy) or '?'}"),
-            ("reward", number(metrics.moving("reward/mean"), ".3f")),
+            ("reward", number(last.get("reward/mean"), ".3f")),
+            (f"mean of {MOVING_STEPS} steps", number(metrics.moving("reward/mean"), ".3f")),
             *rewards,
             ("held-out", number((metrics.column("eval/reward") or [math.nan])[-1], ".3f")),
             ("loss", number(last.get("loss/loss"), ".4f")),

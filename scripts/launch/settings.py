@@ -127,6 +127,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     # time limits
     start_timeout_s: float = Field(180.0, gt=0, description="Time limit for the start of a service.")
 
+    log_folder: Path = Field(Path("logs"), description="Folder of the logs, RUN_PART.log each.")
+
     dry_run: bool = Field(False, description="Print what would be started on this machine, and start nothing.")
 
     @classmethod
@@ -331,7 +333,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         return f"{kind}_{self.policy}_{number}" if self.own_sections() else f"{kind}_{number}"
 
     def log_path(self, part: str) -> Path:
-        return ROOT / "logs" / f"{self.run}_{part}.log"
+        return ROOT / self.log_folder / f"{self.run}_{part}.log"
 
     @property
     def processes_here(self) -> int:

@@ -85,7 +85,9 @@ def _figure_table(summary: dict[str, Any], policies: Sequence[str]) -> Table:
 def _training_rows(trained: dict[str, Any]) -> list[tuple[str, str]]:
     tokens, speed, stale = trained["tokens"], trained["tokens_per_s"]["trainer"], trained["staleness"]
     chosen = trained["selection"]
-    merging = f"{tokens['merged']:,} with, {tokens['unmerged']:,} without ({tokens['linear']:,} per episode)"
+    merging = f"{tokens['merged']:,} tokens in one tree per group; {tokens['unmerged']:,} in one row per reply"
+    if tokens["linear"] != tokens["unmerged"]:
+        merging += f", {tokens['linear']:,} in one row per episode"
     if tokens["merged"]:
         merging += f": {tokens['unmerged'] / tokens['merged']:.2f} times fewer"
     return [
@@ -113,7 +115,7 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
     metrics = [f"{_short(each.policy_folder)}/metrics.jsonl" for each in policies]
     lines += [
         f"figures       {folder}/summary.json, {', '.join(metrics)}, {folder}/reward.png",
-        f"logs          logs/{config.run}_*.log",
+        f"logs          {config.log_folder}/{config.run}_*.log",
     ]
     if config.db_connection_string is None:
         lines += [

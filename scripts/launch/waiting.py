@@ -25,21 +25,23 @@ async def until(config: LaunchConfig, what: str, ask: Callable[[], Any], limit_s
             return answer
         if time.monotonic() > deadline:
             raise TandemError(
-                f"timed out after {limit_s:g} s waiting for {what}; see logs/{config.run}_*.log, "
+                f"timed out after {limit_s:g} s waiting for {what}; see {config.log_folder}/{config.run}_*.log, "
                 "or allow more with --start_timeout_s"
             )
         await asyncio.sleep(ASK_S)
 
 
 @contextmanager
-def signals_set(event: asyncio.Event, again: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a closed terminal set `event`; Ctrl-C after any of them calls `again`.
+def signals_set(event: asyncio.Event, again: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Ctrl-C, SIGTERM and a closed terminal set `event`; Ctrl-C after any of them calls `again`. Yields what was received.
 
     A scheduler sends SIGTERM more than once (Slurm to the step, srun to its tasks) and kills later by itself.
     """
     loop = asyncio.get_running_loop()
+    received: list[signal.Signals] = []
 
     def receive(number: signal.Signals) -> None:
+        received.append(number)
         if event.is_set() and number == signal.SIGINT:
             again()
         event.set()
@@ -48,7 +50,7 @@ def signals_set(event: asyncio.Event, again: Callable[[], None]) -> Iterator[Non
     for number in signals:
         loop.add_signal_handler(number, receive, number)
     try:
-        yield
+        yield received
     finally:
         for number in signals:
             loop.remove_signal_handler(number)

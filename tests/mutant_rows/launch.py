@@ -12,6 +12,13 @@ MUTANTS = (
         "::test_a_database_on_a_full_disk_is_the_cause_and_its_clients_are_stopped_at_once",
     ),
     Mutant(
+        "tests: a caller's variables are taken away",
+        "tests/surroundings.py",
+        "            del environment[name]",
+        "            pass",
+        "tests/test_surroundings.py::test_a_callers_variables_are_taken_away_but_for_those_that_are_listed",
+    ),
+    Mutant(
         "a second SIGTERM does not end the grace",
         "scripts/launch/waiting.py",
         "if event.is_set() and number == signal.SIGINT:",
