@@ -1,7 +1,7 @@
 # Sourced by the sbatch files: run_step OPTIONS_OF_SRUN... COMMAND..., one launcher on each node.
 #
 # A job that ends by itself after SIGTERM counts as finished, so Slurm requeues none that drained within its grace time. Here it
-# requeues itself then: the launcher ends with 130 when it was asked to stop, and the job is still RUNNING unless it was cancelled.
+# requeues itself then: the launcher ends with 130 or 143 when it was asked to stop, and the job is still RUNNING unless it was cancelled.
 run_step() {
   local status=0 step state job="$SLURM_JOB_ID"
   # Not the number alone: that of an array's last task is also the whole array's.

@@ -11,7 +11,7 @@ stay until the run is over. `--dry-run` prints what would be started.
 
 Every step is idempotent: the same command continues an interrupted run. If a child crashes, the launcher names it, prints
 the end of its log, stops the rest and exits with 1; samplers are restarted a few times first. Ctrl-C stops everything and
-exits with 130; a second Ctrl-C kills without waiting.
+exits with 130, SIGTERM with 143; a second Ctrl-C kills without waiting.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from scripts.launch.display import Display
 from scripts.launch.figures import StepMetrics, take_snapshot
 from scripts.launch.following import until_over
 from scripts.launch.lock import RunLock
-from scripts.launch.nodes import place_lines
+from scripts.launch.nodes import place_lines, stop_line
 from scripts.launch.placing import gpu_lines
 from scripts.launch.policies import load_policies
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
@@ -56,7 +56,6 @@ from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError, DataError, TandemError
 from shared.evaluation.rounds import EvaluationRound, evaluation_rounds
 from shared.files.output_names import METRICS_FILE
-from shared.processes.interrupt import INTERRUPTED
 from shared.processes.mongod import Mongod
 from shared.processes.waits import as_clock
 from shared.redaction import redacted, shown
@@ -134,13 +133,13 @@ class Launch:
             asyncio.create_task(self.display.draw(), name="display"),
             asyncio.create_task(interrupted.wait(), name="interrupt"),
         }
-        with signals_set(interrupted, self._force):
+        with signals_set(interrupted, self._force) as received:
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 first = min(done, key=lambda task: task.get_name() != "steps")
                 if first.get_name() == "interrupt":
-                    self.display.note("interrupted: stopping everything (Ctrl-C again: without waiting)")
-                    return INTERRUPTED
+                    self.display.note(stop_line(self.config, received[0]))
+                    return 128 + received[0]
                 if first.exception() is not None:
                     await asyncio.sleep(2 * POLL_S)
                     self.children.check()  # a child's crash is the cause; errors of the steps are its effects

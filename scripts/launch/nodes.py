@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import socket
 import struct
 from collections.abc import Mapping
@@ -206,3 +207,11 @@ def place_lines(settings: NodeSettings, found: Derived, address: str) -> list[st
             "this machine's engine is announced at 127.0.0.1, where no other machine reaches it: set NODE_ADDR"
         )
     return lines
+
+
+def stop_line(settings: NodeSettings, received: signal.Signals) -> str:
+    """What to say of a signal that ends this launch."""
+    if received == signal.SIGINT:
+        return "interrupted: stopping everything (Ctrl-C again: without waiting)"
+    what = "this machine leaves the run" if settings.join else "stopping everything"
+    return f"{received.name}: {what}"

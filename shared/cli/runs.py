@@ -40,7 +40,7 @@ EXAMPLES = """Examples:
 """
 GC_EXAMPLES = """Examples:
 
-`tandem gc`  runs that ended, crashed or were abandoned more than 30 days ago, and what each takes
+`tandem gc`  runs that ended, crashed, or were stopped or abandoned more than 30 days ago, and what each takes
 
 `tandem gc --older_than_days 7 --yes`  deletes those of more than a week ago
 

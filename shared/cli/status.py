@@ -249,6 +249,7 @@ def _render(now: RunStatus, every_worker: bool) -> list[Any]:
 def _ended(now: RunStatus) -> list[str]:
     """How the run, or a trainer of it, ended."""
     lines = [f"  [red]{now.state}[/red]: {escape(now.reason)}"] if now.state in CUT_SHORT else []
+    lines += [f"  {now.state}: {escape(now.reason)}"] if now.state == Condition.STOPPED else []
     for end in now.ends:
         at = f"{str(end['ended_at'])[:19]} UTC"
         where = f"the trainer of policy {end['policy']} ended {end['ended']} ago ({at}) after step {end['step']}"

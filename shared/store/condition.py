@@ -3,7 +3,7 @@
 ended      every trainer wrote its end                 crashed    a trainer failed, or fell silent, without its end
 trained    every policy has weights of its last step   abandoned  no process is alive, and work is left
 played     never trained, every task is over           unstarted  no process was ever heard of
-paused, running
+stopped    its processes were stopped, as by Ctrl-C    paused, running
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from shared.documents.states import RunState
 from shared.errors import MalformedDocument
 from shared.store import Store
 from shared.store.malformed import tell
-from shared.store.runs import FAILED, has_left
+from shared.store.runs import FAILED, STOPPED, has_left
 
 STEP = "step"  # of a trainer's statistics: the last step that it took
 
@@ -30,6 +30,7 @@ class Condition(StrEnum):
     TRAINED = "trained"
     PLAYED = "played"
     CRASHED = "crashed"
+    STOPPED = "stopped"
     ABANDONED = "abandoned"
     UNKNOWN = "unknown"  # its document cannot be read
 
@@ -70,10 +71,17 @@ async def condition_of(store: Store) -> RunCondition:
     if not workers and not run.trainer_generations:
         return RunCondition(Condition.UNSTARTED, "no process was ever started")
     if workers and not live:
-        last = max(workers, key=_heard)
-        said = f": {last.doing}" if last.doing.startswith(FAILED) else ""
-        return RunCondition(Condition.ABANDONED, f"no process is alive; the last was {last.id}{said}", last.heartbeat)
+        return _of_silent(max(workers, key=_heard))
     return RunCondition(Condition.RUNNING)
+
+
+def _of_silent(last: Worker) -> RunCondition:
+    """Of a run without a living process; `last`: the one that was heard of last."""
+    if last.doing == STOPPED:
+        reason = f"its processes were stopped, the last was {last.id}; the command that started them continues the run"
+        return RunCondition(Condition.STOPPED, reason, last.heartbeat)
+    said = f": {last.doing}" if last.doing.startswith(FAILED) else ""
+    return RunCondition(Condition.ABANDONED, f"no process is alive; the last was {last.id}{said}", last.heartbeat)
 
 
 def _open_policies(run: Run) -> list[str]:
@@ -82,7 +90,7 @@ def _open_policies(run: Run) -> list[str]:
 
 
 def _crash(policy: str, workers: list[Worker], live: set[str]) -> RunCondition | None:
-    """None: a trainer of the policy is alive, or none was ever heard of."""
+    """None: a trainer of the policy is alive, was stopped with all other processes, or was never heard of."""
     own = [worker for worker in workers if worker.kind == "trainer" and worker.id.startswith(f"trainer:{policy}:")]
     if not own or any(worker.id in live for worker in own):
         return None
@@ -93,6 +101,8 @@ def _crash(policy: str, workers: list[Worker], live: set[str]) -> RunCondition |
     if failed or last.doing.startswith(FAILED):
         why = f"failed after step {step}: {(failed or [last])[0].doing.removeprefix(FAILED)}"
     elif has_left(last.doing):
+        if not live:
+            return None
         why = f"stopped after step {step} without its end"
     else:
         why = f"is not heard of any more, after step {step}: it was {last.doing or 'starting'}"

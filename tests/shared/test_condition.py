@@ -68,6 +68,23 @@ async def test_a_run_whose_processes_have_all_gone_is_abandoned_with_the_last_on
     assert found.reason == "no process is alive; the last was sampler:h:1: failed: StoreUnavailable: gone"
 
 
+async def test_a_run_whose_processes_were_stopped_before_its_trainer_began_is_stopped(store: Store) -> None:
+    await import_tasks(store, 1, split="eval")
+    await heard(store, "sampler:h:1", "sampler")
+    await heard(store, "keeper:h:2", "keeper")
+    await store.workers.leave("sampler:h:1", "EngineUnavailable: played again")
+    await store.workers.leave("keeper:h:2")
+    found = await condition_of(store)
+    assert (found.condition, found.since is not None) == (Condition.STOPPED, True)
+    assert found.reason.endswith("the last was keeper:h:2; the command that started them continues the run")
+    await store.runs.start_trainer("main", ADMISSION)
+    await heard(store, "trainer:main:h:3")
+    await store.workers.leave("trainer:main:h:3")
+    assert (await condition_of(store)).condition is Condition.STOPPED, "its trainer, before the first step"
+    await heard(store, "sampler:h:4", "sampler")
+    assert (await condition_of(store)).condition is Condition.CRASHED, "the others wait for a trainer"
+
+
 async def test_ends_and_pauses_come_before_what_heartbeats_say(store: Store) -> None:
     generation = await store.runs.start_trainer("main", ADMISSION)
     await heard(store, "trainer:main:h:1")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts.launch.following import is_over, until_over
+from scripts.launch.nodes import NodeSettings, stop_line
 from scripts.launch.settings import LaunchConfig
 from scripts.launch.waiting import signals_set
 from shared.audit.run import audit
@@ -143,7 +144,7 @@ async def test_samplers_and_engine_join_leave_and_come_back_while_another_machin
         await store.runs.set_state(RunState.PAUSED)  # else the run may be over before the second machine joins
         up = [service for service in await store.services.all() if service.status == ServiceStatus.UP]
         assert [service.url.rpartition(":")[0] for service in up] == ["http://127.0.0.3"]
-        assert machines.end("first", signal.SIGTERM) == 130
+        assert machines.end("first", signal.SIGTERM) == 143
         left = [service.status for service in await store.services.all()]
         assert left == [ServiceStatus.DOWN]
         machines.start("second", JOIN="true", NODE_NAME="second", NODE_ADDR="127.0.0.4", NUM_SAMPLERS="1")
@@ -164,9 +165,17 @@ async def test_samplers_and_engine_join_leave_and_come_back_while_another_machin
 async def test_only_ctrl_c_after_a_signal_ends_the_grace(sign: signal.Signals, forced: bool) -> None:
     """A scheduler sends SIGTERM more than once: to the step, and through srun to its tasks."""
     stopped, again = asyncio.Event(), asyncio.Event()
-    with signals_set(stopped, again.set):
+    with signals_set(stopped, again.set) as received:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(stopped.wait(), 60)
         os.kill(os.getpid(), sign)
         await asyncio.sleep(0.2)
         assert again.is_set() is forced
+    assert received == [signal.SIGTERM, sign]
+
+
+def test_what_a_signal_says_names_it_and_offers_ctrl_c_again_to_those_who_pressed_it() -> None:
+    joined, alone = NodeSettings.model_validate({"join": True}), NodeSettings.model_validate({})
+    assert stop_line(joined, signal.SIGTERM) == "SIGTERM: this machine leaves the run"
+    assert stop_line(alone, signal.SIGTERM) == "SIGTERM: stopping everything"
+    assert "Ctrl-C again" in stop_line(joined, signal.SIGINT)
