@@ -17,9 +17,9 @@ from rich.text import Text
 
 from scripts.launch.children import Child
 from scripts.launch.errors import Repeats
+from scripts.launch.figures import MOVING_STEPS, Snapshot, StepMetrics
 from scripts.launch.long_waits import LongWaits
 from shared.processes.waits import as_clock
-from scripts.launch.figures import MOVING_STEPS, Snapshot, StepMetrics
 
 REFRESH_S = 1.0
 
