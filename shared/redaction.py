@@ -27,7 +27,10 @@ _HARMLESS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]*")
+_URL_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SPACE = re.compile(r"\s")
+_QUOTES = {"'": "'", '"': '"', "`": "`", "<": ">", "(": ")", "[": "]", "{": "}"}
+_BREAKS = re.compile(r"[\s'\"<>`]")  # a URL has none; a password that nobody escaped may
 _PLACE = re.compile(r"(?:[\w.%-]+|\[[0-9A-Fa-f:.%]+\])(?::[0-9]*)?")  # one host, or a socket's path as %2Frun%2F…
 _PATH = re.compile(r"(?:/[^?#@]*)?")
 
@@ -38,7 +41,12 @@ def redacted(text: str, *secret_urls: str) -> str:
         text = text.replace(url, shown(url))
         for secret in sorted(_secrets_of(url), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
-    return _URL.sub(lambda found: _shown_in_text(found[0]), text)
+    parts, at = list[str](), 0
+    while found := _URL_START.search(text, at):
+        end = _end_of_url(text, found)
+        parts += [text[at : found.start()], _shown_in_text(text[found.start() : end])]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def shown(url: str) -> str:
@@ -83,9 +91,27 @@ def without(secrets: Sequence[str], value: T) -> T:
     return cast(T, found)
 
 
+def _end_of_url(text: str, start: re.Match[str]) -> int:
+    """A URL goes on to the last `@` of its line, before the next URL: what is in between may be a password that nobody escaped,
+    with blanks and quotes. From there to the next blank, or to the quote that was opened before it."""
+    after = _URL_START.search(text, start.end())
+    line = text.find("\n", start.end())
+    limit = min(len(text) if line < 0 else line, len(text) if after is None else after.start())
+    begin = max(text.rfind("@", start.end(), limit) + 1, start.end())
+    blank = _SPACE.search(text, begin)
+    end = len(text) if blank is None else blank.start()
+    quote = _QUOTES.get(text[start.start() - 1 : start.start()])
+    closed = -1 if quote is None else text.find(quote, begin, end)
+    while closed >= 0 and text[closed + 1 : closed + 2].isalnum():
+        closed = text.find(quote or "", closed + 1, end)
+    return end if closed < 0 else closed
+
+
 def _shown_in_text(url: str) -> str:
     """Punctuation after a URL is not part of it."""
-    kept = url.rstrip(".,;:!)]}") if not is_plain(url) else url
+    kept = url if is_plain(url) else url.rstrip(".,;:!)]}'\"`>")
+    if _BREAKS.search(kept.rpartition("@")[0]):
+        return f"{kept.partition('://')[0]}://{HIDDEN}{url[len(kept) :]}"
     return shown(kept) + url[len(kept) :]
 
 

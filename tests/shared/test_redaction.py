@@ -121,3 +121,46 @@ def test_values_of_a_configuration_are_shown_without_secrets() -> None:
 @pytest.mark.parametrize("blank", ["", " "])
 def test_a_blank_url_hides_nothing(blank: str) -> None:
     assert redacted("no database was given", blank) == "no database was given"
+
+
+BREAKS = st.sampled_from([" ", '"', "'", "<", ">", "`", ", ", "\t", ") "])
+
+
+@given(
+    parts=st.lists(st.text("abcXYZ09", min_size=3, max_size=6), min_size=2, max_size=4, unique=True),
+    breaks=st.lists(BREAKS, min_size=3, max_size=3),
+    around=st.sampled_from(
+        ["{}", '"{}"', "'{}'", "<{}>", "`{}`", "({})", "open {}: refused", "{}, and http://h/x", "to {}\nann@h"]
+    ),
+    scheme=st.sampled_from(["mongodb", "http", "mongodb+srv"]),
+)
+def test_no_part_of_a_password_is_shown_of_a_url_that_nobody_named(
+    parts: list[str], breaks: list[str], around: str, scheme: str
+) -> None:
+    """The parts of a password that was not escaped, between blanks, quotes and angle brackets."""
+    secrets = [f"S{number}{part}" for number, part in enumerate(parts)]
+    password = secrets[0] + "".join(one + part for one, part in zip(breaks, secrets[1:], strict=False))
+    said = redacted(around.format(f"{scheme}://ann:{password}@db:27017/?tls=true"))
+    assert not [one for one in secrets if one in said]
+
+
+@pytest.mark.parametrize("broken", ['pa"ss', "pa'ss", "pa<ss", "pa>ss", "pa`ss", "p\"a's<s"])
+@pytest.mark.parametrize("around", ["{}", '"{}"', "'{}'", "<{}>", "at {} it failed"])
+def test_no_part_of_an_option_is_shown_of_a_url_that_nobody_named(broken: str, around: str) -> None:
+    said = redacted(around.format(f"http://h/?token={broken}"))
+    assert "ss" not in said
+    assert "s<s" not in said
+    assert said.startswith(around.partition("{}")[0] + "http://h/?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"url": "http://h:1/x", "next": 2}',
+        "<http://h:1/x> and (http://h:2/y), 'http://h:3' `http://h:4/`.",
+        "http://h:1/x failed\nann@example.org",
+        "no URL: a@b",
+    ],
+)
+def test_a_text_without_a_secret_stays(text: str) -> None:
+    assert redacted(text) == text
