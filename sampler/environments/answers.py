@@ -21,11 +21,12 @@ from sampler.environments.environment import (
     VALIDATION_FAILED,
 )
 from sampler.errors import EnvironmentFailed
-from sampler.parsers.reply import MAX_DEPTH, problem_of
+from sampler.parsers.reply import problem_of
 from sampler.scorers import is_finite_number
 from shared.documents.states import Termination
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
+from shared.outside_values import MAX_DEPTH
 
 MAX_TOLD_CHARS = 500
 MAX_SEATS = 1000
@@ -145,7 +146,7 @@ def _read(found: Any) -> StepSeen:
     status = answer.status or (UNKNOWN if answer.finish else RUNNING)
     for name in ("messages", "tools"):
         if problem := problem_of({name: found.get(name)}):
-            raise ValueError(f"{name}: {problem}")
+            raise ValueError(problem)
     return StepSeen(
         messages=[_message(message) for message in found.get("messages") or ()],
         tools=None if answer.tools is None else found["tools"],

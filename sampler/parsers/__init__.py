@@ -14,7 +14,7 @@ from sampler.parsers.minicpm import parse_minicpm
 from sampler.parsers.mistral import parse_mistral
 from sampler.parsers.pythonic import parse_pythonic
 from sampler.parsers.qwen3_coder import parse_qwen3_coder
-from sampler.parsers.reply import MAX_CALLS, ParsedReply, Parser, ToolCall
+from sampler.parsers.reply import MAX_CALLS, ParsedReply, Parser, ToolCall, without_calls
 from shared.errors import ConfigError
 
 PARSERS: dict[str, Parser] = {
@@ -59,4 +59,4 @@ def get_parser(name: str) -> Parser:
     return PARSERS[name]
 
 
-__all__ = ["MAX_CALLS", "OPENINGS", "PARSERS", "ParsedReply", "Parser", "ToolCall", "get_parser"]
+__all__ = ["MAX_CALLS", "OPENINGS", "PARSERS", "ParsedReply", "Parser", "ToolCall", "get_parser", "without_calls"]

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from sampler.parsers.reply import MAX_DEPTH, ReplyBuilder
+from sampler.parsers.reply import ReplyBuilder
+from shared.outside_values import MAX_DEPTH
 
 # A closing tag may occur inside a JSON string. A few later ones are tried too; the bound keeps the time linear.
 _CLOSING_TAGS_TRIED = 4

@@ -7,7 +7,7 @@ bounded number of times, and at most MAX_DEPTH levels. Literals may be Python's 
 import re
 from typing import Any, NoReturn
 
-from sampler.parsers.reply import MAX_DEPTH
+from shared.outside_values import MAX_DEPTH
 
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _BLANKS = re.compile(r"(?:\s|\\\n)*")

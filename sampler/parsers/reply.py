@@ -8,15 +8,14 @@ Promises of all families
   * Time is linear in the length of the reply: at most MAX_CALLS calls are read.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared import outside_values
+
 THINK, END_THINK = "<think>", "</think>"
 MAX_CALLS = 64
-# MongoDB stores 100 levels, pydantic serializes 255.
-MAX_DEPTH = 64
 
 ToolSchemas = Sequence[Mapping[str, Any]]
 
@@ -79,13 +78,21 @@ class ReplyBuilder:
             self.error('has no "name"')
         elif not isinstance(arguments, dict):
             self.error(f'has "arguments" that are {type(arguments).__name__}, not an object')
-        elif problem := _problem_of_plain(name) or _problem_of_plain(call_id) or problem_of(arguments):
+        elif problem := problem_of({"name": name, "id": call_id, "arguments": arguments}):
             self.error(f"cannot be used: {problem}")
         else:
             self._calls.append(ToolCall(name, arguments, call_id))
 
     def done(self) -> ParsedReply:
         return ParsedReply("".join(self._content).strip(), self._calls, self._errors, self._reasoning)
+
+
+def without_calls(parsed: ParsedReply, text: str) -> ParsedReply:
+    """The reply `text` to a request that allows no calls: what looks like one is content."""
+    if not (parsed.tool_calls or parsed.errors):
+        return parsed
+    reasoning, rest = split_reasoning(text)
+    return ParsedReply(rest.strip(), reasoning=reasoning)
 
 
 def split_reasoning(text: str, think: str = THINK, end_think: str = END_THINK) -> tuple[str, str]:
@@ -98,38 +105,7 @@ def split_reasoning(text: str, think: str = THINK, end_think: str = END_THINK) -
     return "", text
 
 
-def problem_of(arguments: dict[str, Any]) -> str:
-    """Why the arguments cannot be stored and sent; empty if they can."""
-    level: list[Any] = [arguments]
-    for _ in range(MAX_DEPTH + 1):
-        if not level:
-            return ""
-        inner: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += value
-                inner += value.values()
-                if any("\0" in key for key in value):
-                    return "the character \\u0000 is not allowed in a name"
-            elif isinstance(value, list):
-                inner += value
-            elif problem := _problem_of_plain(value):
-                return problem
-        level = inner
-    return f"nested more than {MAX_DEPTH} levels deep"
-
-
-def _problem_of_plain(value: Any) -> str:
-    if isinstance(value, str):
-        if "\0" in value:
-            return "the character \\u0000 is not allowed"
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                return "half of a surrogate pair"
-    elif isinstance(value, float) and not math.isfinite(value):
-        return f"{value} is no JSON"
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "a whole number has more than 64 bits; write it as a string"
-    return ""
+def problem_of(members: dict[str, Any]) -> str:
+    """Why one of the members cannot be stored and sent; empty if all can."""
+    problem = outside_values.problem_of(members, most_depth=outside_values.MAX_DEPTH + 1)
+    return "" if problem is None else str(problem)
