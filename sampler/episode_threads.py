@@ -10,7 +10,7 @@ from typing import Any
 from sampler.journal import Thread
 from sampler.messages.reply_message import Message, message_of, with_call_ids
 from sampler.messages.transcript import Transcript, joined
-from sampler.parsers import ParsedReply
+from sampler.parsers import ParsedReply, without_calls
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
 from sampler.rendering.view import PolicyTokens, View
@@ -79,10 +79,13 @@ class EpisodeThreads:
         text: str,
         *,
         restart: bool = False,
+        may_call: bool = True,
     ) -> Reply:
-        """Add the reply to `dispatch`, whose prompt is the view's. `restart`: its messages were the whole history."""
+        """Add the reply to `dispatch`, whose prompt is the view's. `restart`: its messages were the whole history. `may_call`:
+        whether calls in it are calls, or text."""
         number = self._turns_before + dispatch.turn
-        parsed = with_call_ids(self._resources.parser(text, view.context.tools or ()), number)
+        parsed = self._resources.parser(text, view.context.tools or ())
+        parsed = with_call_ids(parsed if may_call else without_calls(parsed, text), number)
         message = message_of(parsed)
         words = reply_words(message, text, view.context.format.end_think)
         view.add_reply(dispatch.id, parent, output_ids, message, words)
@@ -135,7 +138,7 @@ class EpisodeThreads:
         if dispatch.service is not None:
             view.affinity[dispatch.sampled_by or ""] = dispatch.service  # which has the thread's KV cache
         parent = Parent(dispatch.parent if turn.parent is not None else None, turn.shared, turn.kind)
-        reply = self.replied(view, dispatch, parent, turn.output_ids, response.text)
-        return Turn(
-            dispatch.id, reply.text, reply.message, reply.parsed, response.finish_reason, turn.thread, dispatch.usage
-        )
+        may_call = dispatch.client is None or (bool(tools) and not dispatch.client.without_calls)
+        reply = self.replied(view, dispatch, parent, turn.output_ids, response.text, may_call=may_call)
+        finish = response.finish_reason
+        return Turn(dispatch.id, reply.text, reply.message, reply.parsed, finish, turn.thread, dispatch.usage, response)

@@ -43,7 +43,7 @@ from sampler.scorers import Score
 from sampler.scorers.answers import extract_answer
 from sampler.scorers.weighted import scorers_of
 from sampler.scoring import score_text
-from sampler.turn import Listener, Turn, heard_by
+from sampler.turn import NO_OPTIONS, Asking, Listener, ReplyOptions, Turn, heard_by
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.agent_sessions import ClientRequest
 from shared.documents.scoring import WeightedScorer
@@ -141,6 +141,7 @@ class AsyncSampler(ABC):
         thread: str | None = None,
         max_new_tokens: int | None = None,
         listener: Listener | None = None,
+        options: ReplyOptions = NO_OPTIONS,
     ) -> Turn | None:
         """Return the policy's next reply to the messages that are new since its last one in the thread.
 
@@ -160,9 +161,9 @@ class AsyncSampler(ABC):
             view = self._threads.view(key, tools)
             before, turn = view.fork(sharing=True), None
             try:
-                most = max_new_tokens or self.config.max_new_tokens
+                asking = Asking(max_new_tokens or self.config.max_new_tokens, restart, listener, options)
                 with suppress(ContextTooLong):  # the prompt fills an engine's context, which the pool has logged
-                    turn = await self._next_turn(view, new_messages, restart, most, listener)
+                    turn = await self._next_turn(view, new_messages, asking)
             finally:
                 if turn is None:
                     self._threads.restore(key, before)
@@ -281,25 +282,24 @@ class AsyncSampler(ABC):
             raise ValueError("the episode has threads: say which reply is meant, by turn=")
         return self._journal.newest()
 
-    async def _next_turn(
-        self, view: View, messages: Sequence[Message], restart: bool, most: int, listener: Listener | None
-    ) -> Turn | None:
-        prompt = view.next_prompt(messages, restart=restart)
+    async def _next_turn(self, view: View, messages: Sequence[Message], asking: Asking) -> Turn | None:
+        prompt = view.next_prompt(messages, restart=asking.restart)
         ids = view.context.ids
         of_engines = self.resources.policy_client(view.policy).pool.contexts.room(len(ids))
-        room = min(most, self.config.max_new_tokens, self.config.max_tokens - len(ids), of_engines)
+        room = min(asking.most, self.config.max_new_tokens, self.config.max_tokens - len(ids), of_engines)
         if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
             return None
         await self.resources.keep_tools(view.tools_hash, view.tools)
         async with AsyncExitStack() as answering:
             async with self._journal.numbering:
-                parent, dispatch = self._new_request(view, prompt, messages, room)
+                limits = {"max_new_tokens": room} | asking.options.sampling_params
+                parent, dispatch = self._new_request(view, prompt, messages, limits)
                 await answering.enter_async_context(self._journal.answering(dispatch))
                 await self._journal.open(dispatch, (view.policy, view.thread))
-            return await self._ask(view, dispatch, parent, listener, restart=restart)
+            return await self._ask(view, dispatch, parent, asking)
 
     def _new_request(
-        self, view: View, prompt: Prompt, messages: Sequence[Message], room: int
+        self, view: View, prompt: Prompt, messages: Sequence[Message], limits: Mapping[str, Any]
     ) -> tuple[Parent, DispatchedSamplingTask]:
         """The request, with the next number of the episode, and its parent."""
         parent, cause = view.parent(prompt)
@@ -312,20 +312,18 @@ class AsyncSampler(ABC):
             parent,
             cause,
             while_open=self._in_flight.number((view.policy, view.thread), turn),
-            params=sampling_params(self.config, self.task, view.context.format.end_ids) | {"max_new_tokens": room},
+            params=sampling_params(self.config, self.task, view.context.format.end_ids) | dict(limits),
         )
         self.episode.dispatches.append(dispatch.id)
         self.resources.branch_causes[cause.value] += 1
         self.resources.parent_kinds[parent.kind.value] += 1
         return parent, dispatch
 
-    async def _ask(
-        self, view: View, dispatch: DispatchedSamplingTask, parent: Parent, listener: Listener | None, *, restart: bool
-    ) -> Turn:
+    async def _ask(self, view: View, dispatch: DispatchedSamplingTask, parent: Parent, asking: Asking) -> Turn:
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         client = self.resources.policy_client(view.policy)
         source = await draw(client.pool, self.resources.sources if mixed else ())
-        heard = heard_by(listener, dispatch.id, view)
+        heard = heard_by(asking.listener, dispatch.id, view)
         reply = await source.pool.generate(
             view.context.ids,
             dispatch.sampling_params,
@@ -340,11 +338,11 @@ class AsyncSampler(ABC):
         text = view.text_of(generation.output_ids)
         if heard is not None:
             heard.whole(text)
-        said = self._threads.replied(view, dispatch, parent, generation.output_ids, text, restart=restart)
+        told = {"restart": asking.restart, "may_call": asking.options.may_call}
+        said = self._threads.replied(view, dispatch, parent, generation.output_ids, text, **told)
         values = answer_values(reply, source, text, said.parsed, said.message)
         self._journal.amend(dispatch.id, **values)
         self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
         await self._journal.answered(dispatch.id)
-        return Turn(
-            dispatch.id, text, said.message, said.parsed, generation.finish_reason, view.thread, values["usage"]
-        )
+        known = (view.thread, values["usage"], values["response"])
+        return Turn(dispatch.id, text, said.message, said.parsed, generation.finish_reason, *known)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sampler.messages.reply_message import Message
 from sampler.parsers import ParsedReply
 from sampler.parsers.reply import END_THINK, THINK
 from sampler.rendering.view import View
+from shared.documents import SampledResponse
 
 HALF = "\ufffd"  # where the bytes of a character are not complete
 _TAIL_IDS = 16  # in which a template opens the reasoning for the model
@@ -24,6 +26,7 @@ class Turn:
     finish_reason: str
     thread: str | None = None
     usage: Mapping[str, int] = field(default_factory=dict)  # tokens: prompt, cached, completion
+    response: SampledResponse | None = None  # the sampled ids and their log-probs, as they are stored
 
     @property
     def number(self) -> int:
@@ -44,6 +47,33 @@ class PartialTurn:
 
 
 Listener = Callable[[PartialTurn], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """How a client wants one reply. `stop`: texts at which it ends; they are its last tokens. `may_call`: whether calls in it are
+    calls, or text. `grammar`: the engine samples only what it allows (`{"json_schema": …}`), and the log-probs are of that."""
+
+    stop: Sequence[str] = ()
+    may_call: bool = True
+    grammar: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sampling_params(self) -> dict[str, Any]:
+        return ({"stop": list(self.stop)} if self.stop else {}) | dict(self.grammar)
+
+
+NO_OPTIONS = ReplyOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One call of `create_chat_completions`. `most`: new tokens. `restart`: the messages are the whole history."""
+
+    most: int
+    restart: bool
+    listener: Listener | None
+    options: ReplyOptions
 
 
 class Heard:

@@ -59,7 +59,7 @@ class AgentSampler(AgentEpisode):
             raise ConfigError(f"AgentSampler needs {missing}")
         from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
 
-        session = AttemptSession(self, config.agent_parameters, config.agent_head_lines)
+        session = AttemptSession(self, config.agent_parameters, config.agent_head_lines, config.agent_output_format)
         self.begin(session)
         try:
             async with self.resources.gateway.open(session, build_app, config.gateway_host) as attempt:

@@ -1,36 +1,10 @@
-"""Anthropic's Messages (`POST /v1/messages`, `POST /v1/messages/count_tokens`): a pure translation, like `chat_completions`.
-
-Taken: system as text or blocks, text, tool_use, tool_result (with `is_error`), thinking, parallel tool calls, streams, usage.
-Refused with 400: images, documents, and tools without a schema. Tools that Anthropic's own servers run (`web_search_…`) are left
-out, and counted like parameters.
-"""
+"""Answers as Anthropic's Messages (`POST /v1/messages`): a pure translation, like `chat_completions`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, Field
+from sampler.gateway.exchange import ChatReply, ChatRequest, Event, GatewayError, Problem, ReplyHead, ReplyWriter
 
-from sampler.gateway.bodies import left_out, text_of_parts, tool_schema, validated
-from sampler.gateway.exchange import (
-    ChatReply,
-    ChatRequest,
-    Event,
-    GatewayError,
-    Problem,
-    ReceivedMessage,
-    ReplyHead,
-    ReplyWriter,
-    not_neutral,
-)
-
-_NEUTRAL: Mapping[str, list[Any]] = {
-    "temperature": [],
-    "top_p": [1],
-    "top_k": [],
-    "tool_choice": [{"type": "auto"}],
-    "stop_sequences": [[]],
-    "output_format": [],
-}
 _ERRORS: Mapping[Problem, tuple[int, str]] = {
     Problem.INVALID: (400, "invalid_request_error"),
     Problem.NO_KEY: (401, "authentication_error"),
@@ -42,111 +16,12 @@ _ERRORS: Mapping[Problem, tuple[int, str]] = {
     Problem.LIMIT: (403, "permission_error"),
     Problem.FAILED: (500, "api_error"),
 }
-_HIDDEN = ("thinking", "redacted_thinking")
-
-
-class _AnthropicMessage(BaseModel):
-    role: str
-    content: str | list[dict[str, Any]]
-
-
-class _AnthropicTool(BaseModel):
-    name: str
-    type: str | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-
-
-class _MessagesBody(BaseModel, extra="allow"):
-    model: str
-    messages: list[_AnthropicMessage] = Field(min_length=1)
-    max_tokens: int | None = Field(None, gt=0)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[_AnthropicTool] | None = None
-    thinking: dict[str, Any] | None = None
-    stream: bool | None = None
-
-
-def read_messages(body: Any, *, counting: bool = False) -> ChatRequest:
-    """`counting`: of `count_tokens`, which needs no `max_tokens`. Raises GatewayError."""
-    given = validated(_MessagesBody, body)
-    if given.max_tokens is None and not counting:
-        raise GatewayError(Problem.INVALID, "max_tokens: Field required")
-    system = text_of_parts(given.system, "system")
-    messages: list[ReceivedMessage] = [{"role": "system", "content": system}] if system else []
-    failed: set[str] = set()
-    for at, message in enumerate(given.messages):
-        messages += _messages(message, f"messages.{at}", failed)
-    return ChatRequest(
-        model=given.model,
-        messages=messages,
-        tools=[_tool(tool) for tool in given.tools or () if not left_out([tool.type])],
-        max_tokens=given.max_tokens,
-        stream=bool(given.stream),
-        shows_reasoning=(given.thinking or {}).get("type") in ("enabled", "adaptive"),
-        sampling=not_neutral(given.model_extra or {}, _NEUTRAL) | left_out(tool.type for tool in given.tools or ()),
-        failed_calls=frozenset(failed),
-    )
-
-
-def _tool(tool: _AnthropicTool) -> dict[str, Any]:
-    if tool.type not in (None, "custom") or tool.input_schema is None:
-        raise GatewayError(Problem.INVALID, f"tool {tool.name!r} of type {tool.type!r}: only the client's own tools")
-    return tool_schema(tool.name, tool.description, tool.input_schema)
-
-
-def _messages(message: _AnthropicMessage, where: str, failed: set[str]) -> list[ReceivedMessage]:
-    if message.role not in ("user", "assistant", "system"):
-        raise GatewayError(Problem.INVALID, f"{where}.role is {message.role!r}; expected user or assistant")
-    if isinstance(message.content, str):
-        return [{"role": message.role, "content": message.content}]
-    blocks = [(f"{where}.content.{at}", block) for at, block in enumerate(message.content)]
-    return [_assistant(blocks)] if message.role == "assistant" else _told(message.role, blocks, failed)
-
-
-def _assistant(blocks: list[tuple[str, dict[str, Any]]]) -> ReceivedMessage:
-    texts, calls, thoughts = [], [], []
-    for where, block in blocks:
-        if block.get("type") == "tool_use":
-            function = {"name": str(block.get("name")), "arguments": block.get("input") or {}}
-            calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
-        elif block.get("type") in _HIDDEN:
-            thoughts.append(str(block.get("thinking") or ""))
-        else:
-            texts.append(text_of_parts([block], where))
-    found: ReceivedMessage = {"role": "assistant", "content": "\n".join(texts)}
-    if any(thoughts):
-        found["reasoning_content"] = "\n".join(thoughts)
-    if calls:
-        found["tool_calls"] = calls
-    return found
-
-
-def _told(role: str, blocks: list[tuple[str, dict[str, Any]]], failed: set[str]) -> list[ReceivedMessage]:
-    """Results become messages of tools, in order; the text between them one of the user."""
-    found: list[ReceivedMessage] = []
-    texts: list[str] = []
-    for where, block in blocks:
-        if block.get("type") != "tool_result":
-            texts.append(text_of_parts([block], where))
-            continue
-        if texts:
-            found.append({"role": role, "content": "\n".join(texts)})
-            texts = []
-        call = str(block.get("tool_use_id", ""))
-        if block.get("is_error"):
-            failed.add(call)
-        content = text_of_parts(block.get("content"), f"{where}.content")
-        found.append({"role": "tool", "content": content, "tool_call_id": call})
-    return [*found, {"role": role, "content": "\n".join(texts)}] if texts or not found else found
-
-
-# ---------------------------------------------------------------------- answers
 
 
 def messages_reply(reply: ChatReply, request: ChatRequest) -> dict[str, Any]:
     usage = {**_input_usage(reply), "output_tokens": reply.completion_tokens}
-    return {**_head(reply), "content": _blocks(reply, request), "stop_reason": _stop(reply), "usage": usage}
+    ended = {"stop_reason": _stop(reply), "stop_sequence": reply.stopped_by}
+    return {**_head(reply), **ended, "content": _blocks(reply, request), "usage": usage}
 
 
 class MessagesWriter(ReplyWriter):
@@ -176,7 +51,7 @@ class MessagesWriter(ReplyWriter):
             yield from self._in_block({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
             yield self._delta({"type": "input_json_delta", "partial_json": call.as_json})
         yield from self._closed()
-        delta = {"stop_reason": _stop(reply), "stop_sequence": None}
+        delta = {"stop_reason": _stop(reply), "stop_sequence": reply.stopped_by}
         usage = {**_input_usage(reply), "output_tokens": reply.completion_tokens}
         yield _event("message_delta", delta=delta, usage=usage)
         yield _event("message_stop")
@@ -229,7 +104,9 @@ def _head(reply: ReplyHead) -> dict[str, Any]:
 
 
 def _stop(reply: ChatReply) -> str:
-    return "max_tokens" if reply.is_cut else "tool_use" if reply.calls else "end_turn"
+    if reply.is_cut:
+        return "max_tokens"
+    return "tool_use" if reply.calls else "end_turn" if reply.stopped_by is None else "stop_sequence"
 
 
 def _input_usage(reply: ReplyHead) -> dict[str, int]:

@@ -26,10 +26,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sampler.gateway.bodies import plain_json
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, GatewayError, Problem
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
+from sampler.gateway.unused import header_of
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_ID_CHARS = 200
@@ -47,6 +49,8 @@ class ServedSession(Protocol):
     def models(self) -> list[str]: ...
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None: ...
+
+    def unused(self, request: ChatRequest) -> list[str]: ...
 
     async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply: ...
 
@@ -120,19 +124,13 @@ async def read_body(request: Request, empty: Any = None) -> tuple[bytes, Any]:
             raise GatewayError(Problem.TOO_LARGE, f"the body has more than {MAX_BODY_BYTES} bytes")
     if not body and empty is not None:
         return b"", empty
-    try:
-        found = json.loads(body)
-        if b"\\ud" in body.lower():  # half of a surrogate pair is JSON, and no text
-            json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as exc:
-        raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
-    return bytes(body), found
+    return bytes(body), plain_json(body)
 
 
 async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> Response:
     raw, body = await read_body(request)
     chat = dialect.read(body, request.path_params.get("model", ""))
-    stream = session.stream_of(chat)
+    stream, headers = session.stream_of(chat), header_of(session.unused(chat))
     changed = asyncio.Event() if stream is None else stream.changed
     asking = asyncio.create_task(session.chat(chat, _sent(request, raw), stream), name="gateway request")
     gone = asyncio.create_task(_disconnected(request), name="gateway client")
@@ -144,14 +142,15 @@ async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> R
         if asking.done():
             reply = asking.result()  # an error now is a status
             if stream is None:
-                return JSONResponse(dialect.reply(reply, chat))
-            return Response("".join(map(_event, dialect.writer(chat).whole(reply))), media_type=EVENT_STREAM)
+                return JSONResponse(dialect.reply(reply, chat), headers=headers)
+            text = "".join(map(_event, dialect.writer(chat).whole(reply)))
+            return Response(text, media_type=EVENT_STREAM, headers=headers)
         if gone.done() or stream is None:
             asking.cancel()
             await asyncio.wait([asking])
             return Response(status_code=499)
         streams = True
-        return _EventResponse(_parts(dialect, chat, asking, gone, stream))
+        return _EventResponse(_parts(dialect, chat, asking, gone, stream), headers)
     finally:
         if not streams:
             asking.cancel()
@@ -183,11 +182,11 @@ async def _disconnected(request: Request) -> None:
 class _EventResponse(Response):
     """Sends parts as they come; the last of them ends the body."""
 
-    def __init__(self, parts: AsyncGenerator[tuple[str, bool]]) -> None:
+    def __init__(self, parts: AsyncGenerator[tuple[str, bool]], headers: Mapping[str, str]) -> None:
         self._parts = parts
         self.status_code = 200
         self.background = None
-        self.init_headers({"content-type": EVENT_STREAM})
+        self.init_headers({**headers, "content-type": EVENT_STREAM})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._parts) as parts:

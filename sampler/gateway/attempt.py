@@ -18,12 +18,12 @@ from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayEr
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
 from sampler.gateway.shared_journal import ENDED, StaleAttempt
-from sampler.gateway.streaming import ReplyStream
-from sampler.parsers import OPENINGS
+from sampler.gateway.streaming import ReplyStream, reply_stream
+from sampler.gateway.unused import unused_names
 from sampler.resources import Resources
 from sampler.scoring import deadline_of
 from shared.documents import Claim, Record
-from shared.documents.agent_sessions import MetLimit, SessionEnd
+from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError, LeaseLost
 
@@ -95,8 +95,10 @@ class Attempt:
             self._is_elsewhere = not held
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
-        parser = self._resources.config.tool_call_parser
-        return ReplyStream(request.model, OPENINGS[parser]) if request.stream else None
+        return reply_stream(request, self._resources.config.tool_call_parser)
+
+    def unused(self, request: ChatRequest) -> list[str]:
+        return unused_names(request, self._resources.config, self.claim.task)
 
     async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply:
         """Raises GatewayError. Cancelling the caller cancels the request at the engine."""
@@ -162,7 +164,13 @@ class Attempt:
         Raises GatewayError if the attempt is lost.
         """
         async with self._ending:  # an end that is sent again while a scorer works waits for that
-            return await self._ended(end)
+            record = await self._ended(end)
+        is_lost = record.status is RecordStatus.ABANDONED and not (record.session and is_given_back(record.session))
+        if is_lost:
+            raise GatewayError(
+                Problem.NO_KEY, f"{ENDED}: another agent has its slot, and no score counts ({record.error})"
+            )
+        return record
 
     async def close(self) -> None:
         """Cancel the requests of this process."""
@@ -271,3 +279,7 @@ class Attempt:
             if not sampler.open_turns or time.monotonic() > until:
                 return sampler
             await asyncio.sleep(0.2)
+
+
+def is_given_back(session: AgentSession) -> bool:
+    return session.end is not None and session.end.given_back

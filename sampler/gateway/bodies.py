@@ -1,18 +1,35 @@
-"""What the dialects' readers of bodies share: validation, tools, and content as text."""
+"""What the dialects' readers of bodies share: validation, texts, tools, calls, and the output's form."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sampler.gateway.exchange import GatewayError, Problem
+from sampler.gateway.exchange import GatewayError, OutputFormat, Problem
+from sampler.gateway.fields import Fields
+from shared.outside_values import MAX_DEPTH, problem_of
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 VENDOR_TOOLS = (  # kinds of tools that a vendor's own servers run, by their beginnings
     *("web_search", "web_fetch", "file_search", "code_interpreter", "code_execution", "image_generation", "mcp"),
     *("tool_search", "google_search", "google_maps", "url_context", "enterprise_web_search"),
 )
+MAX_BODY_DEPTH = MAX_DEPTH + 10  # a call's arguments may have MAX_DEPTH levels, some levels inside a body
 _NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+def plain_json(text: bytes | bytearray) -> Any:
+    """A body as a value that can be stored, encoded and sent. Raises GatewayError with the path of what cannot."""
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise GatewayError(Problem.INVALID, f"the body is nested more than {MAX_BODY_DEPTH} levels deep") from exc
+    if (problem := problem_of(found, most_depth=MAX_BODY_DEPTH)) is not None:
+        raise GatewayError(Problem.INVALID, f"{problem.path or 'the body'} {problem.what}")
+    return found
 
 
 def validated(model: type[ModelT], body: Any) -> ModelT:
@@ -25,28 +42,68 @@ def validated(model: type[ModelT], body: Any) -> ModelT:
         raise GatewayError(Problem.INVALID, f"{where}: {first['msg']}") from exc
 
 
-def tool_schema(name: str, description: str | None = None, parameters: Any = None, **_: Any) -> dict[str, Any]:
-    """A tool as chat templates take it. Other fields, such as `strict`, are left out, so equal tools have equal schemas."""
-    given = {"name": name, "description": description or "", "parameters": parameters or _NO_PARAMETERS}
-    return {"type": "function", "function": given}
+def tool_schema(name: str, description: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A tool as chat templates take it, without other members, so equal tools have equal schemas."""
+    function = {"name": name, "description": description, "parameters": parameters or _NO_PARAMETERS}
+    return {"type": "function", "function": function}
 
 
-def text_of_parts(content: Any, where: str) -> str:
-    """Null is an empty text, and a list of text parts is the text of all."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for at, part in enumerate(content):
-        text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None
-        if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise GatewayError(Problem.INVALID, f"{where}[{at}] is {kind!r}; only text is supported")
-        texts.append(text)
-    return "\n".join(texts)
+def text_of(fields: Fields, name: str) -> str:
+    """A text, or the text of all parts of a list. Empty where it is absent."""
+    found = fields.text_or_objects(name)
+    return found if isinstance(found, str) else "\n".join(map(text_of_part, found))
 
 
-def left_out(kinds: Iterable[str | None]) -> dict[str, str]:
-    """The tools among these kinds that only a vendor could run, as entries of `ChatRequest.sampling`: the model is not told of
-    them. `kinds` are written with _."""
-    found = ((kind, beginning) for kind in kinds if kind for beginning in VENDOR_TOOLS if kind.startswith(beginning))
+def text_of_part(part: Fields) -> str:
+    """Raises GatewayError for a part that is no text."""
+    kind = part.text("type", "text")
+    name = next((name for name in ("text", "refusal") if part.peek(name) is not None), None)
+    if name is None:
+        part.fail("", f"is {kind!r}; only text is supported")
+    part.echo("annotations", "logprobs")
+    return part.text(name)
+
+
+def arguments_of(fields: Fields, name: str) -> Any:
+    """The arguments of a call as an object. A client may return a text that is not JSON, which stays a text."""
+    found = fields.value(name)
+    if isinstance(found, Mapping):
+        _require_storable(fields, name, found)
+        return dict(found)
+    if found is not None and not isinstance(found, str):
+        fields.fail(name, "is neither an object nor a text of JSON")
+    try:
+        value = json.loads(found or "{}")
+    except ValueError:
+        return found
+    except RecursionError:
+        fields.fail(name, f"is nested more than {MAX_DEPTH} levels deep")
+    if not isinstance(value, dict):
+        return found
+    _require_storable(fields, name, value)
+    return value
+
+
+def _require_storable(fields: Fields, name: str, value: Any) -> None:
+    if (problem := problem_of(value)) is not None:
+        where = f"{name}.{problem.path}" if problem.path else name
+        fields.fail(where, problem.what)
+
+
+def json_schema_format(fields: Fields, path: str, *, name: str = "schema") -> OutputFormat:
+    """`name`: of the member with the schema."""
+    schema = fields.opaque(name)
+    if schema is None:
+        fields.fail(name, "is missing; expected a JSON schema")
+    return OutputFormat(path, schema, fields.text("name"), fields.text("description"))
+
+
+def left_out(kinds: Iterable[str]) -> dict[str, Any]:
+    """The tools among these kinds that only a vendor could run, as unused members: the model is not told of them. `kinds` are
+    written with _."""
+    found = ((kind, beginning) for kind in kinds for beginning in VENDOR_TOOLS if kind.startswith(beginning))
     return {f"tool_{beginning}": kind for kind, beginning in found}
+
+
+def stops_of(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))

@@ -75,8 +75,14 @@ class AgentPlayConfig(BaseModel):
     )
     agent_parameters: Literal["override", "refuse"] = Field(
         "override",
-        description="If an agent sets parameters that change the distribution (temperature, top_p, tool_choice, stop, …): "
-        "ignore and count them, or refuse the request.",
+        description="If a request of an agent has a member that changes nothing here (temperature, top_p, a forced tool, seed, "
+        "cache_control, …, at any depth): count it by its path and answer without it, or refuse the request.",
+    )
+    agent_output_format: Literal["prompt", "constrain", "refuse"] = Field(
+        "prompt",
+        description="A form of the answer that a request demands (response_format, text.format, output_config, "
+        "responseJsonSchema): put it into the system message; also sample under its grammar, with log-probs of the allowed "
+        "tokens alone (SGLang); or refuse the request.",
     )
     agent_head_lines: int = Field(
         0,

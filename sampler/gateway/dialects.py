@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sampler.gateway.anthropic_messages import MessagesWriter, messages_error, messages_reply, read_messages
-from sampler.gateway.chat_completions import ChatWriter, chat_error, chat_reply, read_chat
+from sampler.gateway.anthropic_messages import MessagesWriter, messages_error, messages_reply
+from sampler.gateway.anthropic_request import read_messages
+from sampler.gateway.chat_completions import ChatWriter, chat_error, chat_reply
+from sampler.gateway.chat_request import read_chat
 from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, ReplyWriter
-from sampler.gateway.google_generate import GoogleWriter, google_error, google_reply, read_google
-from sampler.gateway.responses import ResponsesWriter, read_responses, responses_error_event, responses_reply
+from sampler.gateway.google_generate import GoogleWriter, google_error, google_reply
+from sampler.gateway.google_request import read_google
+from sampler.gateway.responses import ResponsesWriter, responses_error_event, responses_reply
+from sampler.gateway.responses_request import read_responses
 
 COMMENT = ": keep-alive\n\n"  # which readers of server-sent events skip
 GOOGLE_PATHS = ("/v1beta/models/{model}:", "/v1/models/{model}:")  # the SDK uses the second, other clients the first

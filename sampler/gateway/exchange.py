@@ -55,9 +55,21 @@ class AskAgain(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """The form that a request demands of the answer. `schema`: a JSON schema; None: any JSON object. `path`: where it stands."""
+
+    path: str
+    schema: Mapping[str, Any] | None = None
+    name: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """`messages`: the whole history, as every dialect sends it. `sampling`: parameters that would change the distribution,
-    by name, without those that have their neutral value. `shows_reasoning`: whether the client understands it."""
+    """`messages`: the whole history, as every dialect sends it. `unused`: every member of the request that changes nothing
+    here, by its path. `temperature`: as the request has it, by its path. `stop`: texts at which the reply ends. `may_call`:
+    whether a call in the reply is one. `wants_logprobs`: of the sampled tokens. `shows_reasoning`: whether the client
+    understands it."""
 
     model: str
     messages: Sequence[ReceivedMessage]
@@ -66,7 +78,12 @@ class ChatRequest:
     stream: bool = False
     stream_usage: bool = True
     shows_reasoning: bool = True
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    may_call: bool = True
+    wants_logprobs: bool = False
+    stop: tuple[str, ...] = ()
+    temperature: Mapping[str, float] = field(default_factory=dict)
+    output_format: OutputFormat | None = None
+    unused: Mapping[str, Any] = field(default_factory=dict)
     failed_calls: frozenset[str] = frozenset()  # ids of calls whose results the client marks as errors
     namespaces: frozenset[str] = frozenset()  # of tools, whose names are NAMESPACE.NAME for the model
 
@@ -83,6 +100,20 @@ class RepliedCall:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token of a reply. `text`: alone, with U+FFFD where it is a part of a character. `logprob`: as it was sampled."""
+
+    id: int
+    text: str
+    logprob: float
+
+    @property
+    def as_bytes(self) -> list[int] | None:
+        """None where the text does not say which bytes it stands for."""
+        return None if "\ufffd" in self.text else list(self.text.encode())
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyHead:
     """What is known of a reply before it is sampled. `id`: by which a score can be posted for this turn. `cached_tokens`: of
     the prompt, 0 until the reply is whole."""
@@ -96,13 +127,16 @@ class ReplyHead:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply(ReplyHead):
-    """`is_cut`: by the limit of tokens. `is_replayed`: an earlier reply, told once more to a client that asked once more."""
+    """`is_cut`: by the limit of tokens. `stopped_by`: the text of `stop` that ended it. `tokens`: all that were sampled, if the
+    request wants their log-probs. `is_replayed`: an earlier reply, told once more to a client that asked once more."""
 
     content: str
     reasoning: str
     calls: Sequence[RepliedCall]
     is_cut: bool
     completion_tokens: int
+    stopped_by: str | None = None
+    tokens: Sequence[SampledToken] | None = None
     is_replayed: bool = False
 
 
@@ -149,22 +183,3 @@ class ReplyWriter(ABC):
 
     @abstractmethod
     def end(self, reply: ChatReply) -> Iterator[Event]: ...
-
-
-def not_neutral(given: Mapping[str, Any], neutral: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Members of `given` that are in `neutral`, without None and without the neutral values."""
-    found = {name: given.get(name) for name in neutral}
-    return {name: value for name, value in found.items() if value is not None and value not in neutral[name]}
-
-
-def arguments_of(where: str, text: Any) -> Any:
-    """The arguments of a call as an object. A client may return a text that is not JSON, which stays a text."""
-    if isinstance(text, Mapping):
-        return dict(text)
-    if not isinstance(text, str):
-        raise GatewayError(Problem.INVALID, f"{where} is {type(text).__name__}; expected JSON text")
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return text
-    return found if isinstance(found, dict) else text

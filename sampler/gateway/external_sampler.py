@@ -31,7 +31,9 @@ class ExternalSampler(AgentEpisode):
     def begun(cls, resources: Resources, claim: Claim) -> tuple["ExternalSampler", AttemptSession]:
         """An attempt without requests."""
         sampler = cls(resources, claim)
-        session = AttemptSession(sampler, resources.config.agent_parameters, resources.config.agent_head_lines)
+        config = resources.config
+        rules = (config.agent_parameters, config.agent_head_lines, config.agent_output_format)
+        session = AttemptSession(sampler, *rules)
         sampler.begin(session)
         return sampler, session
 

@@ -55,11 +55,11 @@ class Claims(Protocol):
     async def give_feedback(self, record: str, score: float, **how: Any) -> FeedbackGiven: ...
 
 
-class _ClaimBody(BaseModel, extra="forbid"):
+class _ClaimBody(BaseModel, extra="forbid", strict=True):
     wait_s: float = Field(0.0, ge=0, le=MAX_WAIT_S)
 
 
-class _FinishBody(BaseModel, extra="forbid"):
+class _FinishBody(BaseModel, extra="forbid", strict=True):
     score: float | None = Field(None, allow_inf_nan=False)
     answer: str | None = Field(None, max_length=MAX_ANSWER_CHARS)
     error: str | None = None
@@ -73,7 +73,7 @@ class _FinishBody(BaseModel, extra="forbid"):
         return self
 
 
-class _FeedbackBody(BaseModel, extra="forbid"):
+class _FeedbackBody(BaseModel, extra="forbid", strict=True):
     record: str
     score: float
     turn: int | None = None

@@ -7,28 +7,21 @@ was before. The session ends with its attempt, and its key with it.
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sampler.errors import EngineError, EngineRefused, KeyRefused
-from sampler.gateway.exchange import (
-    AskAgain,
-    ChatReply,
-    ChatRequest,
-    GatewayError,
-    Problem,
-    ReceivedMessage,
-    RepliedCall,
-    reply_id,
-)
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem
 from sampler.gateway.matching import KnownThread, Match, Matcher
+from sampler.gateway.output_format import FormatRule, grammar_of, with_format
 from sampler.gateway.resuming import ThreadMemory, met_limit
-from sampler.gateway.streaming import ReplyStream, told_parts
+from sampler.gateway.streaming import ReplyStream, reply_stream
+from sampler.gateway.told import forms_of, sampled_tokens, told_reply
 from sampler.gateway.tool_results import CalledTools
-from sampler.parsers import OPENINGS
+from sampler.gateway.unused import count, log_once, unused_names
+from sampler.turn import ReplyOptions
 from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.states import DispatchStatus, Termination
 from shared.episodes.state import EpisodeState
@@ -61,6 +54,7 @@ class AttemptSession:
     sampler: "AsyncSampler"
     parameters: SamplingParameters = "override"
     head_lines: int = 0
+    output_format: FormatRule = "prompt"
     failure: BaseException | None = None
     limit: Termination | None = None
     score: float | None = None
@@ -89,7 +83,7 @@ class AttemptSession:
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
         """What `chat` tells of the reply while it is sampled; None if the client asked for no stream."""
-        return ReplyStream(request.model, OPENINGS[self.sampler.config.tool_call_parser]) if request.stream else None
+        return reply_stream(request, self.sampler.config.tool_call_parser)
 
     async def chat(
         self, request: ChatRequest, sent: SentRequest = FIRST, stream: ReplyStream | None = None
@@ -104,7 +98,7 @@ class AttemptSession:
                 await self._give_up(sent.identity)
             if sent.identity in self._replayed:
                 self.counts["replayed"] += 1
-                return replace(self._replayed[sent.identity], is_replayed=True)
+                return self._told(request, replace(self._replayed[sent.identity], is_replayed=True))
         overridden = self._require_possible(request)
         if sent.is_again and (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
             waiting.busy = False  # the process that had it is asked no more; else this may be a second sample
@@ -114,7 +108,7 @@ class AttemptSession:
         self._running[task] = sent.identity
         task.add_done_callback(self._asked)
         try:
-            return await task
+            return self._told(request, await task)
         except asyncio.CancelledError:
             if self._ended and task.cancelled():  # by `close`, not by the client
                 raise GatewayError(Problem.NO_KEY, "the attempt that this key belongs to has ended") from None
@@ -131,10 +125,15 @@ class AttemptSession:
         """Whether another process was asked for this request by a client that sent it again."""
         return identity in self._repeated
 
+    def unused(self, request: ChatRequest) -> list[str]:
+        """Paths of what of the request changes nothing."""
+        return unused_names(request, self.sampler.config, self.sampler.task)
+
     async def count_tokens(self, request: ChatRequest) -> int:
         """The prompt's length as the chat template renders it. Raises GatewayError."""
         self._require_model(request)
         template = self.sampler.resources.policy_client(request.model).template
+        request = with_format(request, self.output_format, template)
         try:
             return len(template.render_ids(request.messages, request.tools, add_generation_prompt=True))
         except ConfigError as exc:
@@ -163,11 +162,12 @@ class AttemptSession:
             if client.again:
                 self._repeated.add(client.identity)
             if turn is not None:
-                reply = told_reply(at.policy, turn)
+                reply = told_reply(at.policy, turn, dispatch.sampling_params.get("stop", ()))
                 memory.answered(at, turn.message, forms_of(turn, reply))
                 self._keep(client.identity, turn, reply)
                 self._tools.resume(dispatch, turn)
-                self.counts.update([client.cause, *(f"overridden_{name}" for name in client.overridden)])
+                self.counts[client.cause] += 1
+                count(self.counts, client.overridden)
             elif at.is_open:
                 self._elsewhere[client.identity] = memory.waiting(at)
             elif dispatch.status is DispatchStatus.CANCELLED:
@@ -204,7 +204,7 @@ class AttemptSession:
     # ------------------------------------------------------------------ inside
 
     def _require_possible(self, request: ChatRequest) -> list[str]:
-        """The parameters of the request that are overridden. Raises GatewayError."""
+        """What of the request is unused. Raises GatewayError."""
         sampler = self.sampler
         if self._ended:
             raise GatewayError(Problem.NO_KEY, "the attempt that this key belongs to has ended")
@@ -219,15 +219,15 @@ class AttemptSession:
         if len(self._turns) + len(self._running) >= most:
             self.limit = self.limit or Termination.TURNS_LIMIT
             raise GatewayError(Problem.LIMIT, f"the episode has had its {most} replies (max_turns)")
-        ours = sampler.config.temperature
-        changed = {name for name, value in request.sampling.items() if (name, value) != ("temperature", ours)}
-        if changed and self.parameters == "refuse":
+        unused = self.unused(request)
+        if unused and self.parameters == "refuse":
             raise GatewayError(
                 Problem.INVALID,
-                f"{', '.join(sorted(changed))}: refused, because trained replies are sampled from the policy itself; leave "
-                "them out, or set agent_parameters to override",
+                f"{', '.join(unused)}: refused, because it changes nothing here: replies are sampled from the policy itself; "
+                "leave it out, or set agent_parameters to override",
             )
-        return sorted(changed)
+        log_once(unused)
+        return unused
 
     def _require_model(self, request: ChatRequest) -> None:
         if request.model not in self.models:
@@ -254,9 +254,15 @@ class AttemptSession:
     async def _reply(
         self, request: ChatRequest, sent: SentRequest, overridden: list[str], stream: ReplyStream | None
     ) -> ChatReply:
+        template = self.sampler.resources.policy_client(request.model).template
+        request = with_format(request, self.output_format, template)
         match = self._matcher.match(request.model, request.messages, request.tools)
         client = ClientRequest(
-            identity=sent.identity, cause=match.cause.value, overridden=overridden, again=sent.is_again
+            identity=sent.identity,
+            cause=match.cause.value,
+            overridden=overridden,
+            again=sent.is_again,
+            without_calls=bool(request.tools) and not request.may_call,
         )
         self.sampler.expect(client, policy=request.model, thread=match.thread.name)
         turn = None
@@ -266,12 +272,19 @@ class AttemptSession:
         finally:
             if turn is None:
                 self._matcher.failed(match)
-        self.counts.update([match.cause.value, *(f"overridden_{name}" for name in overridden)])
-        reply = told_reply(request.model, turn, "" if stream is None else stream.content)
+        self.counts[match.cause.value] += 1
+        count(self.counts, overridden)
+        reply = told_reply(request.model, turn, request.stop, "" if stream is None else stream.content)
         self._matcher.replied(match, turn.message, forms_of(turn, reply))
         self._tools.asked_for(turn)
         self._keep(sent.identity, turn, reply)
         return reply
+
+    def _told(self, request: ChatRequest, reply: ChatReply) -> ChatReply:
+        if not request.wants_logprobs:
+            return reply
+        template = self.sampler.resources.policy_client(reply.model).template
+        return replace(reply, tokens=sampled_tokens(self._turns[reply.id], template))
 
     def _keep(self, identity: str, turn: "Turn", reply: ChatReply) -> None:
         self._turns[reply.id] = self.last_turn = turn
@@ -288,6 +301,7 @@ class AttemptSession:
                 thread=match.thread.name,
                 max_new_tokens=request.max_tokens,
                 listener=None if stream is None else stream.hear,
+                options=ReplyOptions(request.stop, request.may_call, grammar_of(request, self.output_format)),
             )
         except ConfigError as exc:  # the template refuses these messages
             raise GatewayError(Problem.INVALID, str(exc)) from exc
@@ -311,28 +325,3 @@ def _is_cancelled() -> bool:
     """The caller itself, and not only what it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def told_reply(model: str, turn: "Turn", streamed: str = "") -> ChatReply:
-    """What the client is told of a reply whose content begins with what was `streamed`."""
-    parsed, usage = turn.parsed, turn.usage
-    reasoning, content = told_parts(turn.text, parsed, streamed)
-    return ChatReply(
-        id=reply_id(turn.dispatch_id),
-        model=model,
-        content=content,
-        reasoning=reasoning,
-        calls=[RepliedCall(call.id, call.name, call.arguments) for call in parsed.tool_calls],
-        is_cut=turn.finish_reason == "length",
-        prompt_tokens=usage.get("prompt", 0),
-        cached_tokens=usage.get("cached", 0),
-        completion_tokens=usage.get("completion", 0),
-        created=int(time.time()),
-    )
-
-
-def forms_of(turn: "Turn", reply: ChatReply) -> list[ReceivedMessage]:
-    """What the client was told, and the text as sampled, which some clients keep instead."""
-    calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in reply.calls]
-    told = {"role": "assistant", "content": reply.content, "tool_calls": calls}
-    return [told, {"role": "assistant", "content": turn.text}]

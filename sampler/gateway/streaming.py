@@ -12,8 +12,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from sampler.gateway.exchange import AskAgain, ReplyHead, reply_id
-from sampler.parsers import ParsedReply
+from sampler.gateway.exchange import AskAgain, ChatRequest, ReplyHead, reply_id
+from sampler.parsers import OPENINGS, ParsedReply
 from sampler.parsers.reply import END_THINK, THINK, split_reasoning
 from sampler.turn import HALF, PartialTurn
 
@@ -21,11 +21,13 @@ BROKEN = "an engine failed in the middle of the stream; ask again"
 
 
 class ReplyStream:
-    """`changed` is set when there is more to tell."""
+    """`changed` is set when there is more to tell. `openings`: texts that begin what is no plain text; `stops`: that end the
+    reply."""
 
-    def __init__(self, model: str, openings: Sequence[str]) -> None:
+    def __init__(self, model: str, openings: Sequence[str], stops: Sequence[str] = ()) -> None:
         self._model = model
         self._openings = openings
+        self._stops = stops
         self._text = ""
         self.head: ReplyHead | None = None
         self.reasoning = self.content = ""
@@ -44,13 +46,22 @@ class ReplyStream:
                 raise AskAgain(BROKEN)
             return
         self._text = partial.text.rstrip(HALF)
-        reasoning, content = plain_parts(partial.text, self._openings, in_reasoning=partial.opens_reasoning)
+        reasoning, content = plain_parts(
+            partial.text, self._openings, in_reasoning=partial.opens_reasoning, stops=self._stops
+        )
         if not (reasoning.startswith(self.reasoning) and content.startswith(self.content)):
             return  # a closing tag where nothing was open: what follows is told with the whole reply
         if (reasoning, content) != (self.reasoning, self.content):
             self.reasoning, self.content = reasoning, content
             if not partial.is_whole:  # else it is told with the reply, in one piece
                 self.changed.set()
+
+
+def reply_stream(request: ChatRequest, parser: str) -> ReplyStream | None:
+    """None if the client asked for no stream. `parser`: of the model's calls."""
+    if not request.stream:
+        return None
+    return ReplyStream(request.model, OPENINGS[parser] if request.may_call else (), request.stop)
 
 
 def told_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]:
@@ -67,17 +78,25 @@ def told_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]
     return "", text[text.find(streamed) :].strip()
 
 
-def plain_parts(text: str, openings: Sequence[str], *, in_reasoning: bool = False) -> tuple[str, str]:
+def first_stop(text: str, stops: Sequence[str]) -> tuple[str | None, str]:
+    """The stop that comes first in a text, and the text before it. None, and the text: there is none."""
+    at, stop = min(((at, one) for one in stops if (at := text.find(one)) >= 0), default=(len(text), None))
+    return stop, text[:at]
+
+
+def plain_parts(
+    text: str, openings: Sequence[str], *, in_reasoning: bool = False, stops: Sequence[str] = ()
+) -> tuple[str, str]:
     """Reasoning and content of a reply that may go on. `in_reasoning`: the prompt opened the reasoning."""
     before, closed, after = text.partition(END_THINK)
     if closed:
-        return before.replace(THINK, "", 1).strip(), _plain(after.lstrip(), openings)
+        return before.replace(THINK, "", 1).strip(), _plain(after.lstrip(), (*openings, *stops))
     begun = text.lstrip()
     if begun.startswith(THINK) or in_reasoning:
-        return _plain(begun.replace(THINK, "", 1).lstrip(), (END_THINK,)), ""
+        return _plain(begun.replace(THINK, "", 1).lstrip(), (END_THINK, *stops)), ""
     if THINK.startswith(begun):
         return "", ""
-    return "", _plain(begun, (*openings, END_THINK))
+    return "", _plain(begun, (*openings, *stops, END_THINK))
 
 
 def _plain(text: str, openings: Sequence[str]) -> str:

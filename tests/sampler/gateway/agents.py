@@ -46,6 +46,15 @@ def odd_ids(text: str) -> list[int]:
     return [token for piece in pieces for token in TEMPLATE.encode(piece)]
 
 
+def stopped(ids: list[int], stops: Sequence[str]) -> tuple[list[int], str | None]:
+    """As engines stop: behind the token with which a stop is complete."""
+    for count in range(1, len(ids) + 1) if stops else ():
+        text = TEMPLATE.decode(ids[:count])
+        if found := [stop for stop in stops if stop in text]:
+            return ids[:count], found[0]
+    return ids, None
+
+
 class ScriptedEngine:
     """Replies with the texts in order, or with what a function says to the prompt; keeps prompts and replies as ids."""
 
@@ -65,12 +74,13 @@ class ScriptedEngine:
         prompt, at = body["input_ids"], len(self.exchanges)
         text = self._replies(TEMPLATE.decode(prompt)) if callable(self._replies) else self._replies[at]
         ids = [*(odd_ids(text) if isinstance(text, str) else text), END]
+        ids, stop = stopped(ids, body["sampling_params"].get("stop", ()))
         most = body["sampling_params"]["max_new_tokens"]
         self.exchanges.append((prompt, ids[:most]))
         self.params.append(body["sampling_params"])
         self.asked.set()
         await asyncio.sleep(self._delay_s)
-        finish = {**STOP, "matched": END} if len(ids) <= most else {"type": "length", "length": most}
+        finish = {**STOP, "matched": stop or END} if len(ids) <= most else {"type": "length", "length": most}
         return self._answer(prompt, ids[:most], finish)
 
     def _answer(self, prompt: list[int], ids: list[int], finish: dict[str, Any]) -> httpx.Response:

@@ -69,7 +69,9 @@ async def test_a_loop_of_the_sdk_is_one_conversation_of_sampled_ids(store: Store
     assert record.status is RecordStatus.SCORED
     assert record.answer == "10"
     assert trained_ids(dispatches) == engine.exchanges
-    assert record.metrics == {"agent_first": 1, "agent_continued": 2}
+    used = {name: count for name, count in record.metrics.items() if not name.startswith("agent_overridden")}
+    assert used == {"agent_first": 1, "agent_continued": 2}
+    assert record.metrics["agent_overridden_tools-cache_control"] == 3
     assert kinds[0] == [*["thinking"] * thinking, "text", "tool_use", "tool_use"]
     assert [(c.arguments, c.result, c.is_error) for c in dispatches[0].tool_calls] == [
         ({"a": 1, "b": 2}, "3", True), ({"b": 4, "a": 3}, "3", False)

@@ -122,7 +122,7 @@ async def test_a_reply_is_cut_at_max_tokens_and_parameters_that_change_the_distr
     record, _, _ = await played(store, engine, agent)
     assert record.termination == Termination.LENGTH_LIMIT
     assert (engine.params[0]["temperature"], engine.params[0]["top_p"]) == (1.0, 1.0)
-    counted = {"agent_overridden_stop", "agent_overridden_temperature", "agent_overridden_top_p", "agent_first"}
+    counted = {"agent_overridden_temperature", "agent_overridden_top_p", "agent_first"}
     assert set(record.metrics) == counted
 
 

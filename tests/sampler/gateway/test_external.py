@@ -138,8 +138,10 @@ async def test_an_attempt_without_requests_is_lost_and_its_key_with_it(store: St
             await one.http.post("/score", json={"score": 1}, headers={"x-api-key": offer["api_key"]}),
         ):
             assert answer.status_code == 401, answer.text
-        late = (await one.finish(offer["api_key"], score=1)).json()
-        assert late["status"] == RecordStatus.ABANDONED.value
+        for _ in range(2):
+            late = await one.finish(offer["api_key"], score=1)
+            assert late.status_code == 401, late.text
+            assert "another agent has its slot" in late.json()["error"]["message"]
         assert (await one.finish(second["api_key"], answer="7")).json()["status"] == "failed"  # it asked for nothing
 
 
@@ -162,11 +164,22 @@ async def test_who_has_no_token_claims_nothing_and_bad_bodies_are_refused(store:
     async with gateway(store, ScriptedEngine(CALLS), gateway_token="secret-token") as one:
         assert (await one.http.post("/claim", json={})).status_code == 401
         given = {"authorization": "Bearer secret-token"}
-        for body in ({"wait_s": -1}, {"wait_s": 1e9}, {"wait": 1}, []):
+        for body in ({"wait_s": -1}, {"wait_s": 1e9}, {"wait_s": "1"}, {"wait_s": True}, {"wait": 1}, []):
             assert (await one.http.post("/claim", json=body, headers=given)).status_code == 400
         offer = (await one.http.post("/claim", headers=given)).json()
-        for body in ({"score": 1, "answer": "x"}, {"score": "high"}, {"scores": 1}):
+        for body in ({"score": 1, "answer": "x"}, {"score": "high"}, {"score": "1"}, {"score": True}, {"scores": 1}):
             answer = await one.finish(offer["api_key"], **body)
+            assert answer.status_code == 400, answer.text
+        feedback = {"record": offer["record"], "score": 1.0}
+        for changed in (
+            {"score": True},
+            {"score": "1"},
+            {"turn": True},
+            {"turn": 0.0},
+            {"comment": 1},
+            {"record": "\0"},
+        ):
+            answer = await one.http.post("/v1/feedback", json=feedback | changed, headers=given)
             assert answer.status_code == 400, answer.text
         assert (await one.finish("sk-tandem-guessed", score=1)).status_code == 401
         busy = await one.http.post("/claim", headers=given)

@@ -58,7 +58,9 @@ async def test_a_loop_of_the_sdk_is_one_conversation_of_sampled_ids(store: Store
     assert (record.status, record.answer) == (RecordStatus.SCORED, "10")
     assert kinds == [["reasoning", "message", "function_call", "function_call"], ["function_call"], ["message"]]
     assert trained_ids(dispatches) == engine.exchanges
-    assert record.metrics == {"agent_first": 1, "agent_continued": 2}
+    known = {"agent_first": 1, "agent_continued": 2, "agent_overridden_tools-strict": 3}
+    parsed = {"agent_overridden_input-parsed_arguments": 2} if stream else {}  # which the SDK sends back
+    assert record.metrics == known | parsed
     assert [(c.name, c.arguments, c.result) for c in dispatches[0].tool_calls] == [
         ("add", {"a": 1, "b": 2}, "3"), ("add", {"b": 4, "a": 3}, "3")
     ]  # fmt: skip
@@ -81,7 +83,7 @@ async def test_the_same_conversation_in_two_dialects_is_one_thread(store: Store)
 
     record, _, dispatches = await played(store, engine, agent)
     assert record.error is None
-    assert record.metrics == {"agent_first": 1, "agent_continued": 1}
+    assert record.metrics == {"agent_first": 1, "agent_continued": 1, "agent_overridden_tools-strict": 1}
     assert trained_ids(dispatches) == engine.exchanges
 
 
@@ -174,7 +176,12 @@ async def test_tools_in_namespaces_are_called_by_both_names_and_tools_of_the_ven
 
     record, _, dispatches = await played(store, engine, agent)
     assert record.error is None
-    assert record.metrics == {"agent_first": 1, "agent_continued": 1, "agent_overridden_tool_web_search": 2}
+    assert record.metrics == {
+        "agent_first": 1,
+        "agent_continued": 1,
+        "agent_overridden_tool_web_search": 2,
+        "agent_overridden_tools-description": 2,
+    }
     assert [one.name for one in dispatches[0].tool_calls] == ["agents.add", "add.up"]
     assert trained_ids(dispatches) == engine.exchanges
     assert "web_search" not in TEMPLATE.decode(engine.exchanges[0][0])

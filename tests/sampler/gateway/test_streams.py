@@ -33,6 +33,7 @@ async def by_openai(task: AgentTask, seen: "Seen") -> None:
 async def by_anthropic(task: AgentTask, seen: "Seen") -> None:
     async with anthropic.AsyncAnthropic(base_url=task.url, api_key=task.api_key, max_retries=0) as client:
         body: Any = {"model": task.model, "messages": [{"role": "user", "content": task.query}], "max_tokens": 500}
+        body["tools"] = [{"name": "add", "input_schema": {"type": "object"}}]
         async with client.messages.stream(**body, thinking={"type": "enabled", "budget_tokens": 1024}) as stream:
             async for event in stream:
                 if event.type == "text":

@@ -1,0 +1,129 @@
+"""Reads a request of OpenAI's Chat Completions. Refused with 400: other parts than text, `n` above 1, the deprecated
+`functions`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sampler.gateway.bodies import arguments_of, json_schema_format, stops_of, text_of, tool_schema
+from sampler.gateway.exchange import ChatRequest, GatewayError, OutputFormat, Problem, ReceivedMessage
+from sampler.gateway.fields import Fields
+from shared.names import ROLES
+
+ROLE_NAMES = {"developer": "system"}
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # values that change nothing
+    "top_p": (1, 1.0),
+    "top_k": (-1,),
+    "min_p": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "presence_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "tool_choice": ("auto",),
+    "parallel_tool_calls": (True,),
+    "top_logprobs": (0,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+
+
+def read_chat(body: Any) -> ChatRequest:
+    """Raises GatewayError."""
+    chat = Fields.of(body)
+    if chat.whole("n") not in (None, 1) or chat.value("functions"):
+        raise GatewayError(Problem.INVALID, "n above 1 and functions are not supported; send n=1, and tools")
+    messages = chat.objects("messages")
+    if not messages:
+        chat.fail("messages", "is empty; expected at least one message")
+    most, older = chat.whole("max_completion_tokens"), chat.whole("max_tokens")
+    options = chat.object("stream_options")
+    tools = [_tool(tool) for tool in chat.objects("tools")]
+    read = ChatRequest(
+        model=chat.needed_text("model"),
+        messages=[_message(message) for message in messages],
+        tools=tools,
+        max_tokens=most or older,
+        stream=chat.flag("stream"),
+        stream_usage=options is not None and options.flag("include_usage"),
+        may_call=bool(tools) and not tools_are_off(chat),
+        wants_logprobs=chat.flag("logprobs"),
+        stop=stops_of(chat.texts("stop")),
+        temperature=temperature_of(chat),
+        output_format=_output_format(chat),
+    )
+    return with_unused(read, chat, NEUTRAL)
+
+
+def temperature_of(fields: Fields) -> dict[str, float]:
+    found = fields.number("temperature")
+    return {} if found is None else {fields.path_of("temperature"): float(found)}
+
+
+def tools_are_off(fields: Fields) -> bool:
+    """`tool_choice: none`: the reply's calls are text. Any other choice but `auto` stays unused."""
+    choice = fields.peek("tool_choice")
+    if choice in ("none", {"type": "none"}):
+        fields.value("tool_choice")
+        return True
+    return False
+
+
+def with_unused(
+    request: ChatRequest, fields: Fields, neutral: Mapping[str, tuple[Any, ...]], **more: Any
+) -> ChatRequest:
+    """`fields` as far as they were read; `more`: members that are unused in another sense, such as a vendor's tools."""
+    for name, values in neutral.items():
+        fields.ignore(name, *values)
+    return replace(request, unused=fields.unused() | more)
+
+
+def _tool(tool: Fields) -> dict[str, Any]:
+    if (kind := tool.text("type", "function")) != "function":
+        tool.fail("type", f"is {kind!r}; expected function")
+    function = tool.object("function")
+    if function is None:
+        tool.fail("function", "is missing; expected an object with a name")
+    function.ignore("strict", False)
+    return tool_schema(function.needed_text("name"), function.text("description"), function.opaque("parameters"))
+
+
+def _message(message: Fields) -> ReceivedMessage:
+    given = message.needed_text("role")
+    role = ROLE_NAMES.get(given, given)
+    if role not in ROLES:
+        message.fail("role", f"is {given!r}; expected one of developer, {', '.join(ROLES)}")
+    found: ReceivedMessage = {"role": role, "content": text_of(message, "content")}
+    if role == "tool":
+        found["tool_call_id"] = message.text("tool_call_id")
+    if name := message.text("name"):
+        found["name"] = name
+    if role == "assistant":
+        if reasoning := message.text("reasoning_content"):
+            found["reasoning_content"] = reasoning
+        if calls := [_call(call) for call in message.objects("tool_calls")]:
+            found["tool_calls"] = calls
+    return found
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    call.echo("type", "index")
+    function = call.object("function")
+    if function is None:
+        call.fail("function", "is missing; expected an object with a name")
+    value = {"name": function.needed_text("name"), "arguments": arguments_of(function, "arguments")}
+    return {"id": call.text("id"), "type": "function", "function": value}
+
+
+def _output_format(chat: Fields) -> OutputFormat | None:
+    found = chat.object("response_format")
+    kind = "text" if found is None else found.text("type", "text")
+    if found is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return OutputFormat("response_format")
+    if kind != "json_schema":
+        found.fail("type", f"is {kind!r}; expected text, json_object or json_schema")
+    inner = found.object("json_schema")
+    if inner is None:
+        found.fail("json_schema", "is missing; expected an object with a schema")
+    inner.ignore("strict", False)
+    return json_schema_format(inner, "response_format")

@@ -1,0 +1,56 @@
+"""What of a request changes nothing: its names, for the documents, the metrics, the answer's header and the log.
+
+A client chooses the names, so they are bounded: in length, in characters, and in number per request, attempt and process.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from sampler.config import SamplerConfig
+from sampler.dispatch import sampling_params
+from sampler.gateway.exchange import ChatRequest
+from shared.documents import Task
+from shared.outside_text import visible
+
+log = logging.getLogger(__name__)
+
+HEADER = "x-tandem-unused"
+MAX_NAMES = 64  # of one request, and different ones of one attempt
+MAX_NAME_CHARS = 100
+MAX_HEADER_CHARS = 2000
+MAX_LOGGED = 1000  # different names, by one process
+MORE = "more"
+_PREFIX = "overridden_"
+_POSITION = re.compile(r"\[\]")
+_NOT_IN_METRICS = re.compile(r"[^A-Za-z0-9_-]")
+_logged: set[str] = set()
+
+
+def unused_names(request: ChatRequest, config: SamplerConfig, task: Task) -> list[str]:
+    """Paths of what the request has and this gateway does not use. A temperature is used if it is the one that samples."""
+    ours = sampling_params(config, task, ())["temperature"]
+    found = [*request.unused, *(path for path, value in request.temperature.items() if value != ours)]
+    names = sorted({visible(name)[:MAX_NAME_CHARS] for name in found})
+    return names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], MORE]
+
+
+def count(counts: Counter[str], names: Sequence[str]) -> None:
+    """In `counts` of one attempt, as parts of metrics' names: `overridden_text-verbosity`."""
+    for name in names:
+        key = _PREFIX + _NOT_IN_METRICS.sub("_", _POSITION.sub("", name).replace(".", "-"))
+        is_known = key in counts or sum(one.startswith(_PREFIX) for one in counts) < MAX_NAMES
+        counts[key if is_known else _PREFIX + MORE] += 1
+
+
+def log_once(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in _logged and len(_logged) < MAX_LOGGED:
+            _logged.add(name)
+            log.warning("not used, in requests of agents: %s (agent_parameters: refuse answers them with 400)", name)
+
+
+def header_of(names: Sequence[str]) -> dict[str, str]:
+    text = ", ".join(names).encode("ascii", "backslashreplace").decode()
+    return {HEADER: text[:MAX_HEADER_CHARS]} if names else {}
