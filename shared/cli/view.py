@@ -70,18 +70,16 @@ async def _view(run: str | None, host: str, port: int, given: str | None) -> Non
 
 async def _serve(store: Store, run: str | None, host: str, port: int, token: str | None) -> None:
     """Until a signal."""
-    from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer  # of the extra `view`
+    from shared.http.server import HttpServer  # of the extra `view`
     from shared.viewer.app import make_app
     from shared.viewer.asked import in_url
 
     with _listener(host, port) as listener:
         app = make_app(store.client, token)
-        server = QuietServer(
+        server = HttpServer(
             app,
             log_level="warning",
             server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=KEPT_OPEN_S,
         )
         for signal_number in (signal.SIGINT, signal.SIGTERM):

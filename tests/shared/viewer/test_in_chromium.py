@@ -16,8 +16,8 @@ import pytest
 
 from scripts.chromium import PageOfChromium, browser, chromium_path
 from shared.documents.run import Worker
+from shared.http.server import HttpServer
 from shared.processes.mongod import Mongod
-from shared.processes.quiet_server import QuietServer
 from shared.store import Store
 from shared.store.connecting import connect
 from shared.viewer.app import RUN_PAGES, make_app
@@ -53,7 +53,7 @@ async def shown(mongod: Mongod) -> AsyncIterator[tuple[PageOfChromium, str]]:
     """A tab, and the address of a viewer."""
     client = connect(mongod.connection_string, 10.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = QuietServer(make_app(client), log_level="warning")
+        server = HttpServer(make_app(client), log_level="warning")
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with browser() as page:
