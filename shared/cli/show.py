@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from shared.cli.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
+from shared.cli.note import note_title
 from shared.cli.seats import told_player, told_seat
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.agent_sessions import AgentSession
@@ -57,6 +58,8 @@ def show(
         elif (record := await store.records.get(what)) is not None:
             spell = await speller(store, record.policy) if tokens else None
             _print_episode(await read_episode(store, record), spell, whole_tools=tools)
+            for note in await store.notes.of(record.id):
+                print_text(console(), "note", f"{note_title(note)}: {note.text}")
         else:
             await _show_tasks(store, what)
 

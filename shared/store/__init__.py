@@ -28,6 +28,7 @@ from shared.store.feedback import FeedbackVerbs
 from shared.store.group_scores import GroupScoreVerbs
 from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
+from shared.store.notes import NoteVerbs
 from shared.store.outlook import OutlookVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
 from shared.store.questions import QuestionVerbs
@@ -71,6 +72,7 @@ class Store:
         self.steps = StepVerbs(database)
         self.trainer_logprobs = TrainerLogprobVerbs(database)
         self.sessions = SessionVerbs(database)
+        self.notes = NoteVerbs(database)
         self.runs = RunVerbs(database)
         self.settings = SettingsVerbs(database)
         self.versions = VersionVerbs(database)
@@ -93,6 +95,7 @@ class Store:
             self.admission,
             self.steps,
             self.trainer_logprobs,
+            self.notes,
             self.versions,
             self.settings,
         ):
