@@ -16,6 +16,7 @@ from shared.errors import ConfigError
 from shared.names import LOOPBACK_HOSTS, check_run_name
 from shared.store import Store
 from shared.store.connecting import connect, first_contact
+from shared.store.primary import until_primary
 
 EXAMPLES = """Examples:
 
@@ -59,7 +60,7 @@ async def _view(run: str | None, host: str, port: int, given: str | None) -> Non
         client = connect(uri, CONNECT_TIMEOUT_S)
         try:
             with first_contact(uri, "any", CONNECT_TIMEOUT_S):
-                await client.admin.command("hello")
+                await until_primary(client, uri)
             await _serve(Store(client, "admin"), None, host, port, token)
         finally:
             await client.close()
