@@ -1,38 +1,39 @@
 """The time-out of an episode, which stands still while something is done that the agent does not do."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sampler.time_limits import TimeLimit, time_limit
+
 
 class EpisodeClock:
-    """Of one episode. Blocks of `stopped` do not nest, nor run at the same time."""
+    """Of one episode. Queues stop it too (`sampler/time_limits.py`)."""
 
     def __init__(self) -> None:
-        self._timeout: asyncio.Timeout | None = None
+        self._limit: TimeLimit | None = None
+
+    @property
+    def due(self) -> float | None:
+        return None if self._limit is None else self._limit.due
 
     @asynccontextmanager
     async def running(self, limit_s: float) -> AsyncIterator[None]:
         """Raises TimeoutError once the block has taken `limit_s`, without what was `stopped` in it."""
         try:
-            async with asyncio.timeout(limit_s) as self._timeout:
+            async with time_limit(limit_s) as self._limit:
                 yield
         finally:
-            self._timeout = None
+            self._limit = None
 
     @asynccontextmanager
     async def stopped(self) -> AsyncIterator[None]:
-        """What the block takes does not count. The block has its own bound."""
-        timeout = self._timeout
-        due = None if timeout is None or timeout.expired() else timeout.when()
-        if timeout is None or due is None:
+        """What the block takes does not count. The block has its own bound. Any task may call it."""
+        limit = self._limit
+        if limit is None:
             yield
             return
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        timeout.reschedule(None)
+        limit.stop()
         try:
             yield
         finally:
-            if self._timeout is timeout:  # else the episode was cancelled meanwhile
-                timeout.reschedule(due + loop.time() - began)
+            limit.go_on()

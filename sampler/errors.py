@@ -1,4 +1,4 @@
-"""The tree of external errors. Each is an infrastructure failure, and never becomes a reward.
+"""The tree of external errors. Each is an infrastructure failure, and never becomes a reward (docs/whose_act.md).
 
 TandemError
 ├── EngineError
@@ -16,12 +16,13 @@ TandemError
 ├── EnvironmentFailed      an environment, or the service that plays it, failed or lost the session
 │   └── EnvironmentBusy        no service has room: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
-├── AgentCrashed               the agent that plays an episode through the gateway crashed
+├── AgentCrashed               the agent that plays an episode through the gateway crashed, and no reply of the model caused it
 │   └── CommandNotStarted      the machine lacks what its command needs to start
 ├── VersionAway                no engine serves the version that an actor is pinned to: the slot waits, no failure is counted
 ├── GivenBack                  the harness of an agent stopped, through no fault of the episode
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
+    ├── UnusableTask           the task's own data cannot be used, whatever the model answers
     └── ToolNotOffered         no server lists a tool that the settings or a task name; a server that starts later may
 """
 
@@ -70,7 +71,13 @@ class ToolFailure(TandemError):
 
 
 class ToolServerDied(ToolFailure):
-    """The connection to a tool server ended, could not be opened, or the server no longer knows the session."""
+    """The connection to a tool server ended, could not be opened, or the server no longer knows the session.
+
+    `ended`: how the session's own process ended, if that is the reason; `in_call`: during the call, not before it.
+    """
+
+    ended = ""
+    in_call = True
 
 
 class ToolTimeout(ToolFailure):
@@ -102,7 +109,12 @@ class AgentFailed(TandemError):
 
 
 class AgentCrashed(TandemError):
-    """The agent that plays the episode (`sampler/gateway`) raised, or its command failed: never a reward."""
+    """The agent that plays the episode (`sampler/gateway`) raised, or its command failed. Whether the model's reply caused it is
+    judged by `sampler/gateway/crash.py`. `outside`: what else may have ended it; empty: nothing."""
+
+    def __init__(self, message: str, outside: str = "") -> None:
+        super().__init__(message)
+        self.outside = outside
 
 
 class CommandNotStarted(AgentCrashed):
@@ -115,6 +127,10 @@ class ScorerFailed(TandemError):
 
 class ToolNotOffered(ConfigError):
     """No server lists a tool that the settings or a task name. The list may grow: a manager's servers start one by one."""
+
+
+class UnusableTask(ConfigError):
+    """The task's own data cannot be used, whatever the model answers. No retry can help."""
 
 
 class MessagesRepeat(ConfigError):

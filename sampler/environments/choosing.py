@@ -20,6 +20,7 @@ from sampler.environments.environment import Index
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.environments.session import EnvironmentSession
 from sampler.errors import EnvironmentBusy
+from sampler.time_limits import queued
 from shared.documents.run import EnvironmentService
 from shared.outside_text import clipped
 
@@ -149,7 +150,8 @@ class Environments:
                 waiting.why = clipped(why, MAX_WHY_CHARS) or waiting.why
                 if time.monotonic() >= end:
                     raise EnvironmentBusy(f"no room in environment {kind}: {waiting.why}")
-                await asyncio.sleep(POLL_S)  # services are asked, and tell nothing by themselves
+                async with queued():
+                    await asyncio.sleep(POLL_S)  # services are asked, and tell nothing by themselves
         finally:
             if waiting is not None:
                 self._wait_no_more(kind, waiting)
@@ -176,7 +178,7 @@ class Environments:
             if waiting is not None:
                 waiting.why = clipped(why, MAX_WHY_CHARS)
             try:
-                async with asyncio.timeout(max(0.0, end - time.monotonic()) if places.locked() else None):
+                async with queued(), asyncio.timeout(max(0.0, end - time.monotonic()) if places.locked() else None):
                     await places.acquire()
             except TimeoutError as exc:
                 raise EnvironmentBusy(why) from exc

@@ -8,10 +8,23 @@ score_answer ─┘                  one call at a time             └─ it ra
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
+
+from sampler.time_limits import queued
 
 GATHER_S = 0.01  # for requests that come together
 MAX_BATCH_SIZE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """`begun`: its batch is scored now; cancelled: its caller has given up."""
+
+    request: Any
+    answer: asyncio.Future[Any]
+    begun: asyncio.Future[None]
 
 
 class Batches:
@@ -19,7 +32,7 @@ class Batches:
 
     def __init__(self, score: Callable[[Sequence[Any]], Awaitable[Any]], most: int) -> None:
         self._score, self._most = score, most
-        self._waiting: deque[tuple[Any, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._running: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -30,9 +43,12 @@ class Batches:
             self._loop, self._running = loop, None
             self._waiting.clear()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((request, answer))
-        if self._running is None or self._running.done():
-            self._running = loop.create_task(self._run(), name="batches of a scorer")
+        waiting = _Waiting(request, answer, loop.create_future())
+        self._waiting.append(waiting)
+        if self._running is None or self._running.done():  # in no caller's context: its limits are not the batch's
+            self._running = loop.create_task(self._run(), name="batches of a scorer", context=Context())
+        async with queued():  # every batch before it has its own limit
+            await waiting.begun
         return await answer
 
     async def _run(self) -> None:
@@ -40,18 +56,19 @@ class Batches:
         while batch := self._next():
             await self._answer(batch)
 
-    def _next(self) -> list[tuple[Any, asyncio.Future[Any]]]:
+    def _next(self) -> list[_Waiting]:
         """Without those whose caller has given up."""
-        batch: list[tuple[Any, asyncio.Future[Any]]] = []
+        batch: list[_Waiting] = []
         while self._waiting and len(batch) < self._most:
-            request, answer = self._waiting.popleft()
-            if not answer.done():
-                batch.append((request, answer))
+            one = self._waiting.popleft()
+            if not (one.answer.done() or one.begun.done()):
+                one.begun.set_result(None)
+                batch.append(one)
         return batch
 
-    async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future[Any]]]) -> None:
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
         try:
-            found = await self._score([request for request, _ in batch])
+            found = await self._score([one.request for one in batch])
         except TimeoutError as exc:  # each alone would take as long again
             _fail(batch, exc)
             return
@@ -60,19 +77,19 @@ class Batches:
                 _fail(batch, exc)
                 return
             for one in batch:
-                if not one[1].done():
+                if not one.answer.done():
                     await self._answer([one])
             return
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) != len(batch):
             expected = f"expected a list of {len(batch)}: one value for each request"
             _fail(batch, TypeError(f"returned {type(found).__name__}; {expected}"))
             return
-        for (_, answer), value in zip(batch, found, strict=True):
-            if not answer.done():
-                answer.set_result(value)
+        for one, value in zip(batch, found, strict=True):
+            if not one.answer.done():
+                one.answer.set_result(value)
 
 
-def _fail(batch: Sequence[tuple[Any, asyncio.Future[Any]]], exc: BaseException) -> None:
-    for _, answer in batch:
-        if not answer.done():
-            answer.set_exception(RuntimeError("StopIteration") if isinstance(exc, StopIteration) else exc)
+def _fail(batch: Sequence[_Waiting], exc: BaseException) -> None:
+    for one in batch:
+        if not one.answer.done():
+            one.answer.set_exception(RuntimeError("StopIteration") if isinstance(exc, StopIteration) else exc)

@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sampler.errors import ScorerFailed
+from sampler.errors import ScorerFailed, UnusableTask
+from sampler.time_limits import queued
 
 OF_REQUEST = ("answer", "accepted", "query", "reply", "payload", "messages", "tool_calls", "said", "judge", "episodes")
 METADATA = "metadata"
 KEYWORDS = (*OF_REQUEST, METADATA)
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 MOST_THREADS = 32  # of one scorer
+MOST_WAIT_S = 600.0  # for one of them
 _TAKES_A_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -51,13 +53,13 @@ class Signature:
         )
 
     def keywords(self, request: Any) -> dict[str, Any]:
-        """Raises ScorerFailed for a parameter that the task has no value for."""
+        """Raises UnusableTask for a parameter that the task has no value for."""
         payload = request.payload
         own = dict(payload.get(METADATA) or {})
         known = own | {name: payload[name] for name in payload if name not in KEYWORDS}
         known |= {name: getattr(request, name) for name in OF_REQUEST if hasattr(request, name)} | {METADATA: own}
         if missing := [name for name, has_default in self.names.items() if name not in known and not has_default]:
-            raise ScorerFailed(
+            raise UnusableTask(
                 f'the scorer asks for {missing[0]!r}, which the task does not have; expected it under "metadata" of the task\'s '
                 f"line (it has {', '.join(sorted(own)) or 'nothing'}), or a default"
             )
@@ -79,7 +81,7 @@ class Threads:
         if self._places is None or self._places[0] is not loop:
             self._places = loop, asyncio.Semaphore(self._most)
         places = self._places[1]
-        await places.acquire()
+        await self._wait(places)
         answer: asyncio.Future[Any] = loop.create_future()
 
         def told(found: Any, error: BaseException | None) -> None:
@@ -103,9 +105,19 @@ class Threads:
         threading.Thread(target=in_thread, name="scorer", daemon=True).start()
         return await answer
 
+    async def _wait(self, places: asyncio.Semaphore) -> None:
+        """For a place. It is not the call's time, but has an end: calls that hang never give theirs back."""
+        try:
+            async with queued(), asyncio.timeout(MOST_WAIT_S):
+                await places.acquire()
+        except TimeoutError as exc:
+            raise ScorerFailed(
+                f"no thread for the scorer within {MOST_WAIT_S:g} s: {self._most} calls of it run; bound what they wait for"
+            ) from exc
+
 
 async def call(function: Callable[..., Any], signature: Signature, request: Any, threads: Threads) -> Any:
-    """What the function returns. Raises ScorerFailed, and what the function raises."""
+    """What the function returns. Raises ScorerFailed, UnusableTask, and what the function raises."""
     positional = (request,) if signature.takes_request else ()
     return await called_with(function, positional, signature.keywords(request), threads)
 

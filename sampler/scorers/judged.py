@@ -19,7 +19,7 @@ from typing import Any
 from sampler.agents.json_reply import last_object
 from sampler.agents.pool import Answer, Unreadable
 from sampler.agents.quoting import SHOWN_DIGITS, UNTRUSTED, quoted_reply
-from sampler.errors import ScorerFailed
+from sampler.errors import UnusableTask
 from sampler.scorers.details import DISAGREEMENT, VOTES, accepted_ones
 from sampler.scorers.registry import Score, ScoringRequest, is_finite_number, register_scorer
 from shared.outside_text import clipped
@@ -51,7 +51,7 @@ async def judge_score(request: ScoringRequest) -> Score:
     """The judge's number divided by 10."""
     rubric = (request.payload.get("metadata") or {}).get(RUBRIC_KEY) or RUBRIC
     if not isinstance(rubric, str):
-        raise ScorerFailed("judge_score: metadata.rubric is not a text; expected one, or the scorer judge_rubric")
+        raise UnusableTask("judge_score: metadata.rubric is not a text; expected one, or the scorer judge_rubric")
     votes = await _ask(request, f"Rubric:\n{rubric}", ASK_SCORE, _number)
     return _agreed(
         [(one.value.value / BEST, f"{one.value.value} of {BEST}: {one.value.reason}", one, {}) for one in votes]
@@ -60,10 +60,10 @@ async def judge_score(request: ScoringRequest) -> Score:
 
 @register_scorer("judge_rubric", needs_answer=False, needs_judge=True)
 async def judge_rubric(request: ScoringRequest) -> Score:
-    """The share of the weights of the items that are met. Raises ScorerFailed for a task without a list of items."""
+    """The share of the weights of the items that are met. Raises UnusableTask for a task without a list of items."""
     given: Any = (request.payload.get("metadata") or {}).get(RUBRIC_KEY)
     if (problem := rubric_problem(given)) is not None:
-        raise ScorerFailed(f"judge_rubric: {problem}")
+        raise UnusableTask(f"judge_rubric: {problem}")
     items = [one if isinstance(one, dict) else {"item": one} for one in given]
     weights = [float(one.get("weight", 1)) for one in items]
     told = "\n".join(f"{k}. {one['item']}" for k, one in enumerate(items, start=1))

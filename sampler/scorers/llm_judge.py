@@ -1,6 +1,6 @@
 """The scorer `agentcpm`: the scorer agent decides whether the answer is right."""
 
-from sampler.errors import ScorerFailed
+from sampler.errors import UnusableTask
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 
 _MAX_SHOWN_CHARS = 2000
@@ -12,7 +12,7 @@ async def agentcpm(request: ScoringRequest) -> Score:
     """1 if the judge calls the answer correct, else 0. The details name the judge and earlier failures."""
     assert request.judge is not None, "needs_judge"
     if not any(one.strip() for one in request.accepted):
-        raise ScorerFailed("agentcpm: the task has no answer to compare with; give it one, or another scorer")
+        raise UnusableTask("agentcpm: the task has no answer to compare with; give it one, or another scorer")
     verdict = await request.judge.verdict(request.query, " or ".join(request.accepted), request.answer or "")
     word = "correct" if verdict.is_correct else "incorrect"
     return Score(

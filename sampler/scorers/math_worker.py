@@ -3,10 +3,11 @@
 sympy may run for hours, or fill the memory, on an answer such as `9^{9^{9^9}}`, and a thread cannot be stopped. So this
 program reads one JSON request per line and writes one JSON line per reply:
 
-    {"expected": ["\\\\frac{1}{2}"], "answer": "0.5", "cpu_s": 10}   ->   {"equal": true}   or   {"undecided": "…"}
+    {"expected": ["\\\\frac{1}{2}"], "answer": "0.5", "cpu_s": 10}   ->   {"read": true}   {"equal": true}
 
-`cpu_s` is *processor* time, so that the machine's load does not change scores. If Python code exceeds it, the reply is
-"undecided"; if a single long computation exceeds it, the kernel ends the process (SIGXCPU).
+The first line says that the expected answers were read: what fails before it is theirs (`unusable`), what fails after it the
+answer's (`undecided`). `cpu_s` is *processor* time of each part, so that the machine's load does not change scores. If
+a single long computation exceeds it, the kernel ends the process (SIGXCPU).
 """
 
 import contextlib
@@ -15,13 +16,18 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TypeVar
 
 from math_verify import parse, verify
 from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
 
-MAX_MEMORY_BYTES = 4 * 1024**3
+MAX_MEMORY_BYTES = 3 * 1024**3  # of each worker
 _EXTRACTION = (LatexExtractionConfig(), ExprExtractionConfig())
+
+
+T = TypeVar("T")
 
 
 class OutOfTime(BaseException):
@@ -34,28 +40,42 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     signal.signal(signal.SIGVTALRM, _out_of_time)
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
+        for reply in replies(json.loads(line)):
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
 
 
-def answer(request: dict[str, object]) -> dict[str, object]:
-    cpu_s = float(str(request["cpu_s"]))
+def replies(request: dict[str, object]) -> Iterator[dict[str, object]]:
+    cpu_s, expected = float(str(request["cpu_s"])), request["expected"]
+    assert isinstance(expected, list)
+    gold, why = _within(cpu_s, lambda: [_parsed(str(one)) for one in expected])
+    if gold is None or not all(gold):
+        yield {"unusable": why or "it holds no expression"}
+        return
+    yield {"read": True}
+    equal, why = _within(cpu_s, lambda: _is_one_of(str(request["answer"]), gold))
+    yield {"equal": equal} if equal is not None else {"undecided": why}
+
+
+def _is_one_of(answer: str, gold: list[object]) -> bool:
+    given = _parsed(answer)
+    return any(verify(one, given, timeout_seconds=None) for one in gold)
+
+
+def _within(cpu_s: float, work: Callable[[], T]) -> tuple[T | None, str]:
+    """The result, or None and why there is none."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard_s = int(used.ru_utime + used.ru_stime + 1.5 * cpu_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (hard_s, resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
     try:
-        given = _parsed(str(request["answer"]))
-        expected = request["expected"]
-        assert isinstance(expected, list)
-        equal = any(verify(_parsed(str(one)), given, timeout_seconds=None) for one in expected)
+        return work(), ""
     except OutOfTime:
-        return {"undecided": f"not decided within {cpu_s:g} s of processor time"}
+        return None, f"not decided within {cpu_s:g} s of processor time"
     except (MemoryError, RecursionError, OverflowError) as exc:
-        return {"undecided": f"not decided: {type(exc).__name__}"}
+        return None, f"not decided: {type(exc).__name__}"
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    return {"equal": bool(equal)}
 
 
 def _parsed(text: str) -> object:

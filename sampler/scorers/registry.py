@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sampler.agents import Judge
-from sampler.errors import AgentFailed, ScorerFailed
+from sampler.errors import AgentFailed, ScorerFailed, UnusableTask
 from sampler.scorers.batches import MAX_BATCH_SIZE, Batches
 from sampler.scorers.calling import Signature, Threads, call, called_with
 from sampler.scorers.details import explained, no_answer
+from sampler.time_limits import time_limit
 from shared.documents import ToolCallResult
 from shared.documents.scoring import WeightedScorer
 from shared.errors import ConfigError, OwnCodeFailed
@@ -226,7 +227,7 @@ async def score_group(name: str, request: GroupRequest, timeout_s: float = TIMEO
 
 
 async def _batch_of(registered: _Registered, requests: Sequence[ScoringRequest]) -> Any:
-    async with asyncio.timeout(None if registered.needs_judge else TIMEOUT_S):
+    async with time_limit(None if registered.needs_judge else TIMEOUT_S):
         return await called_with(registered.scorer, (list(requests),), {}, registered.threads)
 
 
@@ -235,7 +236,7 @@ async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s
     try:
         if registered.batches is not None:  # its time begins with the batch
             return _value_of(await registered.batches.one(request))
-        async with asyncio.timeout(None if registered.needs_judge else timeout_s):
+        async with time_limit(None if registered.needs_judge else timeout_s):
             return await call(registered.scorer, registered.signature, request, registered.threads)
     except TimeoutError as exc:
         raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
@@ -245,7 +246,7 @@ async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s
         raise ScorerFailed(f"scorer {name!r} cancelled its own task{definition_of(registered.home)}") from exc
     except (Exception, SystemExit) as exc:  # user code: any exception is a failure, not a score
         cause = cause_of(exc)
-        if isinstance(cause, ScorerFailed | AgentFailed | OwnCodeFailed):
+        if isinstance(cause, ScorerFailed | AgentFailed | OwnCodeFailed | UnusableTask):
             raise cause from None
         text = f"scorer {name!r} crashed: {_shown(request.judge, told(cause, registered.home))}"
         raise registered.failure(text, is_mistake=isinstance(cause, MISTAKES)) from exc

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from sampler.errors import ScorerFailed
+from sampler.errors import UnusableTask
 from sampler.scorers.details import LONGEST_REASON
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 from shared.outside_text import clipped
@@ -18,8 +18,10 @@ async def json_schema(request: ScoringRequest) -> Score:
     """1 if the answer, without a surrounding code fence, is JSON that satisfies `metadata.json_schema`; else 0, with the
     reason.
 
-    Drafts 3 to 2020-12, by `$schema`; default: the newest. A missing or invalid schema is the task's mistake: ScorerFailed.
+    Drafts 3 to 2020-12, by `$schema`; default: the newest. A missing or invalid schema is the task's mistake: UnusableTask.
     """
+    from referencing.exceptions import Unresolvable
+
     validator = _validator(request)
     sought = {"expected": f"JSON that satisfies metadata.{SCHEMA_KEY}"}
     try:
@@ -28,6 +30,8 @@ async def json_schema(request: ScoringRequest) -> Score:
         return Score(0.0, sought | {"reason": clipped(f"not JSON: {exc}", LONGEST_REASON)})
     try:
         error = next(validator.iter_errors(value), None)
+    except Unresolvable as exc:
+        raise UnusableTask(f"json_schema: metadata.{SCHEMA_KEY} names a schema that is not in it: {exc}") from exc
     except RecursionError:
         return Score(0.0, sought | {"reason": "nested too deeply"})
     if error is None:
@@ -41,12 +45,12 @@ def _validator(request: ScoringRequest) -> Any:
 
     schema = (request.payload.get("metadata") or {}).get(SCHEMA_KEY)
     if not isinstance(schema, dict):
-        raise ScorerFailed(f"json_schema: the task has no schema; expected an object in metadata.{SCHEMA_KEY}")
+        raise UnusableTask(f"json_schema: the task has no schema; expected an object in metadata.{SCHEMA_KEY}")
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as exc:
-        raise ScorerFailed(
+        raise UnusableTask(
             f"json_schema: metadata.{SCHEMA_KEY} is not a schema: {exc.json_path}: {exc.message}"
         ) from exc
     return kind(schema, registry=referencing.Registry())  # a separate registry: nothing is fetched from the network

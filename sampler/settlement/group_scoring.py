@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 
 from sampler.agents import Judge
 from sampler.config import SamplerConfig
-from sampler.errors import AgentFailed, ScorerFailed
+from sampler.errors import AgentFailed, ScorerFailed, UnusableTask
 from sampler.messages.transcript import Transcript, joined
 from sampler.rendering.words import words_of
 from sampler.retry_delay import retry_delay_s
@@ -30,6 +30,7 @@ from sampler.scorers.registry import (
     score_group,
 )
 from sampler.scorers.weighted import field_name, metric_name, weighted_sum
+from sampler.time_limits import time_limit
 from shared.documents import DispatchedSamplingTask, Record, Slot, Task
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import BranchCause, SlotStatus
@@ -90,9 +91,11 @@ class GroupScoring:
         if attempt is None:
             return
         try:
-            async with self._renewed(task.id, attempt), asyncio.timeout(self._config.episode_timeout_s):
+            async with self._renewed(task.id, attempt), time_limit(self._config.episode_timeout_s):
                 scores = await self._all(task)
             kept = await self._store.group_scores.keep(task, attempt, scores, _totals(task, scores))
+        except UnusableTask as exc:
+            await self._failed(task, attempt, str(exc))
         except ConfigError as exc:  # a scorer that another sampler may know
             log.error("%s", exc)
             await self._postpone(task.id, attempt)

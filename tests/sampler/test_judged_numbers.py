@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import AgentFailed, ScorerFailed
+from sampler.errors import AgentFailed, UnusableTask
 from sampler.scorers import Score, ScoringRequest, score_answer
 from sampler.scorers.weighted import judge_metrics
 from shared.documents import TaskPayload
@@ -83,12 +83,12 @@ async def test_a_wrong_rubric_is_refused_at_import_and_never_scored(rubric: Any,
     payload = TaskPayload(query="q", scorer="judge_rubric", metadata={} if rubric is None else {"rubric": rubric})
     (problem,) = TaskCheck(Samplers(knows_scorers=True, has_judge=True)).problems(payload)
     assert problem.startswith(f'"scorer" is "judge_rubric": {said}')
-    with pytest.raises(ScorerFailed, match=r"judge_rubric: metadata\.rubric"):
+    with pytest.raises(UnusableTask, match=r"judge_rubric: metadata\.rubric"):
         await scored("judge_rubric", rubric, "says 1")
 
 
 async def test_a_text_is_the_rubric_of_a_number_alone() -> None:
-    with pytest.raises(ScorerFailed, match=r"judge_score: metadata\.rubric is not a text"):
+    with pytest.raises(UnusableTask, match=r"judge_score: metadata\.rubric is not a text"):
         await scored("judge_score", ITEMS, 'says {"score": 1}')
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.errors import AgentFailed, ScorerFailed
+from sampler.errors import AgentFailed, ScorerFailed, UnusableTask
 from sampler.scorers import (
     MCPScorerFactory,
     Score,
@@ -52,7 +52,7 @@ async def test_agentcpm_gives_no_score_without_a_verdict_a_judge_or_a_truth() ->
         own = judge(service)
         with pytest.raises(AgentFailed, match="no model of scorer_agent"):
             await score_answer("agentcpm", ScoringRequest("4", ("4",), judge=own))
-        with pytest.raises(ScorerFailed, match="no answer to compare with"):
+        with pytest.raises(UnusableTask, match="no answer to compare with"):
             await score_answer("agentcpm", ScoringRequest("4", (" ",), judge=own))
         await own.close()
     with pytest.raises(ConfigError, match="'agentcpm' needs a judge; set --agent_config_path"):
