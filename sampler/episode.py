@@ -88,8 +88,10 @@ async def play(sampler: AsyncSampler) -> float | None:
         await _interrupted(sampler, exc)
     except (EngineError, ToolFailure, EnvironmentFailed, AgentFailed, AgentCrashed, ScorerFailed) as exc:
         await _fail(sampler, exc)
-    except (ConfigError, DoesNotFit, TimeoutError) as exc:
+    except (ConfigError, DoesNotFit) as exc:
         await _fail(sampler, exc)
+    except TimeoutError as exc:
+        return await _time_is_over(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: release the slot, then re-raise
         if sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError):
             raise  # it is played to its end: another process scores it, from its documents
@@ -153,6 +155,23 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
     await store.tasks.finish_slot(sampler.claim, value, score.group_scorers)
     sampler.episode.awaits_group = bool(score.group_scorers)
     sampler.episode.status = RecordStatus.SCORED
+    sampler.resources.model_acts.ended(sampler.episode.acts)
+
+
+async def _time_is_over(sampler: AsyncSampler, exc: TimeoutError) -> float | None:
+    """A score that was final before counts."""
+    score = sampler.episode.final_score
+    if score is None:
+        await _fail(sampler, exc)
+        return None
+    try:
+        await sampler.finish_turn(last=True)
+        details = {"scorer": "agent", "reason": "posted before the episode's time ended"}
+        await _finish(sampler, Termination.TIME_LIMIT, Score(score, details, is_final=True))
+    except LOST as lost:
+        await _abandon(sampler, str(lost))
+        return None
+    return score
 
 
 async def _wait(sampler: AsyncSampler, termination: Termination, awaited: AwaitedScore) -> None:

@@ -20,9 +20,15 @@ class EpisodeLog:
     other_versions: dict[str, set[int]] = field(default_factory=dict)  # of the other policies that took turns
     replies: dict[int, str] = field(default_factory=dict)  # of the task's own policy, by turn; without summaries
     answer: str | None = None
+    final_score: float | None = (
+        None  # it counts even if the episode's time ends; nothing was requested since it was given
+    )
     tool_calls: dict[str, tuple[ToolCallResult, ...]] = field(default_factory=dict)  # by dispatch
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
+    acts: dict[str, str] = field(
+        default_factory=dict
+    )  # failures that the model caused (`sampler/model_acts.py`), with an example
     actors: dict[str, Seated] = field(default_factory=dict)  # by seat, of an episode that actors play
     said: list[dict[str, str]] = field(default_factory=list)  # by actors: seat, actor, content
     awaits_group: bool = False  # its score is known when its group has been scored
@@ -68,5 +74,5 @@ class EpisodeLog:
             "policy_versions": sorted(self.versions),
             "other_policy_versions": {policy: sorted(versions) for policy, versions in self.other_versions.items()},
             "answer": self.answer,
-            "metrics": self.metrics,
+            "metrics": self.metrics | {f"act_{kind}": 1.0 for kind in self.acts},
         }

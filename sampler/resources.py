@@ -15,6 +15,7 @@ from sampler.environments.choosing import Environments
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.preload.interpreters import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer
+from sampler.model_acts import ModelActs
 from sampler.parsers import Parser, get_parser
 from sampler.rendering.template import ChatTemplate
 from sampler.tools import ToolCatalog, ToolServer, Traffic, parse_servers
@@ -73,6 +74,7 @@ class Resources:
     kept_tools: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
+    model_acts: ModelActs = field(default_factory=ModelActs)
     versions_away: VersionsAway = field(default_factory=VersionsAway)
     environments: Environments = field(default_factory=Environments)
     gateway: GatewayServer = field(default_factory=GatewayServer)
@@ -88,8 +90,13 @@ class Resources:
             self.kept_tools.add(tools_hash)
 
     def alarms(self) -> list[str]:
-        """What episodes wait for outside of the engines."""
-        return [*self.tool_traffic.alarms(), *self.environments.alarms(), *self.versions_away.alarms()]
+        """What episodes wait for outside of the engines, and what they do too often."""
+        return [
+            *self.model_acts.alarms(),
+            *self.tool_traffic.alarms(),
+            *self.environments.alarms(),
+            *self.versions_away.alarms(),
+        ]
 
     async def close(self) -> None:
         await self.agents.close()

@@ -4,13 +4,17 @@ The score is the posted one, or the number that the agent returned, or the task'
 the last reply.
 """
 
+from collections.abc import Mapping
+
 from sampler.errors import AgentCrashed
+from sampler.gateway.crash import ACT, Evidence, scored_because
 from sampler.gateway.session import AttemptSession
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.scorers.answers import extract_answer
 from sampler.scoring import score_text
 from shared.documents.states import Termination
+from shared.outside_text import error_text
 
 
 class AgentEpisode(AsyncSampler):
@@ -20,6 +24,7 @@ class AgentEpisode(AsyncSampler):
 
     def begin(self, session: AttemptSession) -> None:
         self._session, self.returned = session, None
+        self._crash: Mapping[str, str] = {}  # why a failed agent's episode is scored, and what it said
 
     def termination(self) -> Termination:
         """Raises what failed the episode."""
@@ -32,6 +37,23 @@ class AgentEpisode(AsyncSampler):
             raise AgentCrashed("the agent ended without a single reply of the model")
         return self.ended_by(session.last_turn) or Termination.ANSWERED
 
+    def crashed(self, crash: AgentCrashed) -> Termination:
+        """How the episode of an agent that failed has ended, if the model's reply is the reason. Raises `crash`: it is not."""
+        payload, session = self.task.payload, self._session
+        evidence = Evidence(
+            replies=session.fates.replies,
+            unanswered=session.fates.unanswered,
+            posted=session.score if session.fates.is_score_final else None,
+        )
+        why = scored_because(payload.agent_crash or self.config.agent_crash, evidence, crash)
+        if why is None:
+            raise crash
+        self._crash = {"reason": why, "error": error_text(crash)}
+        if evidence.posted is None:
+            self.episode.acts[ACT] = error_text(crash)
+        ended = None if session.last_turn is None else self.ended_by(session.last_turn)
+        return ended or (Termination.REPLY_REJECTED if evidence.posted is None else Termination.ANSWERED)
+
     def count(self) -> None:
         """Record what the session counted."""
         for name, count in self._session.counts.items():
@@ -39,7 +61,11 @@ class AgentEpisode(AsyncSampler):
 
     async def evaluate_record(self) -> Score:
         if self._session.score is not None:
-            return Score(self._session.score, {"scorer": "agent"}, is_final=True)
+            return Score(self._session.score, {"scorer": "agent", **self._crash}, is_final=True)
+        if self._crash:
+            own = self.task.payload.agent_crash_score
+            score = self.config.agent_crash_score if own is None else own
+            return Score(score, {"scorer": ACT, **self._crash}, is_final=True)
         if isinstance(self.returned, str):
             return await self._scored(self.returned)
         if self.returned is not None:

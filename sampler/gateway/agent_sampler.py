@@ -3,8 +3,8 @@
     gateway opens ─▶ the agent runs, with a base URL and the attempt's key ─▶ gateway closes ─▶ score
                         └── every request of it is a turn of this episode, in the thread that it continues
 
-An agent that crashes is an infrastructure failure and never a reward, unless the crash follows a limit of
-the episode (turns, context): then the episode ended by that limit.
+An agent that crashes after a limit of the episode (turns, context) ended by that limit. Otherwise `crash` judges whose act it
+was: the model's, whose reply the agent failed on, is scored; any other is an infrastructure failure and never a reward.
 """
 
 import inspect
@@ -15,10 +15,13 @@ from typing import Any
 from sampler.config import SamplerConfig
 from sampler.errors import AgentCrashed
 from sampler.gateway.agent_episode import AgentEpisode
+from sampler.gateway.agent_sandbox import PERHAPS
 from sampler.gateway.child import run_command
+from sampler.gateway.crash import MachineWatch, outside_cause
 from sampler.gateway.server import OpenAttempt
 from sampler.gateway.session import AttemptSession
 from sampler.messages.reply_message import Message
+from sampler.time_limits import queued
 from shared.documents import TaskPayload
 from shared.documents.states import Termination
 from shared.errors import ConfigError, OwnCodeFailed, TandemError
@@ -67,8 +70,10 @@ class AgentSampler(AgentEpisode):
         except (OwnCodeFailed, AgentCrashed) as exc:
             if session.failure is not None:
                 raise session.failure from exc
-            if session.limit is None or isinstance(exc, OwnCodeFailed):
+            if isinstance(exc, OwnCodeFailed):
                 raise
+            if session.limit is None:
+                return self.crashed(exc)
         finally:
             self.count()
         return self.termination()
@@ -92,7 +97,9 @@ class AgentSampler(AgentEpisode):
         assert self.config.agent_command is not None, "checked by run"
         isolated = None if self.config.agent_isolation == "none" else self.resources.agent_sandbox
         if isolated is not None:
-            await isolated.open(self.config)
+            async with queued():
+                await isolated.open(self.config)
+        watch = MachineWatch()
         ended = await run_command(
             self.config.agent_command,
             attempt,
@@ -109,13 +116,16 @@ class AgentSampler(AgentEpisode):
         if ended.exceeded:
             raise AgentCrashed(
                 f"the agent's command was ended by a limit of agent_limits, {ended.exceeded}; "
-                f"status {ended.status}: {ended.said}"
+                f"status {ended.status}: {ended.said}",
+                ended.exceeded if ended.exceeded.startswith(PERHAPS) else "",
             )
         if ended.status != 0:
-            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.said}")
+            outside = watch.outside(ended.status, ended.said)
+            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.said}", outside)
 
     async def _preloaded(self, command: list[str]) -> list[str]:
-        return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)
+        async with queued():  # one loads, and the others wait for that
+            return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)
 
 
 async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | None:
@@ -128,7 +138,7 @@ async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | N
     except TandemError:
         raise
     except (Exception, SystemExit) as exc:  # the agent's code, or that of its framework
-        raise AgentCrashed(f"{name_of(agent)}: {told(exc, agent)}") from exc
+        raise AgentCrashed(f"{name_of(agent)}: {told(exc, agent)}", outside_cause(exc)) from exc
     if not isinstance(found, str | int | float | None):
         raise OwnCodeFailed(
             f"{name_of(agent)} returned {type(found).__name__}; expected a text, a number or None{definition_of(agent)}"

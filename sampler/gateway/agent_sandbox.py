@@ -39,6 +39,7 @@ _MORE_S = 60.0  # than an episode may take: its time-out ends the command before
 _VENV = "pyvenv.cfg"
 _CONTAINER_KILLED = 128 + signal.SIGKILL  # the engine counts why, and forgets it with the container
 _LAST_WORDS_CHARS = 400
+PERHAPS = "perhaps"  # how a limit begins that is not known to have ended the command
 _REFUSALS = {  # what programs say when a limit of the kernel refuses them something
     "MemoryError": "memory_mb",
     "Cannot allocate memory": "memory_mb",
@@ -179,7 +180,7 @@ class AgentSandbox:
         name = next((limit for words, limit in _REFUSALS.items() if words in last), None)
         if self._level is IsolationLevel.CONTAINER and status == _CONTAINER_KILLED:
             name = "memory_mb"
-        return "" if name is None else f"perhaps {name}, which is {getattr(self._limits, name)}"
+        return "" if name is None else f"{PERHAPS} {name}, which is {getattr(self._limits, name)}"
 
 
 def _made(kept: Path | None) -> Path | None:

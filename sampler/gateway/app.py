@@ -58,6 +58,8 @@ class ServedSession(Protocol):
 
     async def give_score(self, score: float, turn: str | None = None) -> None: ...
 
+    async def note_refused(self, error: GatewayError) -> None: ...
+
 
 Handler = Callable[[Request, ServedSession], Awaitable[Response]]
 SessionOf = Callable[[str], Awaitable[ServedSession | None]]
@@ -68,9 +70,13 @@ def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> ASGIApp:
     """`others`: routes of the process that has the sessions. Requests for replies do without Starlette's routes and layers."""
 
     async def guarded(request: Request, handle: Handler) -> Response:
+        session: ServedSession | None = None
         try:
-            return await handle(request, await _session(session_of, request))
+            session = await _session(session_of, request)
+            return await handle(request, session)
         except GatewayError as error:
+            if session is not None:
+                await session.note_refused(error)
             return error_response(dialect_of(request.url.path), error)
         except ClientDisconnect:
             return Response(status_code=499)

@@ -16,6 +16,7 @@ from sampler.episode import play
 from sampler.errors import EngineError
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, reply_id
 from sampler.gateway.external_sampler import ExternalSampler
+from sampler.gateway.resuming import REFUSED
 from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
 from sampler.gateway.shared_journal import ENDED, StaleAttempt
 from sampler.gateway.streaming import ReplyStream, reply_stream
@@ -144,6 +145,17 @@ class Attempt:
             if await sessions.over([record]):
                 raise GatewayError(Problem.NO_KEY, ENDED)
             raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
+
+    async def note_refused(self, error: GatewayError) -> None:
+        """A request of the agent was answered with this error. Noted for the process that ends the attempt, unless a limit is the
+        reason, which `chat` notes."""
+        if error.problem is Problem.NO_KEY or isinstance(error, AskAgain):
+            return
+        with contextlib.suppress(GatewayError):
+            session = await self._session()
+            if session.limit is None and session.failure is None:
+                refusal = MetLimit(termination=REFUSED, turn=len(session.sampler.episode.dispatches))
+                await self._resources.store.sessions.meet_limit(self.claim.record_id, refusal)
 
     async def renew(self, *, always: bool = False, if_own: bool = False) -> None:
         """Renew the lease of the slot, which is this process's from then on. Raises GatewayError if it is lost.

@@ -84,6 +84,16 @@ class AgentPlayConfig(BaseModel):
         "responseJsonSchema): put it into the system message; also sample under its grammar, with log-probs of the allowed "
         "tokens alone (SGLang); or refuse the request.",
     )
+    agent_crash: Literal["auto", "retry", "score"] = Field(
+        "auto",
+        description="An agent that raises, or whose command fails, after a reply of the model: score it with agent_crash_score, "
+        "or play it again. auto: scored if the evidence says that the reply caused it (docs/any_agent.md). Tasks may say it too.",
+    )
+    agent_crash_score: float = Field(
+        0.0,
+        allow_inf_nan=False,
+        description="The score of an episode whose agent failed because of the model's reply, unless the agent has posted one.",
+    )
     agent_head_lines: int = Field(
         0,
         ge=0,
@@ -93,12 +103,6 @@ class AgentPlayConfig(BaseModel):
     gateway_host: str = Field("127.0.0.1", description="Address on which the gateway listens for agents.")
     gateway_port: int = Field(
         9800, ge=0, le=65535, description="Port of python -m sampler.gateway; 0: a free one, printed on the first line."
-    )
-    gateway_max_connections_per_address: int | None = Field(
-        None,
-        gt=0,
-        description="Maximum open connections of one IP address to python -m sampler.gateway, such as a proxy's. None: a quarter "
-        "of the limit of open files, at most 5,000; 127.0.0.1 and ::1 have no such bound.",
     )
     gateway_url: str | None = Field(
         None,

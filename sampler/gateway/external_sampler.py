@@ -78,7 +78,7 @@ class ExternalSampler(AgentEpisode):
             raise GivenBack(self.end.error or "given back")
         session = self._session
         if self.end.error is not None and session.failure is None and session.limit is None:
-            raise AgentCrashed(self.end.error)  # after a limit or a failure the agent's error follows from that
+            return self._failed(self.end.error)  # after a limit or a failure the agent's error follows from that
         if self.open_turns:
             raise EngineError(
                 f"turn {self.open_turns[0]} was asked and never answered, and the agent did not ask again: its gateway "
@@ -90,6 +90,15 @@ class ExternalSampler(AgentEpisode):
         termination = self.termination()
         self.count()
         return termination
+
+    def _failed(self, error: str) -> Termination:
+        fates = self._session.fates
+        fates.end(len(self.open_turns))
+        fates.is_score_final = not fates.unanswered
+        try:
+            return self.crashed(AgentCrashed(error))
+        finally:
+            self.count()
 
     def _resumed_turns(self, state: EpisodeState, tools: Mapping[str, Sequence[ToolSchema]]) -> list[Turn]:
         """Requests without a reply count as asked. A request that is not closed may still be given tool results."""

@@ -22,6 +22,7 @@ from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState, TurnState
 
 Forms = Sequence[ReceivedMessage]
+REFUSED = Termination.AGENT_CRASHED  # as a limit that was met: a request was refused for another reason
 
 
 class ThreadMemory:

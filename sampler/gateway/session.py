@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sampler.errors import EngineError, EngineRefused, KeyRefused
+from sampler.gateway.crash import RequestFates, is_cancelled
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem
 from sampler.gateway.matching import KnownThread, Match, Matcher
 from sampler.gateway.output_format import FormatRule, grammar_of, with_format
-from sampler.gateway.resuming import ThreadMemory, met_limit
+from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.told import forms_of, sampled_tokens, told_reply
 from sampler.gateway.tool_results import CalledTools
@@ -58,6 +59,7 @@ class AttemptSession:
     failure: BaseException | None = None
     limit: Termination | None = None
     score: float | None = None
+    fates: RequestFates = field(default_factory=RequestFates)
     last_turn: "Turn | None" = None
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -92,6 +94,11 @@ class AttemptSession:
 
         Raises GatewayError. Cancelling the caller cancels the request at the engine.
         """
+        self.sampler.episode.final_score = None
+        with self.fates.request():
+            return await self._answered(request, sent, stream)
+
+    async def _answered(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None) -> ChatReply:
         self._sent_first[sent.identity] += not sent.is_again
         if sent.is_again:
             if self._sent_first[sent.identity] <= 1:  # else it is not known which of them is sent again
@@ -115,7 +122,7 @@ class AttemptSession:
             task.cancel()
             await asyncio.wait([task])
             self.counts["cancelled"] += 1
-            if task in self._given_up and not _is_cancelled():
+            if task in self._given_up and not is_cancelled():
                 raise AskAgain(SENT_AGAIN) from None
             raise
         finally:
@@ -147,10 +154,15 @@ class AttemptSession:
             raise GatewayError(Problem.INVALID, f"score is {score}; expected a finite number")
         if turn is None:
             self.score = float(score)
+            self.fates.is_score_final = True
+            self.sampler.episode.final_score = None if self.failure is not None else self.score
         elif turn in self._turns:
             self.sampler.score_turn(self._turns[turn], score)
         else:
             raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
+
+    async def note_refused(self, error: GatewayError) -> None:
+        self.fates.refused(str(error))
 
     def resume(self, state: EpisodeState, turns: "Sequence[Turn]") -> None:
         """Continue an attempt: `turns` are those that the sampler resumed."""
@@ -163,6 +175,7 @@ class AttemptSession:
                 self._repeated.add(client.identity)
             if turn is not None:
                 reply = told_reply(at.policy, turn, dispatch.sampling_params.get("stop", ()))
+                self.fates.answered()
                 memory.answered(at, turn.message, forms_of(turn, reply))
                 self._keep(client.identity, turn, reply)
                 self._tools.resume(dispatch, turn)
@@ -172,9 +185,13 @@ class AttemptSession:
                 self._elsewhere[client.identity] = memory.waiting(at)
             elif dispatch.status is DispatchStatus.CANCELLED:
                 self.counts["cancelled"] += 1
+                self.fates.refused("its client left it")
             elif not state.was_asked_again(at):
                 self.failure = self.failure or EngineError(dispatch.error or "a request failed")
         self.limit = met_limit(state)
+        if self.limit is REFUSED:
+            self.limit = None
+            self.fates.refused("it was refused")
         self.note_said(state.record.session)
 
     def note_said(self, said: AgentSession | None) -> None:
@@ -196,6 +213,7 @@ class AttemptSession:
         """No request from now on; those that run are cancelled."""
         self._ended = True
         running = list(self._running)
+        self.fates.end(len(running))
         for task in running:
             task.cancel()
         if running:
@@ -319,9 +337,3 @@ class AttemptSession:
             )
         self.limit = None
         return turn
-
-
-def _is_cancelled() -> bool:
-    """The caller itself, and not only what it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -146,6 +146,7 @@ class Termination(StrEnum):
     TURNS_LIMIT = "turns_limit"  # `max_turns` replies
     LENGTH_LIMIT = "length_limit"  # a reply or the context reached its token budget
     REPETITION = "repetition"  # a reply repeats itself or earlier ones, `repetition_early_stop_times` times
+    REPLY_REJECTED = "reply_rejected"  # the agent failed because of the model's reply: scored
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
     TOOL_FAILURE = "tool_failure"  # a tool server failed: infrastructure
     TOOL_SERVER_AWAY = "tool_server_away"  # a server was unavailable or busy: the slot was released at no cost

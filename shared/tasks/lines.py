@@ -259,6 +259,8 @@ EXPECTED = {
     "system": "a text or null",
     "max_turns": "a whole number from 1 on, or null",
     "temperature": "a number from 0 on, or null",
+    "agent_crash": "auto, retry or score, or null",
+    "agent_crash_score": "a finite number, or null",
     "feedback_deadline_s": "seconds (0: the score is due at the episode's end), or null",
     "min_pass_rate": "a number from 0 to 1, or null",
     "max_pass_rate": "a number from 0 to 1, or null",

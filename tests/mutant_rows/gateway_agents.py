@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
+CRASH = "tests/sampler/gateway/test_agent_crash.py"
 ISOLATION = "tests/sampler/gateway/test_agent_isolation.py"
 LEFT = "tests/sampler/gateway/test_agent_left.py"
 LIMITS = "tests/sampler/gateway/test_agent_limits.py"
@@ -10,6 +11,41 @@ PRELOAD = "tests/sampler/gateway/test_preload.py"
 PRELOAD_ENDS = "tests/sampler/gateway/test_preload_ends.py"
 
 MUTANTS = (
+    Mutant(
+        "a crash before any reply is no score",
+        "sampler/gateway/crash.py",
+        'if rule == "retry" or not evidence.replies:',
+        'if rule == "retry":',
+        f"{AGENTS}::test_a_crash_or_a_lost_reply_is_never_a_score",
+    ),
+    Mutant(
+        "a crash after a refused request is no score",
+        "sampler/gateway/crash.py",
+        "    if evidence.unanswered or crash.outside:",
+        "    if crash.outside:",
+        f"{CRASH}::test_a_crash_with_another_cause_than_the_reply_is_no_score",
+    ),
+    Mutant(
+        "a crash by the machine is no score",
+        "sampler/gateway/crash.py",
+        "    if evidence.unanswered or crash.outside:",
+        "    if evidence.unanswered:",
+        f"{CRASH}::test_a_command_that_fails_after_a_reply_is_judged_by_how_it_ended",
+    ),
+    Mutant(
+        "a final score counts after the episode's time",
+        "sampler/episode.py",
+        "    score = sampler.episode.final_score\n    if score is None:",
+        "    score = None\n    if score is None:",
+        f"{CRASH}::test_a_final_score_counts_whatever_the_agent_does_then",
+    ),
+    Mutant(
+        "many scored crashes are an alarm",
+        "sampler/episode.py",
+        "    sampler.resources.model_acts.ended(sampler.episode.acts)\n",
+        "",
+        f"{CRASH}::test_the_process_that_plays_tells_of_many_scored_crashes",
+    ),
     Mutant(
         "an agent that goes on without a reply is not scored",
         "sampler/gateway/session.py",

@@ -31,6 +31,8 @@ async def test_every_field_of_a_line_arrives(store: Store, tmp_path: Path) -> No
         min_pass_rate=0.1,
         max_pass_rate=0.9,
         feedback_deadline_s=60.0,
+        agent_crash="score",
+        agent_crash_score=-1.0,
         metadata={"$level": [1, {"a.b": 2}]},
     )
     path = write(tmp_path / "set.jsonl", [full, {"id": "bare", "query": "q"}])

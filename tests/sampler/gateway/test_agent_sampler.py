@@ -80,13 +80,13 @@ async def test_posted_scores_count_for_the_episode_and_for_its_turns(store: Stor
     assert dispatches[0].score == 0.5
 
 
-@pytest.mark.parametrize("fault", ["raises", "no request", "engine"])
+@pytest.mark.parametrize("fault", ["raises first", "no request", "engine"])
 async def test_a_crash_or_a_lost_reply_is_never_a_score(store: Store, fault: str) -> None:
     async def agent(task: AgentTask) -> float | None:
+        if fault == "raises first":
+            raise LookupError("no such page")
         if fault != "no request":
             await ask(task)
-        if fault == "raises":
-            raise LookupError("no such page")
         return 1.0 if fault == "engine" else None
 
     async def broken(request: httpx.Request) -> httpx.Response:
@@ -97,7 +97,7 @@ async def test_a_crash_or_a_lost_reply_is_never_a_score(store: Store, fault: str
     expected = Termination.ENGINE_FAILURE if fault == "engine" else Termination.AGENT_CRASHED
     assert (record.status, record.score, record.termination) == (RecordStatus.FAILED, None, expected)
     assert slot.status is SlotStatus.OPEN
-    assert "no such page; at" in (record.error or "") or fault != "raises"
+    assert "no such page; at" in (record.error or "") or fault != "raises first"
 
 
 async def test_a_crash_that_follows_a_limit_ends_the_episode_by_that_limit(store: Store) -> None:
@@ -217,12 +217,10 @@ async def test_a_command_may_run_as_another_user_or_without_other_processes(
     assert said in (record.error or "") + " "
 
 
-async def test_a_command_that_fails_is_an_infrastructure_failure_with_its_last_words(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_command_that_fails_is_a_failure_with_its_last_words(store: Store, tmp_path: Path) -> None:
     (script := tmp_path / "agent.py").write_text(COMMAND)
     command = f"{sys.executable} {script} {{query}} crash"
-    record, _, _ = await played(store, ScriptedEngine(ONE), None, agent_command=command)
+    record, _, _ = await played(store, ScriptedEngine(ONE), None, agent_command=command, agent_crash="retry")
     assert (record.status, record.termination, record.score) == (RecordStatus.FAILED, Termination.AGENT_CRASHED, None)
     assert "ended with status 1: out of cheese" in (record.error or "")
 

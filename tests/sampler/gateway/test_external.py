@@ -101,7 +101,7 @@ async def test_an_attempt_may_fail_or_be_given_back(
     store: Store, body: dict[str, Any], status: str, failures: int
 ) -> None:
     await tasks(store)
-    async with gateway(store, ScriptedEngine(CALLS), retry_delay_s=0.01) as one:
+    async with gateway(store, ScriptedEngine(CALLS), retry_delay_s=0.01, agent_crash="retry") as one:
         offer = await one.claim()
         await step(one.sdk(offer["api_key"]), list(offer["messages"]))
         assert (await one.finish(offer["api_key"], **body)).json()["status"] == status
