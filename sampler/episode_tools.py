@@ -1,6 +1,7 @@
 """The tools of one episode for samplers that call them: a session, and its calls as the documents have them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -10,9 +11,22 @@ from sampler.tools import TokenOffsets, ToolResult, ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.agent_use import AgentUse
 
+ACT = "tool_ended"  # among `EpisodeLog.acts`
 
-def tool_session(sampler: AsyncSampler) -> ToolSession:
-    """To be opened with `async with`; the tools are those that the task names."""
+
+@asynccontextmanager
+async def tool_session(sampler: AsyncSampler) -> AsyncIterator[ToolSession]:
+    """Open during the block; the tools are those that the task names."""
+    async with _tool_session(sampler) as session:
+        try:
+            yield session
+        finally:
+            if session.own_ends:
+                sampler.episode.acts[ACT] = f"{len(session.own_ends)} times, the last: {session.own_ends[-1]}"
+                sampler.add_metric("tool_processes_ended", len(session.own_ends))
+
+
+def _tool_session(sampler: AsyncSampler) -> ToolSession:
     resources, config, payload = sampler.resources, sampler.config, sampler.task.payload
     return ToolSession(
         resources.tool_servers,

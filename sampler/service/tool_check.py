@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 from shared.store.questions import TaskDemand
 
 log = logging.getLogger(__name__)
+MAX_RESTARTS = 3  # of a tool server whose process an episode's own calls ended, in that episode
 
 
 def tool_limits(config: SamplerConfig) -> ToolLimits:
@@ -23,6 +24,7 @@ def tool_limits(config: SamplerConfig) -> ToolLimits:
         max_result_tokens=config.max_tool_result_tokens,
         max_result_chars=config.max_tool_result_chars,
         max_raw_chars=config.max_raw_result_chars,
+        max_restarts=MAX_RESTARTS,
     )
 
 

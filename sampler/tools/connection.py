@@ -41,6 +41,7 @@ from sampler.tools.incoming import checked
 from sampler.tools.limits import ToolLimits
 from sampler.tools.messages import fault_of
 from sampler.tools.offered import OfferedTool
+from sampler.tools.own_ends import told_end
 from sampler.tools.revision import call_tool, needs_listing, session_over
 from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
@@ -149,7 +150,7 @@ class Connection:
         if not self._has_listed and self._session is not None and needs_listing(self._session, tool.parameters):
             await self.list_tools()
         async with self._slots:
-            silence, seen = _Silence(timeout_s, whole_s), HttpAnswer()
+            silence, seen, was_over = _Silence(timeout_s, whole_s), HttpAnswer(), bool(self._end)
             try:
                 return await self._ask(
                     lambda session: call_tool(
@@ -160,6 +161,9 @@ class Connection:
                 )
             except MCPError as exc:
                 return await self._answer(exc, tool.name, seen)
+            except ToolServerDied as died:
+                died.in_call = not was_over
+                raise
 
     async def close(self) -> None:
         """End the session within twice `close_s`. Never raises for server errors."""
@@ -178,9 +182,10 @@ class Connection:
         if not told and exc.code in _SERVER_CODES and not seen.is_refusal:
             told = await self._lives()  # servers also report the model's mistakes this way
         if not told:
-            raise ToolServerDied(
-                f"tool server {self._where}, tool {tool}: {self.server.quoted(seen.seen_in(str(exc)))}"
-            ) from exc
+            why = seen.seen_in(str(exc))
+            died = ToolServerDied(f"tool server {self._where}, tool {tool}: {self.server.quoted(why)}")
+            died.ended = told_end(exc.code, why)
+            raise died from exc
         return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
 
     async def _lives(self) -> bool:
@@ -306,6 +311,7 @@ class Connection:
         why = (seen or self._opening).seen_in(why)
         died = ToolServerDied(f"tool server {self._where}: {self.server.quoted(why)}")
         died.__cause__ = cause
+        died.ended = self._end if self.server.url is None and self._opened.is_set() else ""
         return died
 
 

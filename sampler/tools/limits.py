@@ -20,3 +20,4 @@ class ToolLimits:
     max_parallel_calls: int = 8
     max_retries: int = 2  # of an idempotent call whose transport failed
     retry_delay_s: float = 0.5  # doubles with every retry
+    max_restarts: int = 0  # of a server whose own process an episode's calls ended; beyond, and at 0, that is a failure

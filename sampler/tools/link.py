@@ -25,6 +25,7 @@ from sampler.tools.connection import Connection
 from sampler.tools.limits import ToolLimits
 from sampler.tools.manager import ManagerConnection
 from sampler.tools.offered import OfferedTool, ToolConnection
+from sampler.tools.own_ends import answer_of
 from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
 
@@ -44,6 +45,9 @@ class Link:
         self._reopening: asyncio.Task[None] | None = None
         self._num_writes = 0  # calls of tools that are not read-only
         self._closed = False
+        self.own_ends: list[str] = []  # how the server's own process ended by this episode's calls
+        self._calls = 0  # of the connection
+        self._is_counted = False  # among the open ones of the server
 
     async def open(self) -> list[OfferedTool]:
         """Connect and return the server's tools. Raises ToolServerUnavailable."""
@@ -62,6 +66,8 @@ class Link:
         bound_s = (
             timeout_s or self.server.call_timeout_s(f"{tool.server}.{tool.name}", tool.name) or self._limits.call_s
         )
+        if len(self.own_ends) > self._limits.max_restarts > 0:
+            return answer_of(self.own_ends[-1], in_call=False, is_over=True, times=len(self.own_ends)), 0
         own_writes = int(not tool.read_only)
         self._num_writes += own_writes
         retries = 0
@@ -69,14 +75,18 @@ class Link:
             connection = self._connection
             try:
                 async with self._traffic.calling():
+                    self._calls += 1
                     answer = await connection.call(tool, arguments, bound_s)
                 self._traffic.circuit.answered()
                 return answer, retries
             except ToolServerDied as exc:
                 self._failed = True
-                self._traffic.failed(self._generation, exc)
+                if not exc.ended:  # the end of an episode's own process proves nothing about other sessions
+                    self._traffic.failed(self._generation, exc)
                 may_retry = tool.idempotent and self._num_writes == own_writes and not self._closed
                 if not may_retry or retries >= self._limits.max_retries:
+                    if await self._is_own_end(exc):
+                        return await self._restarted(connection, exc), retries
                     if _never_arrived(exc):
                         raise ToolServerUnavailable(str(exc)) from exc
                     raise
@@ -84,6 +94,23 @@ class Link:
                 await asyncio.sleep(self._limits.retry_delay_s * 2.0**retries)
                 retries += 1
                 await self._replace(connection, last=retries >= self._limits.max_retries)
+
+    async def _is_own_end(self, exc: ToolServerDied) -> bool:
+        """Whether this episode's calls are the likely cause (`own_ends`)."""
+        if not exc.ended or self._closed or not self._limits.max_restarts:
+            return False
+        return (exc.in_call or self._calls > 1) and await self._traffic.ends.is_single()
+
+    async def _restarted(self, ended: ToolConnection, exc: ToolServerDied) -> CallToolResult:
+        """What the model is told; calls that ended together count once. Raises ToolServerUnavailable if no process starts."""
+        if self._connection is ended and self._reopening is None:
+            self.own_ends.append(exc.ended)
+            log.warning("a call ended its tool server server=%s times=%d %s", self.server.name, len(self.own_ends), exc)
+        is_over = len(self.own_ends) > self._limits.max_restarts
+        if not is_over:
+            await self._replace(ended, last=True)
+            self._failed, self._num_writes, self._calls = False, 0, 0
+        return answer_of(exc.ended, in_call=exc.in_call, is_over=is_over, times=len(self.own_ends))
 
     async def close(self) -> None:
         """End the session; bounded by the limits."""
@@ -94,6 +121,8 @@ class Link:
         await self._connection.close()
         if self._connection.line.is_open and not self._failed:
             self._traffic.circuit.answered()
+        self._traffic.ends.open -= self._is_counted
+        self._is_counted = False
         await self._place.aclose()
 
     async def _replace(self, failed: ToolConnection, *, last: bool) -> None:
@@ -125,6 +154,8 @@ class Link:
             await asyncio.shield(connection.close())
             raise
         connection.line.is_open = True
+        self._traffic.ends.open += not self._is_counted
+        self._is_counted = True
         self._generation, self._connection = generation, connection
         return tools
 

@@ -131,6 +131,11 @@ class ToolSession:
         answer, retries = await self._owners[tool.server].call(tool, arguments, timeout_s)
         return to_result(answer, time.monotonic() - began, self._limits, self._offsets, retries)
 
+    @property
+    def own_ends(self) -> list[str]:
+        """How servers' own processes ended by calls of this episode, which the model was told."""
+        return [end for link in self._links for end in link.own_ends]
+
     def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
         """`result` with an agent's summary, within the limits."""
         return with_summary(result, summary, self._limits, self._offsets)

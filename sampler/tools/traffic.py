@@ -20,8 +20,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from sampler.errors import ToolFailure, ToolServerUnavailable
+from sampler.time_limits import queued
 from sampler.tools.busy import ServerBusy
 from sampler.tools.circuit import Circuit
+from sampler.tools.own_ends import Ends
 from sampler.tools.servers import ToolServer
 from shared.outside_text import clipped
 
@@ -98,6 +100,7 @@ class ServerTraffic:
         held = (most // 2 if server.transport == "sse" else self._max_listening) if most else 0
         self._short = _Places(quarter if most else None)
         self._sessions = _Places(held if server.transport == "sse" and most else None)
+        self.ends = Ends()
         self._calls = _Places(max(1, most - quarter - held - quarter // 2) if most else None)
 
     # ------------------------------------------------------------------ sessions
@@ -116,8 +119,11 @@ class ServerTraffic:
     async def _open(self, attempt: Callable[[], Awaitable[T]]) -> T:
         patience = _Patience(self._patience_s)
         while True:
-            await self._turn(patience)
-            async with self._short.place(), self._opening:
+            async with contextlib.AsyncExitStack() as places:
+                async with queued():
+                    await self._turn(patience)
+                    await places.enter_async_context(self._short.place())
+                    await places.enter_async_context(self._opening)
                 if not self.circuit.enter():
                     continue  # it closed while this one waited for a place
                 generation = self.circuit.generation
@@ -227,7 +233,8 @@ class _Places:
 
     async def take(self) -> None:
         if self._free is not None:
-            await self._free.acquire()
+            async with queued():
+                await self._free.acquire()
 
     def give_back(self) -> None:
         if self._free is not None:

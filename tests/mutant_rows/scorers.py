@@ -7,6 +7,27 @@ BATCHES = "sampler/scorers/batches.py"
 
 MUTANTS = (
     Mutant(
+        "waiting for a place is no work's time",
+        "sampler/time_limits.py",
+        "            self._timeout.reschedule(None)\n",
+        "            pass\n",
+        "tests/sampler/test_queues.py::test_waiting_counts_for_no_limit_around_it_and_work_does",
+    ),
+    Mutant(
+        "a wait for a scorer's thread ends",
+        "sampler/scorers/calling.py",
+        "async with queued(), asyncio.timeout(MOST_WAIT_S):",
+        "async with queued():",
+        "tests/sampler/test_queues.py::test_a_place_that_never_comes_is_a_failure",
+    ),
+    Mutant(
+        "a reference answer that cannot be read is the task's fault",
+        "sampler/scorers/math_worker.py",
+        "    if gold is None or not all(gold):\n",
+        "    if gold is None:\n",
+        "tests/sampler/test_queues.py::test_a_reference_answer_that_cannot_be_read_is_the_tasks_fault",
+    ),
+    Mutant(
         "batched scorers: size of a batch",
         BATCHES,
         "while self._waiting and len(batch) < self._most:",
@@ -23,7 +44,7 @@ MUTANTS = (
     Mutant(
         "batched scorers: time of a batch",
         "sampler/scorers/registry.py",
-        "    async with asyncio.timeout(None if registered.needs_judge else TIMEOUT_S):\n",
+        "    async with time_limit(None if registered.needs_judge else TIMEOUT_S):\n",
         "    async with asyncio.timeout(70):\n",
         f"{BATCHED}::test_a_batch_that_hangs_fails_in_time_and_the_next_one_is_scored",
     ),

@@ -189,9 +189,8 @@ async def test_denied_tools_are_neither_in_the_prompt_nor_callable(store: Store)
     assert call.result == "unknown tool 'echo'; available: add"
 
 
-@pytest.mark.parametrize("name", ["crash", "slow"])
-async def test_a_tool_server_that_exits_or_hangs_gives_no_score_and_the_slot_reopens(store: Store, name: str) -> None:
-    replies = [calls(name, **({"seconds": 60} if name == "slow" else {}))]
+async def test_a_tool_server_that_hangs_gives_no_score_and_the_slot_reopens(store: Store) -> None:
+    replies = [calls("slow", seconds=60)]
     score, (dispatch,), _ = await episode(store, replies, tool_timeout_s=0.5)
     assert score is None
     assert dispatch.status is DispatchStatus.TOOL_FAILED

@@ -1,7 +1,7 @@
 """Runs Python code in a process that keeps its state between calls, like a notebook: `python -m sampler.mcp_docker.tools.python`.
 
-    server ──code (JSON lines)──▶ worker (`python_worker.py`) ──▶ exec
-       ◀── done (JSON lines) ─────┘   └── stdout and stderr, one pipe ──▶ kept within bounds
+    server ──code, token (JSON lines)──▶ worker (`python_worker.py`) ──▶ exec
+       ◀── the token (lines) ──────────────┘   └── stdout and stderr, one pipe ──▶ kept within bounds
 
 When the time of a call is over the worker gets SIGINT, which keeps the state; if it does not return from that, its process group
 is killed, and the next call begins with a new worker.
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from sampler.mcp_docker.tools.shell import MAX_OUTPUT_CHARS
 _INTERRUPT_S = 2.0  # from SIGINT to SIGKILL
 _BEGIN_S = 60.0
 _POLL_S = 0.01
+_TOKEN_BYTES = 16
+_PENDING_BYTES = 4096  # more than the worker's line has
 
 
 class PythonArguments(ToolArguments):
@@ -41,9 +44,19 @@ class PythonWorker:
         for mine in (self._done, self._output):
             os.set_blocking(mine, False)
         self._pending = b""
+        self._token = secrets.token_hex(
+            _TOKEN_BYTES
+        )  # the worker's next line; code may write others to its descriptors
         self._waits = False  # for code; it has said so
         self._process = subprocess.Popen(
-            [sys.executable, "-u", str(Path(__file__).with_name("python_worker.py")), str(code), str(done)],
+            [
+                sys.executable,
+                "-u",
+                str(Path(__file__).with_name("python_worker.py")),
+                str(code),
+                str(done),
+                self._token,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -61,8 +74,9 @@ class PythonWorker:
         """How it ended; empty: as it should. Afterwards the worker may have ended."""
         if not self._waits and not await self._is_ready(_BEGIN_S, output):
             return f"the interpreter did not begin: {self._end()}"
-        self._waits = False
-        await asyncio.to_thread(_write_all, self._code, json.dumps(code).encode() + b"\n")
+        self._waits, self._token = False, secrets.token_hex(_TOKEN_BYTES)
+        request = {"code": code, "token": self._token}
+        await asyncio.to_thread(_write_all, self._code, json.dumps(request).encode() + b"\n")
         if await self._is_ready(timeout_s, output):
             return ""
         if not self.lives:
@@ -98,8 +112,9 @@ class PythonWorker:
 
     def _has_line(self) -> bool:
         with contextlib.suppress(BlockingIOError):
-            self._pending = (self._pending + os.read(self._done, 4096))[-4096:]
-        _, found, rest = self._pending.partition(b"\n")
+            while piece := os.read(self._done, 65536):
+                self._pending = (self._pending + piece)[-_PENDING_BYTES:]
+        _, found, rest = self._pending.partition(self._token.encode() + b"\n")
         if found:
             self._pending = rest
         return bool(found)

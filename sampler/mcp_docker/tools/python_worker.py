@@ -1,6 +1,7 @@
-"""The process in which the tool `python` runs code: `python python_worker.py CODE DONE`, two descriptors.
+"""The process in which the tool `python` runs code: `python python_worker.py CODE DONE TOKEN`, two descriptors and a text.
 
-It writes a line to DONE when it waits for code, reads one JSON text from CODE, and runs it. Standard library only.
+It writes the token to DONE when it waits for code, reads one JSON object with code and the next token from CODE, and runs it.
+The code can write to DONE, too: what is no token says nothing. Standard library only.
 """
 
 import ast
@@ -15,7 +16,7 @@ from typing import Any
 
 
 def main() -> None:
-    code, done = int(sys.argv[1]), int(sys.argv[2])
+    code, done, token = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     os.set_inheritable(code, False)
     os.set_inheritable(done, False)
     sys.argv = [""]
@@ -25,11 +26,13 @@ def main() -> None:
         while True:
             with contextlib.suppress(KeyboardInterrupt):  # one that comes after the code has ended
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # the code may have changed it
-                os.write(done, b"\n")
+                os.write(done, f"{token}\n".encode())
                 line = lines.readline()
                 if not line:
                     return
-                run(json.loads(line), names)
+                request = json.loads(line)
+                token = request["token"]
+                run(request["code"], names)
                 for stream in (sys.stdout, sys.stderr):
                     stream.flush()
 

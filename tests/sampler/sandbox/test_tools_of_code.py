@@ -13,6 +13,16 @@ from sampler.mcp_docker.tools.python import PythonArguments, PythonNotebook
 from sampler.mcp_docker.tools.serving import ToolArguments
 
 pytestmark = pytest.mark.slow
+WRITES_EVERYWHERE = """
+import os
+for descriptor in range(1, 20):
+    for text in (b"\\n", b"junk\\n", b"x" * 9000):
+        try:
+            os.write(descriptor, text)
+        except OSError:
+            pass
+print(6 * 7)
+"""
 
 
 # ---------------------------------------------------------------- python
@@ -41,6 +51,17 @@ async def test_python_keeps_its_state_and_shows_values_output_and_errors(folder:
         await notebook.restart(ToolArguments())
 
 
+async def test_python_code_that_writes_to_other_descriptors_is_answered_with_its_output(folder: Path) -> None:
+    notebook = PythonNotebook()
+    code = WRITES_EVERYWHERE
+    try:
+        for _ in range(3):
+            assert (await notebook.execute(PythonArguments(code=code))).endswith("42\n")
+            assert await notebook.execute(PythonArguments(code="print(1)")) == "1\n"
+    finally:
+        await notebook.restart(ToolArguments())
+
+
 @pytest.mark.parametrize(
     ("code", "end", "kept"),
     [
@@ -48,6 +69,7 @@ async def test_python_keeps_its_state_and_shows_values_output_and_errors(folder:
         ("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", "killed", False),
         ("import time\nwhile True:\n  try:\n    time.sleep(60)\n  except BaseException: pass", "killed", False),
         ("import os; os._exit(3)", "ended (status 3)", False),
+        ("import os; os.closerange(3, 20)", "ended (status 1)", False),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended (signal 9)", False),
     ],
 )
