@@ -2,6 +2,8 @@
 
 from tests.mutant_rows.mutant import Mutant
 
+NOTES = "tests/shared/viewer/test_notes.py"
+CHROMIUM = "tests/shared/viewer/test_in_chromium.py"
 APP = "tests/shared/viewer/test_viewer_app.py"
 
 EPISODES = "tests/shared/viewer/test_episode_pages.py"
@@ -101,6 +103,41 @@ MUTANTS = (
         "elif not any(",
         'elif scope["path"] != "/runs.json" and not any(',
         f"{APP}::test_with_a_token_every_request_needs_it",
+    ),
+    Mutant(
+        "viewer: a form of another site writes nothing",
+        "shared/viewer/guard.py",
+        "return origin is None or ",
+        "return True or origin is None or ",
+        f"{NOTES}::test_a_form_of_another_site_writes_nothing",
+    ),
+    Mutant(
+        "viewer: only forms of notes and views are taken",
+        "shared/viewer/guard.py",
+        'if scope["method"] not in METHODS and not is_form:',
+        'if scope["method"] not in METHODS and scope["method"] != "POST":',
+        f"{NOTES}::test_everything_else_is_read_only",
+    ),
+    Mutant(
+        "viewer: a form is bounded before it is read",
+        "shared/viewer/notes.py",
+        "if len(body) > MAX_FORM_BYTES:",
+        "if len(body) > 1 << 30:",
+        f"{NOTES}::test_a_wrong_form_is_refused_with_what_was_expected",
+    ),
+    Mutant(
+        "viewer: a saved view leads to a page of the run",
+        "shared/viewer/notes.py",
+        "if path and (path[0]",
+        "if not path and (path[0]",
+        f"{NOTES}::test_a_wrong_form_is_refused_with_what_was_expected",
+    ),
+    Mutant(
+        "viewer: what is being written survives the news",
+        "shared/viewer/static/live.js",
+        "if (inUse(region)) { waiting = true; continue; }",
+        "",
+        f"{CHROMIUM}::test_a_note_that_is_being_written_survives_the_news",
     ),
     Mutant(
         "viewer: characters that hide text are shown",

@@ -1,7 +1,6 @@
 """Pages in a real browser: curves are drawn and lead on, nothing hostile runs, keyboards reach, and axe finds nothing.
 
-Needs Chromium (`apt-get install chromium`) and, for axe, `npm install --prefix .axe axe-core@4`; skipped without, with
-the reason.
+Needs Chromium and axe-core, which scripts/setup_browser.sh installs; skipped without, with the reason.
 """
 
 import asyncio
@@ -164,7 +163,7 @@ async def test_hostile_texts_neither_run_nor_load_anything(mongod: Mongod, store
 
 async def test_every_page_can_be_used_by_keyboard_and_with_a_reader(mongod: Mongod, played: str) -> None:
     if not AXE.is_file():
-        pytest.skip("no axe-core: npm install --prefix .axe axe-core@4")
+        pytest.skip("no axe-core: scripts/setup_browser.sh")
     axe = AXE.read_text(encoding="utf-8")
     wrong = []
     async with shown(mongod) as (page, url):
