@@ -117,6 +117,12 @@ class SamplerConfig(
         description="If the chat template later renders older turns differently (without their reasoning, say): start a "
         "branch with the text that the model would see at inference, or keep the history as it was sampled.",
     )
+    chat_template: str = Field(
+        "auto",
+        description="auto: the model's own; where it shows no tools, their schemas and the format of tool_call_parser are put "
+        "into the system message. none: such a template is refused at the start. Else: a Jinja file in place of the model's, of "
+        "this process's own policy (docs/tools.md).",
+    )
     chat_template_kwargs: dict[str, Any] = Field(
         {}, description='Variables of the chat template, such as {"enable_thinking": false}.'
     )

@@ -100,6 +100,14 @@ class PageOfChromium:
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
+    async def press(self, key: str) -> None:
+        """One key of the keyboard, by its name: `Enter`, `ArrowLeft`, `j`."""
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
+        code = {"Enter": 13, "Tab": 9, "Escape": 27}.get(key, 0)
+        for kind in ("keyDown", "keyUp"):
+            typed = {"text": text} if text and kind == "keyDown" else {}
+            await self.ask("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **typed)
+
     async def look(self, *, dark: bool = False, width: int = 1360, height: int = 900) -> None:
         """Colours and size of what follows."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -17,7 +17,7 @@ from pathlib import Path
 from PIL import Image
 
 from scripts.chromium import PageOfChromium, browser
-from shared.processes.quiet_server import QuietServer
+from shared.http.server import HttpServer
 from shared.store import Store
 from shared.traces.spans import trace_id
 from shared.viewer.app import make_app
@@ -60,7 +60,7 @@ async def parts_of(options: argparse.Namespace) -> list[Image.Image]:
 async def _own(page: PageOfChromium, options: argparse.Namespace) -> Image.Image:
     async with Store.open(options.db_connection_string, options.run, read_only=True) as store:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = QuietServer(make_app(store.client), log_level="warning")
+            server = HttpServer(make_app(store.client), log_level="warning")
             serving = asyncio.create_task(server.serve(sockets=[listener]), name="viewer")
             try:
                 path = f"/runs/{in_url(options.run)}/rollouts/{in_url(options.record)}"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.chromium import PageOfChromium, browser
+from shared.http.server import HttpServer
 from shared.names import TRAIN_SPLIT
-from shared.processes.quiet_server import QuietServer
 from shared.store import Store
 from shared.viewer.app import RUN_PAGES, make_app
 from shared.viewer.asked import in_url
@@ -44,7 +44,7 @@ async def pictures(run: str, connection_string: str, other: str | None) -> dict[
     """{name: PNG}. Raises RuntimeError if a page has a problem in the browser."""
     async with Store.open(connection_string, run, read_only=True) as store:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = QuietServer(make_app(store.client), log_level="warning")
+            server = HttpServer(make_app(store.client), log_level="warning")
             serving = asyncio.create_task(server.serve(sockets=[listener]), name="viewer")
             try:
                 async with browser() as page:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -22,9 +21,11 @@ from sampler.service.loops import every
 from shared.configuration.secrets import token_of
 from shared.documents.run import EnvironmentService
 from shared.errors import ConfigError
+from shared.http.connections import BACKLOG
+from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.metrics_page import Figure, serving
-from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
+from shared.processes.open_files import allow_many_files
 from shared.store import Store
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,7 @@ def program_version() -> str:
 async def run_environments(config: EnvironmentsConfig) -> None:
     """Raises ConfigError."""
     token = token_of(config.token, config.token_file, "token_file")
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection for each session's request
+    allow_many_files()  # a connection for each session's request
     await check_kinds(config)
     sessions = WorldSessions(
         WorldRules(
@@ -147,7 +147,7 @@ async def _serve(
     app: EnvironmentsApp,
     registration: Registration,
 ) -> None:
-    server = QuietServer(app, log_config=None, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_S)
+    server = HttpServer(app, log_config=None)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

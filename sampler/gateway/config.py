@@ -104,6 +104,12 @@ class AgentPlayConfig(BaseModel):
     gateway_port: int = Field(
         9800, ge=0, le=65535, description="Port of python -m sampler.gateway; 0: a free one, printed on the first line."
     )
+    gateway_max_connections_per_address: int | None = Field(
+        None,
+        gt=0,
+        description="Maximum open connections of one IP address to python -m sampler.gateway, such as a proxy's. None: a quarter "
+        "of the limit of open files, at most 5,000; 127.0.0.1 and ::1 have no such bound.",
+    )
     gateway_url: str | None = Field(
         None,
         description="URL at which agents reach python -m sampler.gateway, such as a load balancer's before several of them. "

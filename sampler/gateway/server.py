@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from shared.processes.quiet_server import QuietServer
+    from shared.http.server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class GatewayServer:
     def __init__(self) -> None:
         self._sessions: dict[str, EndingSession] = {}  # by the hash of the key
         self._starting = asyncio.Lock()
-        self._server: QuietServer | None = None
+        self._server: HttpServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._address = ("", 0)
 
@@ -84,12 +84,12 @@ class GatewayServer:
     async def _start(self, build_app: AppBuilder, host: str) -> None:
         if self._serving is not None and not self._serving.done():
             return
-        from shared.processes.quiet_server import QuietServer  # samplers without an agent do not need uvicorn
+        from shared.http.server import HttpServer  # samplers without an agent do not need uvicorn
 
         listening = socket.create_server((host, 0), backlog=BACKLOG)
         self._address = (reachable(host), listening.getsockname()[1])
         app = build_app(self.session_of)
-        self._server = QuietServer(app, log_config=None, timeout_graceful_shutdown=1)
+        self._server = HttpServer(app, log_config=None, timeout_graceful_shutdown=1)
         self._serving = asyncio.create_task(self._server.serve([listening]), name="gateway")
         async with asyncio.timeout(STARTED_S):
             while not self._server.started:

@@ -30,8 +30,9 @@ from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
 from shared.errors import ConfigError, StoreRefused, StoreUnavailable
+from shared.http.connections import BACKLOG, ConnectionLimits
+from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
-from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from shared.tasks.sampler_names import EXTERNAL
 
 log = logging.getLogger(__name__)
@@ -138,10 +139,10 @@ class GatewayService(SamplerService):
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
         app = build_app(self.attempt_of, harness_routes(self, self._token))
-        server = QuietServer(
+        server = HttpServer(
             app,
+            ConnectionLimits(per_address=self._config.gateway_max_connections_per_address),
             log_config=None,
-            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(self._config.grace_s)),
         )
         serving = group.create_task(server.serve([self._listener]), name="gateway")

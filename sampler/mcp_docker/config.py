@@ -87,7 +87,18 @@ class McpDockerConfig(ServiceConfig):
         gt=0,
         description="Maximum requests per second of one session, on average over ten seconds; above: HTTP 429.",
     )
-    max_connections: int = Field(10_000, gt=0, description="Maximum open connections of all clients.")
+    max_connections: int = Field(
+        10_000,
+        gt=0,
+        description="Maximum open connections of all clients, at most half the limit of open files. Above it, a connection that "
+        "waits for its client is closed in favour of a new one; if all wait for answers: HTTP 503, except for /health.",
+    )
+    max_connections_per_address: int | None = Field(
+        None,
+        gt=0,
+        description="The same of one IP address, such as a proxy's. None: half of max_connections; 127.0.0.1 and ::1 have no "
+        "such bound.",
+    )
 
     # isolation
     isolation: Level | None = Field(

@@ -12,7 +12,6 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-BODY_S = 60.0  # a client sends the whole body within this time
 _JSON = (b"content-type", b"application/json")
 EVENTS: Headers = [
     (b"content-type", b"text/event-stream"),
@@ -54,17 +53,10 @@ class HttpRequest:
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
 
     async def body(self, max_bytes: int) -> bytes:
-        """Raises HttpRefusal."""
+        """Raises HttpRefusal. The server bounds the time (`shared.http`)."""
         told = self.headers.get("content-length", "0")
         if told.isdigit() and int(told) > 2 * max_bytes:
             raise too_large(max_bytes)
-        try:
-            async with asyncio.timeout(BODY_S):
-                return await self._whole_body(max_bytes)
-        except TimeoutError as exc:
-            raise HttpRefusal(408, f"the body did not arrive within {BODY_S:g} s") from exc
-
-    async def _whole_body(self, max_bytes: int) -> bytes:
         parts: list[bytes] = []
         num_bytes = 0
         while True:

@@ -22,9 +22,10 @@ from sampler.mcp_docker.sessions import SessionRules, Sessions
 from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
+from shared.http.connections import BACKLOG, ConnectionLimits
+from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.open_files import allow_many_files
-from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 
 log = logging.getLogger(__name__)
 
@@ -83,14 +84,12 @@ async def run_gateway(config: McpDockerConfig) -> None:
 
 async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, config: McpDockerConfig) -> None:
     """Until a signal; then no new sessions, calls in flight end, all sets are ended."""
-    server = QuietServer(
+    server = HttpServer(
         app,
+        ConnectionLimits(config.max_connections, config.max_connections_per_address),
         log_level="warning",
         server_header=False,
         date_header=False,
-        limit_concurrency=config.max_connections,
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
     )
     stop = asyncio.Event()

@@ -18,6 +18,7 @@ added tokens that the template itself writes (`<tool_response>`, `<tool_call>`, 
 messages may contain non-special added tokens, because models write tool calls with them.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,7 @@ class ChatTemplate:
     (`enable_thinking: false`)."""
 
     tokenizer: Tokenizer
+    text: str  # of the template
     template: jinja2.Template
     special_tokens: Mapping[str, str]
     special: Marker  # tokens that assistant messages may not contain
@@ -61,8 +63,11 @@ class ChatTemplate:
     variables: Mapping[str, Any]
 
     @classmethod
-    def from_dir(cls, model_dir: Path | str, variables: Mapping[str, Any] | None = None) -> Self:
-        """Read `tokenizer.json`, `tokenizer_config.json` and the chat template of a model folder. Raises ConfigError."""
+    def from_dir(
+        cls, model_dir: Path | str, variables: Mapping[str, Any] | None = None, template_text: str | None = None
+    ) -> Self:
+        """Read `tokenizer.json`, `tokenizer_config.json` and the chat template of a model folder; `template_text`: in place of
+        the last. Raises ConfigError."""
         folder = Path(model_dir)
         config = _read_json(folder / "tokenizer_config.json")
         tokenizer_file = folder / "tokenizer.json"
@@ -73,7 +78,8 @@ class ChatTemplate:
         except Exception as exc:  # tokenizers raises only bare Exceptions
             raise ConfigError(f"{tokenizer_file}: not a tokenizer: {exc}") from exc
         try:
-            return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
+            text = _template_text(folder, config) if template_text is None else template_text
+            return cls.build(tokenizer, text, _named(config), variables)
         except ConfigError as exc:
             raise ConfigError(str(exc) if str(folder) in str(exc) else f"{folder}: {exc}") from exc
 
@@ -96,6 +102,7 @@ class ChatTemplate:
         normalize = None if normalizer is None else normalizer.normalize_str
         return cls(
             tokenizer=tokenizer,
+            text=template_text,
             template=environment.from_string(template_text),
             special_tokens=dict(special_tokens),
             special=Marker.of(special, literals, normalize),
@@ -103,6 +110,15 @@ class ChatTemplate:
             added_re=any_of([token.content for token in added]),
             variables=dict(variables or {}),
         )
+
+    @property
+    def digest(self) -> str:
+        """Of the template's text: two processes render alike only where it is the same."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def with_text(self, template_text: str) -> Self:
+        """The same tokenizer and variables with another template. Raises ConfigError."""
+        return self.build(self.tokenizer, template_text, self.special_tokens, self.variables)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False

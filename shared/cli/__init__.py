@@ -16,6 +16,7 @@ from shared.cli import (
     health,
     league,
     metrics,
+    note,
     pausing,
     runs,
     server,
@@ -47,6 +48,7 @@ app.command("tail", epilog=tail.EXAMPLES)(tail.tail)
 app.command("gc", epilog=runs.GC_EXAMPLES)(runs.gc)
 app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
 app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
+app.command("note", epilog=note.EXAMPLES)(note.note)
 app.command("feedback", epilog=feedback.EXAMPLES)(feedback.feedback)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)

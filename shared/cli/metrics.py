@@ -19,7 +19,8 @@ import typer
 from shared.cli.connect import Connection, RunName, console, with_store
 from shared.documents.run import Run, Worker
 from shared.documents.states import RunState, ServiceStatus
-from shared.errors import TandemError
+from shared.errors import ConfigError, TandemError
+from shared.http.pages import PlainPage, listen, page_server
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
 from shared.tasks.admission import seq_limit
@@ -49,7 +50,6 @@ HELP = {
     "paused": "1 if the run is paused.",
 }
 TIME_LIMIT_S = 20.0
-LONGEST_HEAD = 16_384
 PROMETHEUS, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
 
 
@@ -132,42 +132,31 @@ async def _serve(store: Store, host: str, port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asking = asyncio.Lock()  # one query at a time, however many ask
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(TIME_LIMIT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                async with asking:
-                    status, kind, body = await respond(store, head.split(b" ", 2)[:2])
-                writer.write(_message(status, kind, body))
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # the client asks again
-        finally:
-            writer.close()
+    async def page(path: str) -> PlainPage:
+        async with asking:
+            return await respond(store, path)
 
-    server = await asyncio.start_server(answer, host, port, limit=LONGEST_HEAD)
-    address = server.sockets[0].getsockname()
-    console().print(f"figures of {store.run} at http://{address[0]}:{address[1]}/metrics", soft_wrap=True, markup=False)
-    async with server:
+    try:
+        listener = listen(host, port)
+    except OSError as exc:
+        raise ConfigError(f"--host {host} --port {port}: {exc.strerror or exc}; expected a free port, or 0") from exc
+    async with page_server(listener, page, TIME_LIMIT_S):
+        address = listener.getsockname()
+        console().print(
+            f"figures of {store.run} at http://{address[0]}:{address[1]}/metrics", soft_wrap=True, markup=False
+        )
         await stop.wait()
 
 
-async def respond(store: Store, asked: list[bytes]) -> tuple[HTTPStatus, str, str]:
-    """Status, content type and body for [method, path]. 503 while the database does not answer."""
-    method, path = (*asked, b"", b"")[:2]
-    if method != b"GET" or path not in (b"/metrics", b"/metrics.json", b"/health"):
-        return HTTPStatus.NOT_FOUND, JSON, '{"error": "expected GET /metrics, /metrics.json or /health"}\n'
+async def respond(store: Store, path: str) -> PlainPage:
+    """503 while the database does not answer."""
+    if path not in ("/metrics", "/metrics.json", "/health"):
+        return PlainPage(HTTPStatus.NOT_FOUND, JSON, '{"error": "expected GET /metrics, /metrics.json or /health"}\n')
     try:
         async with asyncio.timeout(TIME_LIMIT_S / 2):
             found = await figures(store)
     except (TandemError, TimeoutError):
-        return HTTPStatus.SERVICE_UNAVAILABLE, JSON, '{"error": "the database does not answer"}\n'
-    if path == b"/metrics":
-        return HTTPStatus.OK, PROMETHEUS, as_text(store.run, found)
-    return HTTPStatus.OK, JSON, json.dumps(found if path == b"/metrics.json" else {"status": "ok"}) + "\n"
-
-
-def _message(status: HTTPStatus, kind: str, body: str) -> bytes:
-    content = body.encode()
-    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + content
+        return PlainPage(HTTPStatus.SERVICE_UNAVAILABLE, JSON, '{"error": "the database does not answer"}\n')
+    if path == "/metrics":
+        return PlainPage(HTTPStatus.OK, PROMETHEUS, as_text(store.run, found))
+    return PlainPage(HTTPStatus.OK, JSON, json.dumps(found if path == "/metrics.json" else {"status": "ok"}) + "\n")

@@ -24,7 +24,8 @@ from shared.cli.connect import (
 )
 from shared.store import Store
 from shared.store.condition import Condition
-from shared.store.connecting import check_is_primary, connect, first_contact
+from shared.store.connecting import connect, first_contact
+from shared.store.primary import until_primary
 from shared.store.run_sizes import SizedRun, foreign_collections, sized_run, sized_runs
 
 ANY_RUN = "any"  # the server of `output/mongodb`, where no run is named
@@ -132,7 +133,7 @@ def _on_server(given: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
         client = connect(uri, CONNECT_TIMEOUT_S)
         try:
             with first_contact(uri, ANY_RUN, CONNECT_TIMEOUT_S):
-                check_is_primary(uri, await client.admin.command("hello"))
+                await until_primary(client, uri)
             return await work(client)
         finally:
             await client.close()

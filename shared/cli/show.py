@@ -10,7 +10,9 @@ from rich.rule import Rule
 from rich.text import Text
 
 from shared.cli.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
+from shared.cli.note import note_title
 from shared.cli.seats import told_player, told_seat
+from shared.cli.shown_prompt import Prompts
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.agent_sessions import AgentSession
 from shared.documents.packed import unpack_floats, unpack_ints
@@ -32,7 +34,9 @@ EXAMPLES = """Examples:
 
 `tandem show demo main:eval:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
 
-`tandem show demo main:eval:0:arith-00017:3:1 --tools`  with the tool schemas that the model received
+`tandem show demo main:eval:0:arith-00017:3:1 --tools`  with the tool schemas that the model read
+
+`tandem show demo main:eval:0:arith-00017:3:1 --prompt`  with every prompt as the model read it
 """
 
 
@@ -45,7 +49,10 @@ def show(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Show every sampled token with its log-probability.")
     ] = False,
-    tools: Annotated[bool, typer.Option("--tools", help="Show the tool schemas that the model received.")] = False,
+    tools: Annotated[bool, typer.Option("--tools", help="Show the tool schemas that the model read.")] = False,
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Show what the model read: the decoded prompts, with special tokens.")
+    ] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Number of records to list.")] = 20,
     db_connection_string: Connection = None,
 ) -> None:
@@ -56,7 +63,11 @@ def show(
             await _list_recent(store, limit)
         elif (record := await store.records.get(what)) is not None:
             spell = await speller(store, record.policy) if tokens else None
-            _print_episode(await read_episode(store, record), spell, whole_tools=tools)
+            episode = await read_episode(store, record)
+            prompts = await Prompts.of(store, episode.state)
+            _print_episode(episode, prompts, spell, whole_tools=tools, whole_prompts=prompt)
+            for note in await store.notes.of(record.id):
+                print_text(console(), "note", f"{note_title(note)}: {note.text}")
         else:
             await _show_tasks(store, what)
 
@@ -115,7 +126,9 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
 # ---------------------------------------------------------------------- one episode
 
 
-def _print_episode(episode: StoredEpisode, spell: Spell | None, *, whole_tools: bool) -> None:
+def _print_episode(
+    episode: StoredEpisode, prompts: Prompts, spell: Spell | None, *, whole_tools: bool, whole_prompts: bool
+) -> None:
     out = console()
     record = episode.record
     if episode.task is not None:
@@ -127,8 +140,10 @@ def _print_episode(episode: StoredEpisode, spell: Spell | None, *, whole_tools: 
     for turn in _in_order(out, episode.state):
         if turn.dispatch.tools_hash not in ("", told):
             told = turn.dispatch.tools_hash
-            _print_tools(out, told, episode.tools.get(told), whole=whole_tools)
+            _print_tools(out, turn, episode.tools.get(told), prompts, whole=whole_tools)
         _print_turn(out, turn, record.policy)
+        if whole_prompts and turn.dispatch.played_by is None:
+            _print_prompt(out, turn, prompts)
         if spell is not None:
             _print_tokens(out, turn.dispatch, spell)
     out.print(Rule("outcome"))
@@ -225,14 +240,29 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
 
 
-def _print_tools(out: Console, tools_hash: str, schemas: ToolSchemas | None, *, whole: bool) -> None:
+def _print_tools(out: Console, turn: TurnState, schemas: ToolSchemas | None, prompts: Prompts, *, whole: bool) -> None:
+    """Those that are in the turn's prompt; a chat template may leave tools out."""
+    tools_hash = turn.dispatch.tools_hash
     if schemas is None:
         _field(out, "tools", f"{tools_hash}: not stored")
         return
+    read = prompts.tools(turn, schemas)
     more = f", and {schemas.left_out} that are not stored" if schemas.left_out else ""
-    _field(out, "tools", f"{', '.join(schemas.names())}{more} ({tools_hash})")
-    for line in schemas.tools if whole else ():
+    names = [name for name in schemas.names() if name not in read.unread]
+    unchecked = "" if read.is_checked else "; as given to the chat template: its tokenizer is not on this machine"
+    _field(out, "tools", f"{', '.join(names) or 'none'}{more} ({tools_hash}){unchecked}")
+    if read.unread:
+        names_of = ", ".join(read.unread)
+        _field(out, "not read", f"{names_of}: the chat template left them out of the prompt", style="red")
+    for line in read.shown if whole else ():
         _field(out, "tool", line)
+
+
+def _print_prompt(out: Console, turn: TurnState, prompts: Prompts) -> None:
+    """What the turn's prompt adds to its parent's prompt and reply."""
+    before = f"[{turn.shared} tokens of turn {turn.parent}]" if turn.shared else ""
+    text = prompts.added(turn) or "(the model's tokenizer is not on this machine)"
+    _field(out, "prompt", before + text, style="yellow")
 
 
 def _print_turn(out: Console, turn: TurnState, owner: str) -> None:

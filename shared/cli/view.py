@@ -16,6 +16,7 @@ from shared.errors import ConfigError
 from shared.names import LOOPBACK_HOSTS, check_run_name
 from shared.store import Store
 from shared.store.connecting import connect, first_contact
+from shared.store.primary import until_primary
 
 EXAMPLES = """Examples:
 
@@ -59,7 +60,7 @@ async def _view(run: str | None, host: str, port: int, given: str | None) -> Non
         client = connect(uri, CONNECT_TIMEOUT_S)
         try:
             with first_contact(uri, "any", CONNECT_TIMEOUT_S):
-                await client.admin.command("hello")
+                await until_primary(client, uri)
             await _serve(Store(client, "admin"), None, host, port, token)
         finally:
             await client.close()
@@ -70,18 +71,16 @@ async def _view(run: str | None, host: str, port: int, given: str | None) -> Non
 
 async def _serve(store: Store, run: str | None, host: str, port: int, token: str | None) -> None:
     """Until a signal."""
-    from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer  # of the extra `view`
+    from shared.http.server import HttpServer  # of the extra `view`
     from shared.viewer.app import make_app
     from shared.viewer.asked import in_url
 
     with _listener(host, port) as listener:
         app = make_app(store.client, token)
-        server = QuietServer(
+        server = HttpServer(
             app,
             log_level="warning",
             server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=KEPT_OPEN_S,
         )
         for signal_number in (signal.SIGINT, signal.SIGTERM):

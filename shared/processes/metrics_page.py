@@ -2,7 +2,7 @@
 
     metrics_address HOST:PORT ─▶ one thread ─▶ GET /metrics, in Prometheus' text format 0.0.4
 
-Without authentication: numbers alone, no text of any episode, task or setting. One request at a time, each within `TIME_LIMIT_S`.
+Without authentication: numbers alone, no text of any episode, task or setting. Each request within `TIME_LIMIT_S`.
 """
 
 import logging
@@ -10,18 +10,17 @@ import math
 import os
 import re
 import resource
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from socket import AF_INET, AF_INET6, SHUT_RDWR
-from typing import Annotated, Any
+from http import HTTPStatus
+from typing import Annotated
 
 from pydantic import AfterValidator
 
 from shared.documents.run import Worker
 from shared.errors import ConfigError
+from shared.http.pages import PlainPage, listen, serving_thread
 
 log = logging.getLogger(__name__)
 
@@ -101,63 +100,23 @@ def serving(address: str | None, run: str, figures: Callable[[], Iterable[Figure
         yield None
         return
 
-    place = host_and_port(address)
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = TIME_LIMIT_S  # of one read
-
-        def setup(self) -> None:
-            """Of the whole connection: a client that sends a byte a second would block others, and the end of the process."""
-            super().setup()
-            self._limit = threading.Timer(TIME_LIMIT_S, self._hang_up)
-            self._limit.daemon = True
-            self._limit.start()
-
-        def finish(self) -> None:
-            self._limit.cancel()
-            super().finish()
-
-        def _hang_up(self) -> None:
-            with suppress(OSError):  # it has just ended
-                self.connection.shutdown(SHUT_RDWR)
-
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != PATH:
-                self.send_error(404, f"expected GET {PATH}")
-                return
-            body = as_page(run, [*figures(), *of_process()])
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """One line per scrape would hide ours."""
-
-    class Server(HTTPServer):
-        address_family = AF_INET6 if ":" in place[0] else AF_INET
-
-        def handle_error(self, *args: Any) -> None:
-            """A client that hung up: it asks again."""
-
     try:
-        server = Server(place, Handler)
+        listener = listen(*host_and_port(address))
     except (OSError, UnicodeError) as exc:  # UnicodeError: a name that cannot be a host's
         raise ConfigError(
             f"metrics_address: cannot listen on {address}: {getattr(exc, 'strerror', exc)}; give each process its own"
         ) from exc
-    host, port = server.server_address[0], server.server_address[1]
-    url = f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}{PATH}"
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
-    log.info("figures at %s", url)
-    try:
+
+    async def page(path: str) -> PlainPage:
+        if path != PATH:
+            return PlainPage(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"expected GET {PATH}\n")
+        return PlainPage(HTTPStatus.OK, CONTENT_TYPE, as_page(run, [*figures(), *of_process()]).decode())
+
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+    with serving_thread(listener, page, TIME_LIMIT_S, "metrics"):
+        log.info("figures at %s", url)
         yield url
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _number(value: float) -> str:

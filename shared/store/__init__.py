@@ -20,7 +20,7 @@ from shared.errors import ConfigError
 from shared.names import check_run_name
 from shared.redaction import shown
 from shared.store.admission import AdmissionVerbs
-from shared.store.connecting import check_is_primary, connect, first_contact
+from shared.store.connecting import connect, first_contact
 from shared.store.environments import EnvironmentVerbs
 from shared.store.evaluation import EvaluationVerbs
 from shared.store.events import EventVerbs
@@ -28,8 +28,10 @@ from shared.store.feedback import FeedbackVerbs
 from shared.store.group_scores import GroupScoreVerbs
 from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
+from shared.store.notes import NoteVerbs
 from shared.store.outlook import OutlookVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
+from shared.store.primary import until_primary
 from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
@@ -71,6 +73,7 @@ class Store:
         self.steps = StepVerbs(database)
         self.trainer_logprobs = TrainerLogprobVerbs(database)
         self.sessions = SessionVerbs(database)
+        self.notes = NoteVerbs(database)
         self.runs = RunVerbs(database)
         self.settings = SettingsVerbs(database)
         self.versions = VersionVerbs(database)
@@ -93,6 +96,7 @@ class Store:
             self.admission,
             self.steps,
             self.trainer_logprobs,
+            self.notes,
             self.versions,
             self.settings,
         ):
@@ -109,7 +113,8 @@ class Store:
         must_exist: bool = False,
         read_only: bool = False,
     ) -> AsyncIterator["Store"]:
-        """Connect; create the run's document and indexes if missing. Raises StoreUnavailable, ConfigError.
+        """Connect; create the run's document and indexes if missing. A replica set that elects its primary is waited for. Raises
+        StoreUnavailable, ConfigError.
 
         `must_exist`: a missing run raises ConfigError and is not created. `read_only`: likewise, and indexes are not created.
         """
@@ -118,7 +123,7 @@ class Store:
         try:
             store = cls(client, run)
             with first_contact(connection_string, run, timeout_s):
-                check_is_primary(connection_string, await client.admin.command("hello"))
+                await until_primary(client, connection_string)
                 if (must_exist or read_only) and await store.runs.get() is None:
                     names = ", ".join(await store.questions.run_names()) or "none"
                     raise ConfigError(f"no run {run!r} at {shown(connection_string)}; runs there: {names}")

@@ -35,6 +35,9 @@ class Condition(StrEnum):
     UNKNOWN = "unknown"  # its document cannot be read
 
 
+OPEN_CONDITIONS = (Condition.UNSTARTED, Condition.RUNNING, Condition.PAUSED)  # of a run that goes on
+
+
 @dataclass(frozen=True, slots=True)
 class RunCondition:
     """`reason` and `since` (server's clock, None: not known) say why and from when on; "" of a run that goes on."""

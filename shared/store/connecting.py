@@ -3,7 +3,7 @@
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,15 +48,6 @@ def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[s
     for warning in told:
         log.warning("db_connection_string: %s", redacted(str(warning.message), connection_string))
     return client
-
-
-def check_is_primary(connection_string: str, hello: Mapping[str, Any]) -> None:
-    """`hello`: the server's answer. Raises ConfigError for a connection string that reaches only a secondary."""
-    if not hello["isWritablePrimary"]:
-        raise ConfigError(
-            f"MongoDB at {shown(connection_string)} is a member of replica set {hello.get('setName')!r} that is not its primary; "
-            "expected a connection string that names every member, with ?replicaSet=NAME and without directConnection"
-        )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The users of a run's database with a password: a role for each service, with the rights that it needs and no more.
 
     operator   imports tasks, pauses, evaluates and audits runs      keeper    engines, the first version of the weights
-    sampler    episodes, and the data that they settle to            viewer    reads everything: Compass, `tandem status`
+    sampler    episodes, and the data that they settle to            viewer    reads everything; writes notes
     trainer    marks on data, steps, versions of the weights
 
 A right names a collection in every database of the server, since a run is a database. MongoDB bounds rights by collection, not by
@@ -37,7 +37,8 @@ DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_sc
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
 PUBLISHED = ("policy_versions", "inference_services", "environment_services", "leases")
 TRAINED = ("trained_steps", "trainer_logprobs")  # what the trainer says of its steps
-COLLECTIONS = (*DATA, *TOLD, *PUBLISHED, *TRAINED)
+WRITTEN = ("notes", "saved_views")  # what people write while they read a run
+COLLECTIONS = (*DATA, *TOLD, *PUBLISHED, *TRAINED, *WRITTEN)
 EVERY = ""  # in a role's resource: every database, every collection
 
 USER_EXISTS, ROLE_EXISTS = 51003, 51002
@@ -83,7 +84,7 @@ ROLES = (
         _rights(add=(*DATA, *TOLD, "policy_versions", "leases", *TRAINED), read=("inference_services",)),
     ),
     Role("operator", _rights(write=COLLECTIONS), on_server=("listDatabases",)),
-    Role("viewer", {EVERY: BROWSE}, on_server=("listDatabases",)),
+    Role("viewer", {EVERY: BROWSE, **dict.fromkeys(WRITTEN, WRITE)}, on_server=("listDatabases",)),
 )
 
 

@@ -26,10 +26,11 @@ from shared.errors import DataError
 from shared.names import check_run_name
 from shared.store import Store
 from shared.viewer.asked import TWIN, NotThere, PageRequest
-from shared.viewer.dashboard import dashboard_page
+from shared.viewer.dashboard import POLL_LIVE_S, dashboard_page, state_page
 from shared.viewer.episode_pages import EPISODE_PAGES
 from shared.viewer.guard import Guard
-from shared.viewer.pages import Page, failure, run_routes
+from shared.viewer.notes import note_routes
+from shared.viewer.pages import POLL_LIST_S, Page, failure, run_routes
 from shared.viewer.polling import curves_answer
 from shared.viewer.rendering import FOLDER
 from shared.viewer.server_pages import server_routes
@@ -37,9 +38,10 @@ from shared.viewer.timeline import timeline_page
 
 # In the order in which they are tried: a path that ends in an id stands behind those that begin with it.
 RUN_PAGES = (
-    Page("", "dashboard.html", dashboard_page, "dashboard"),
+    Page("", "dashboard.html", dashboard_page, "dashboard", POLL_LIVE_S),
+    Page("/state", "state.html", state_page, "dashboard", POLL_LIVE_S),
     Page("/curves", "", curves_answer),
-    Page("/timeline", "timeline.html", timeline_page, "timeline"),
+    Page("/timeline", "timeline.html", timeline_page, "timeline", POLL_LIST_S),
     *EPISODE_PAGES,
 )
 
@@ -48,7 +50,7 @@ Client = AsyncMongoClient[dict[str, Any]]
 
 
 def make_app(client: Client, token: str | None = None) -> ASGIApp:
-    """`client`: of the server; a reader's rights do. `token`: what every request needs; None: only this machine may ask."""
+    """`client`: of the server; the rights of `viewer` do. `token`: what every request needs; None: only this machine may ask."""
 
     async def asked_of(request: Request, run: str | None = None) -> PageRequest:
         name = check_run_name(run or request.path_params["run"])
@@ -68,6 +70,7 @@ def make_app(client: Client, token: str | None = None) -> ASGIApp:
     routes = [
         *server_routes(client, asked_of),
         Route("/favicon.ico", icon),
+        *note_routes(asked_of),
         *run_routes(RUN_PAGES, asked_of),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),
     ]

@@ -1,7 +1,7 @@
 """Two runs: their curves by step in one chart each, and the settings in which they differ."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.documents.run import Run
@@ -31,9 +31,14 @@ class RunComparison:
 
 
 async def comparison(names: list[str], a: PageRequest, b: PageRequest) -> RunComparison:
+    """`?x=hours`: by the time since each run's first step."""
     first, second = [await _charts(asked) for asked in (a, b)]
+    by_hours = a.text("x") == "hours"
+    if by_hours:
+        first, second = _from_start(first), _from_start(second)
     charts = [
-        _together(first.get(key), second.get(key), (a.run.name, b.run.name)) for key in dict.fromkeys([*first, *second])
+        _together(first.get(key), second.get(key), (a.run.name, b.run.name), by_hours)
+        for key in dict.fromkeys([*first, *second])
     ]
     return RunComparison(names, a.run.name, b.run.name, charts, differences(a.run, b.run))
 
@@ -44,23 +49,47 @@ async def _charts(asked: PageRequest) -> dict[str, Chart]:
     return {chart.key: chart for chart in charts}
 
 
-def _together(a: Chart | None, b: Chart | None, names: tuple[str, str]) -> Chart:
+def _from_start(charts: Mapping[str, Chart]) -> dict[str, Chart]:
+    """The charts of one run with times in seconds since its first point."""
+    known = [time for chart in charts.values() for time in chart.times if time is not None]
+    start = min(known, default=0.0)
+    return {
+        key: replace(chart, times=[None if time is None else time - start for time in chart.times])
+        for key, chart in charts.items()
+    }
+
+
+def _together(a: Chart | None, b: Chart | None, names: tuple[str, str], by_hours: bool) -> Chart:
     one = a or b
     assert one is not None, "a key is of either"
-    steps = sorted({step for chart in (a, b) if chart for step in chart.steps})
+    places = [_places(chart, by_hours) if chart else [] for chart in (a, b)]
+    step_at = {
+        place: step
+        for chart, at in zip((a, b), places, strict=True)
+        if chart
+        for place, step in zip(at, chart.steps, strict=True)
+        if place is not None
+    }
+    every = sorted(step_at)
     series = []
-    for chart, name in zip((a, b), names, strict=True):
+    for chart, at, name in zip((a, b), places, names, strict=True):
         for found in chart.series[:MOST_SERIES] if chart else ():
-            placed = [_at(steps, chart.steps, values) for values in (found.values, found.low, found.high) if chart]
-            series.append(Series(f"{name}: {found.label}", *placed))
-    return Chart(one.key, one.title, one.unit, one.note, steps, series)
+            moved = [_at(every, at, values) for values in (found.values, found.low, found.high)]
+            series.append(Series(f"{name}: {found.label}", *moved))
+    times: Values = list(every) if by_hours else [None] * len(every)
+    return Chart(one.key, one.title, one.unit, one.note, [step_at[place] for place in every], times, series)
 
 
-def _at(steps: Sequence[int], own: Sequence[int], values: Values) -> Values:
+def _places(chart: Chart, by_hours: bool) -> Values:
+    """Where each point stands: its step, or the seconds since the run's first point."""
+    return chart.times if by_hours else list(chart.steps)
+
+
+def _at(every: Sequence[float], own: Values, values: Values) -> Values:
     if not values:
         return []
-    by_step = dict(zip(own, values, strict=True))
-    return [by_step.get(step) for step in steps]
+    by_place = dict(zip(own, values, strict=True))
+    return [by_place.get(place) for place in every]
 
 
 def differences(a: Run, b: Run) -> list[SettingDifference]:

@@ -1,8 +1,9 @@
 """The curves of a run by step: which metrics are one chart, with its unit and its note, and their values with intervals."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from shared.store.views.dashboard import HeldOutScore, StepRow
@@ -28,6 +29,7 @@ class Chart:
     unit: str
     note: str
     steps: list[int]
+    times: Values  # of each step, in seconds since 1970 (UTC); of a comparison by hours, since the run's first step
     series: list[Series]
 
 
@@ -91,18 +93,20 @@ SAMPLED, TRAINER_RATE = "data/tokens_with_loss", "perf/tokens_per_s"
 NAMES = (REWARD, SPREAD, EPISODE_SPREAD, SAMPLED, TRAINER_RATE, *(name for chart in PLAIN for name in chart[4]))
 
 
-def charts_of(rows: Sequence[StepRow], held_out: Sequence[HeldOutScore], step_of: dict[int, int]) -> list[Chart]:
-    """Those with any value, reward first."""
-    steps = [row.step for row in rows]
+def charts_of(
+    rows: Sequence[StepRow], held_out: Sequence[HeldOutScore], versions: Mapping[int, tuple[int, datetime | None]]
+) -> list[Chart]:
+    """Those with any value, reward first. `versions`: {version: (its step, when it was announced)}"""
+    steps, times = [row.step for row in rows], [_seconds(row.created_at) for row in rows]
+    reward = [_reward(rows), *_by_source(rows)]
     made = [
-        Chart("reward", "Reward of trained episodes", "", REWARD_NOTE, steps, [_reward(rows), *_by_source(rows)]),
-        _held_out_chart(held_out, step_of),
-        Chart("throughput", "Throughput", "tokens/s", RATE_NOTE, steps, _rates(rows)),
+        Chart("reward", "Reward of trained episodes", "", REWARD_NOTE, steps, times, reward),
+        _held_out_chart(held_out, versions),
+        Chart("throughput", "Throughput", "tokens/s", RATE_NOTE, steps, times, _rates(rows)),
     ]
     for key, title, unit, note, names in PLAIN:
-        made.append(
-            Chart(key, title, unit, note, steps, [Series(label, _values(rows, name)) for name, label in names.items()])
-        )
+        series = [Series(label, _values(rows, name)) for name, label in names.items()]
+        made.append(Chart(key, title, unit, note, steps, times, series))
     return [kept for chart in made if (kept := _without_empty(chart)).series]
 
 
@@ -143,11 +147,12 @@ def _rates(rows: Sequence[StepRow]) -> list[Series]:
     return [Series("sampled", sampled), Series("trainer", _values(rows, TRAINER_RATE))]
 
 
-def _held_out_chart(found: Sequence[HeldOutScore], step_of: dict[int, int]) -> Chart:
-    at = sorted({step_of[one.version] for one in found if one.version in step_of})
+def _held_out_chart(found: Sequence[HeldOutScore], versions: Mapping[int, tuple[int, datetime | None]]) -> Chart:
+    time_of = dict(versions[one.version] for one in found if one.version in versions)
+    at = sorted(time_of)
     series = []
     for source in sorted({one.source for one in found}):
-        by_step = {step_of[one.version]: one for one in found if one.source == source and one.version in step_of}
+        by_step = {versions[one.version][0]: one for one in found if one.source == source and one.version in versions}
         points = [by_step.get(step) for step in at]
         half = [None if one is None else CONFIDENT * one.std / math.sqrt(one.tasks) for one in points]
         series.append(
@@ -160,15 +165,19 @@ def _held_out_chart(found: Sequence[HeldOutScore], step_of: dict[int, int]) -> C
         )
     if len(series) == 2:  # one source, and all of it
         series = series[:1]
-    return Chart(
-        "held_out", "Held-out score", "", "Mean score of the held-out tasks, with the 95 % interval.", at, series
-    )
+    note = "Mean score of the held-out tasks, with the 95 % interval."
+    return Chart("held_out", "Held-out score", "", note, at, [_seconds(time_of[step]) for step in at], series)
 
 
 def _values(rows: Sequence[StepRow], name: str) -> Values:
     return [row.metrics.get(name) for row in rows]
 
 
+def _seconds(time: datetime | None) -> float | None:
+    """Since 1970. Stored times are UTC without a zone."""
+    return None if time is None else time.replace(tzinfo=UTC).timestamp()
+
+
 def _without_empty(chart: Chart) -> Chart:
-    kept = [one for one in chart.series if any(value is not None for value in one.values)]
-    return Chart(chart.key, chart.title, chart.unit, chart.note, chart.steps, kept)
+    filled = [one for one in chart.series if any(value is not None for value in one.values)]
+    return replace(chart, series=filled)

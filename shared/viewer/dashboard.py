@@ -2,18 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from shared.documents.run import Worker
+from shared.store.condition import OPEN_CONDITIONS
 from shared.store.views import dashboard as views
 from shared.store.views.runs import RunRow, run_row
 from shared.viewer.asked import BadQuestion, PageRequest
 from shared.viewer.curves import NAMES, SOURCE, Chart, charts_of
 
 POLL_LIVE_S = 5  # how often a page of a run that goes on asks again
-GOES_ON = ("unstarted", "running", "paused")
 MOST_LISTED = 60  # processes
 
 
@@ -40,15 +40,15 @@ class AlarmSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Dashboard:
+class CurrentState:
+    """What changes between two steps: the dashboard without its curves."""
+
     row: RunRow
     policy: str
     policies: list[str]
     poll_s: int  # 0: the run is over
-    charts: list[Chart]
     queue: list[views.Count]
     alarms: list[tuple[str, str]]  # (process, text with advice) of the living ones; of an ended run, the last ones
-    alarm_steps: list[AlarmSteps]
     faults: list[views.Fault]
     malformed: list[str]
     processes: list[ProcessRow]
@@ -56,31 +56,46 @@ class Dashboard:
     engines: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Dashboard(CurrentState):
+    charts: list[Chart]
+    alarm_steps: list[AlarmSteps]
+
+
 async def dashboard_page(asked: PageRequest) -> Dashboard:
-    store = asked.store
-    row = await run_row(store)
+    row = await run_row(asked.store)
     policy = chosen_policy(asked, row.policies)
-    (rows, charts), (workers, alive), queue, faults, malformed, engines = await asyncio.gather(
-        curves(asked, policy),
+    (rows, charts), state = await asyncio.gather(curves(asked, policy), current_state(asked, row, policy))
+    current = {field.name: getattr(state, field.name) for field in fields(state)}
+    return Dashboard(**current, charts=charts, alarm_steps=alarm_steps(rows))
+
+
+async def state_page(asked: PageRequest) -> CurrentState:
+    """What an open dashboard asks for every `POLL_LIVE_S`; its curves only after a step."""
+    row = await run_row(asked.store)
+    return await current_state(asked, row, chosen_policy(asked, row.policies))
+
+
+async def current_state(asked: PageRequest, row: RunRow, policy: str) -> CurrentState:
+    store = asked.store
+    (workers, alive), queue, faults, malformed, engines = await asyncio.gather(
         views.workers(store),
         views.queue(store, policy),
         views.faults(store),
         views.malformed(store),
         views.engines(store),
     )
-    goes_on = row.state in GOES_ON
+    goes_on = row.state in OPEN_CONDITIONS
     processes = [process_row(worker, worker.id in alive) for worker in reversed(workers)]
     processes.sort(key=lambda one: not one.is_alive)
     spoken = [one for one in processes if one.alarms and (one.is_alive or not goes_on)]
-    return Dashboard(
+    return CurrentState(
         row=row,
         policy=policy,
         policies=row.policies,
         poll_s=POLL_LIVE_S if goes_on else 0,
-        charts=charts,
         queue=queue,
         alarms=[(f"{one.kind} {one.id}", alarm) for one in spoken for alarm in one.alarms],
-        alarm_steps=alarm_steps(rows),
         faults=faults,
         malformed=malformed,
         processes=processes[:MOST_LISTED],

@@ -18,7 +18,7 @@ from shared.store.views.steps import data_query
 from shared.viewer.asked import BadQuestion, PageRequest
 from shared.viewer.pages import plain
 from shared.viewer.rollout import episode_of
-from shared.viewer.search import wanted_of
+from shared.viewer.search import noted_records, wanted_of
 
 MOST_EPISODES = 1_000  # of one file
 PACKED = {"prompt_ids": unpack_ints, "output_ids": unpack_ints, "output_logprobs": unpack_floats}
@@ -43,7 +43,9 @@ async def step_export(asked: PageRequest) -> Response:
 
 
 async def search_export(asked: PageRequest) -> Response:
-    found, _ = await search(asked.store.database, wanted_of(asked), 0, MOST_EPISODES)
+    wanted = wanted_of(asked)
+    noted = await noted_records(asked, wanted)
+    found, _ = await search(asked.store.database, wanted, 0, MOST_EPISODES, noted=noted)
     return _download(asked, [document["_id"] for document in found])
 
 

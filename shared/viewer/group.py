@@ -10,7 +10,15 @@ import numpy as np
 from shared.documents import DBRecordData, DispatchTokens, Record, Task
 from shared.documents.base import Document as Model
 from shared.errors import DataError, MalformedDocument
-from shared.store.views.groups import MOST_ATTEMPTS, MOST_TURNS, attempts_query, data_query, task_query, turns_query
+from shared.store.views.groups import (
+    MOST_ATTEMPTS,
+    MOST_TURNS,
+    attempts_query,
+    data_query,
+    neighbours,
+    task_query,
+    turns_query,
+)
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import turn_query
 from shared.tokens.flatten import flatten, tree_of
@@ -60,6 +68,8 @@ class GroupView:
     cut: bool  # not every turn was read
     lost_turns: int  # that the attempts name and the database does not have; 0 if not every turn was read
     has_origin: bool  # the turn that a fork goes on from is stored; True of a group that is none
+    previous: str | None  # the group before it in the order of the tasks
+    following: str | None
     queries: list[Query]
 
 
@@ -73,6 +83,7 @@ async def group_page(asked: PageRequest) -> GroupView:
     lettered, parts_at = _lettered(columns)
     longest = max(map(len, lettered.values()), default=0)
     shown = [r for r in records if r.id in lettered]
+    previous, following = await neighbours(database, task.policy, task.split, task.seq)
     return GroupView(
         task=task,
         attempts=[
@@ -84,6 +95,8 @@ async def group_page(asked: PageRequest) -> GroupView:
         cut=(cut := len(found) == MOST_TURNS),
         lost_turns=0 if cut else len({name for r in ended for name in r.traj} - {d["_id"] for d in found}),
         has_origin=task.payload.fork is None or bool(await turn_query(task.payload.fork.dispatch).run(database)),
+        previous=previous,
+        following=following,
         queries=[*queries, turns],
     )
 

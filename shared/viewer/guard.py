@@ -1,4 +1,4 @@
-"""Who may ask the viewer, and what a browser may do with an answer.
+"""Who may ask the viewer, what may be written, and what a browser may do with an answer.
 
 Without a token, only a page of this machine may ask: another name in the Host header is a web page whose name was made to point
 here (DNS rebinding). With a token every request needs it, as bearer token or as the password of basic authentication, and any
@@ -8,6 +8,7 @@ Host will do: a browser gives a page with another name no token of ours.
 import base64
 import binascii
 import hmac
+import re
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,11 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shared.names import LOOPBACK_HOSTS
 
 METHODS = ("GET", "HEAD")
+FORMS = re.compile(r"/runs/[^/]+/(notes|views)(/remove)?")  # all that a person may write
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with `no-referrer`, the viewer's own forms would have the origin "null"
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
@@ -50,10 +52,13 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if scope["method"] not in METHODS:
+        is_form = scope["method"] == "POST" and FORMS.fullmatch(scope["path"]) is not None
+        if scope["method"] not in METHODS and not is_form:
             return PlainTextResponse(
                 "the viewer only reads: expected GET or HEAD\n", 405, {"allow": ", ".join(METHODS)}
             )
+        if is_form and not _is_own(headers):
+            return PlainTextResponse("a form of another site: expected one of the viewer's own pages\n", 403)
         if self._token is None:
             host = headers.get("host", "")
             if _host_name(host) not in LOOPBACK_HOSTS:
@@ -66,6 +71,14 @@ class Guard:
                 {"www-authenticate": 'Basic realm="Tandem viewer", charset="UTF-8"'},
             )
         return None
+
+
+def _is_own(headers: Headers) -> bool:
+    """Whether a form comes from a page of this viewer (no forgery by another site), or from no browser."""
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = headers.get("origin")
+    return origin is None or origin.partition("://")[2] == headers.get("host", "")
 
 
 def _host_name(host: str) -> str | None:

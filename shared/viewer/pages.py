@@ -7,6 +7,7 @@ within `PAGE_LIMIT_S`: the server is told so with each command (`maxTimeMS`).
 """
 
 import asyncio
+import hashlib
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -22,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from shared.documents.states import RunState
 from shared.errors import ConfigError, MalformedDocument, TandemError
 from shared.redaction import redacted
 from shared.store.views.query import Query, note_what_is_read
@@ -32,6 +34,8 @@ from shared.viewer.unreadable import UnreadableDocument, of_malformed, unreadabl
 log = logging.getLogger(__name__)
 
 PAGE_LIMIT_S = 10.0
+POLL_LIST_S = 15  # how often an open page of a run that goes on asks again; `Page.live_s`
+POLL_SUM_S = 60  # a page that sums up many documents
 
 View = Callable[[PageRequest], Awaitable[Any]]
 Opener = Callable[[str], Awaitable[Any]]
@@ -40,12 +44,14 @@ Opener = Callable[[str], Awaitable[Any]]
 @dataclass(frozen=True, slots=True)
 class Page:
     """`path` behind /runs/RUN; `template`: a file of `templates/`; `view`: returns plain values, or a Response of its own
-    (a download). `section`: which entry of the navigation is marked."""
+    (a download). `section`: which entry of the navigation is marked. `live_s`: how often the open page of a run that has not
+    ended asks for itself again; 0: never."""
 
     path: str
     template: str
     view: View
     section: str = ""
+    live_s: int = 0
 
 
 def run_routes(pages: Iterable[Page], asked_of: Callable[[Request], Awaitable[PageRequest]]) -> list[Route]:
@@ -78,12 +84,23 @@ async def _page(page: Page, asked: PageRequest, as_json: bool) -> Response:
             return view
         if as_json:
             return JSONResponse(plain(view))
-        return render(page.template, view=view, run=asked.run, request=asked.request, section=page.section)
+        live_s = 0 if asked.run.state is RunState.ENDED else page.live_s
+        values: dict[str, Any] = {"view": view, "request": asked.request, "section": page.section, "live_s": live_s}
+        return unless_known(asked.request, render(page.template, run=asked.run, **values))
     except (TandemError, PyMongoError, TimeoutError):
         raise
     except Exception as exc:  # of a document that no model forbids: the reader is told which, the terminal where
         log.exception("page %s", redacted(asked.request.url.path[:300]))
         raise await unreadable(asked, exc) from exc
+
+
+def unless_known(request: Request, response: Response) -> Response:
+    """The response with its tag (ETag), or status 304 where the browser has the same page already."""
+    tag = f'W/"{hashlib.sha256(response.body).hexdigest()[:20]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    response.headers["etag"] = tag
+    return response
 
 
 async def answered(request: Request, made: Callable[[], Awaitable[Response]], as_json: bool) -> Response:

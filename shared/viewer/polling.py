@@ -8,11 +8,11 @@ import hashlib
 
 from starlette.responses import JSONResponse, Response
 
-from shared.store.condition import condition_of
+from shared.store.condition import OPEN_CONDITIONS, condition_of
 from shared.store.views.dashboard import curves_depend_on
 from shared.store.views.runs import policies_of_run
 from shared.viewer.asked import PageRequest
-from shared.viewer.dashboard import GOES_ON, POLL_LIVE_S, chosen_policy, curves
+from shared.viewer.dashboard import POLL_LIVE_S, chosen_policy, curves
 from shared.viewer.pages import plain
 
 
@@ -27,5 +27,5 @@ async def curves_answer(asked: PageRequest) -> Response:
     if asked.request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     _, charts = await curves(asked, policy)
-    found = {"row": {"step": step}, "poll_s": POLL_LIVE_S if condition in GOES_ON else 0, "charts": charts}
+    found = {"row": {"step": step}, "poll_s": POLL_LIVE_S if condition in OPEN_CONDITIONS else 0, "charts": charts}
     return JSONResponse(plain(found), headers={"etag": tag})

@@ -82,11 +82,22 @@ SECTIONS = (
     ("tools", "/tools", "Tools"),
     ("ledger", "/ledger", "Bias ledger"),
     ("search", "/search", "Search"),
+    ("notes", "/notes", "Notes"),
 )
-TEMPLATES.globals.update(query=query, sections=SECTIONS)
+# (key, what it does) on every page; static/keys.js does it.
+SHORTCUTS = (
+    ("j", "the next one: episode, step, page of a list"),
+    ("k", "the previous one"),
+    ("u", "one level up: from an episode to its group, from a group to the tasks"),
+    ("/", "to the first field of a search or a filter"),
+    ("n", "write a note on this episode"),
+    ("?", "this list"),
+)
+TEMPLATES.globals.update(query=query, sections=SECTIONS, shortcuts=SHORTCUTS)
 
 
 def render(template: str, *, run: Run | None = None, status: int = 200, **values: Any) -> HTMLResponse:
-    """`base` of the template: the path of the run's pages."""
+    """`base` of the template: the path of the run's pages. `live_s`: how often the open page asks again; 0: never."""
     base = "" if run is None else f"/runs/{in_url(run.name)}"
+    values = {"live_s": 0, **values}
     return HTMLResponse(TEMPLATES.get_template(template).render(run=run, base=base, status=status, **values), status)

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from shared.documents import DBRecordData, Record, Task, ToolCallResult
+from shared.documents.notes import MAX_NOTE_CHARS, Note
 from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import ToolSchemas
 from shared.episodes.openai_messages import split_reply
@@ -94,6 +95,8 @@ class RolloutView:
     tools: Mapping[str, ToolSchemas]
     siblings: list[Document]
     forks: list[Document]
+    notes: list[Note]
+    max_note_chars: int
     queries: list[Query]
 
 
@@ -116,6 +119,8 @@ async def rollout_page(asked: PageRequest) -> RolloutView:
         tools=episode.tools,
         siblings=await siblings(asked.store.database, record.task),
         forks=await forks.run(asked.store.database),
+        notes=await asked.store.notes.of(record.id),
+        max_note_chars=MAX_NOTE_CHARS,
         queries=[*record_queries(record.id, record.task), forks],
     )
 

@@ -31,7 +31,8 @@ class SearchView:
 async def search_page(asked: PageRequest) -> SearchView:
     wanted = wanted_of(asked)
     page = asked.number("page", 0, most=MOST_PAGES)
-    found, queries = await search(asked.store.database, wanted, page)
+    noted = await noted_records(asked, wanted)
+    found, queries = await search(asked.store.database, wanted, page, noted=noted)
     return SearchView(
         wanted={
             f.name: value for f in fields(RolloutFilter) if (value := getattr(wanted, f.name)) not in (None, False)
@@ -46,6 +47,11 @@ async def search_page(asked: PageRequest) -> SearchView:
         terminations=[termination.value for termination in Termination],
         queries=queries,
     )
+
+
+async def noted_records(asked: PageRequest, wanted: RolloutFilter) -> list[str] | None:
+    """Episodes with such a note; None: notes do not matter."""
+    return None if wanted.note is None else await asked.store.notes.records_with(wanted.note.strip("*"))
 
 
 def wanted_of(asked: PageRequest) -> RolloutFilter:

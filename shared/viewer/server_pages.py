@@ -12,7 +12,7 @@ from shared.store.server_runs import MOST_RUNS, run_names
 from shared.store.views.runs import list_runs
 from shared.viewer.asked import TWIN, PageRequest
 from shared.viewer.compare_runs import RunComparison, comparison
-from shared.viewer.pages import answered, plain
+from shared.viewer.pages import POLL_LIST_S, answered, plain, unless_known
 from shared.viewer.rendering import render
 
 RequestOf = Callable[[Request, str], Awaitable[PageRequest]]  # for the run of this name
@@ -26,7 +26,8 @@ def server_routes(client: AsyncMongoClient[dict[str, Any]], request_of: RequestO
             found = await list_runs(client)
             if as_json:
                 return JSONResponse(plain(found))
-            return render("runs.html", view=found, run=None, request=request, section="runs")
+            page = render("runs.html", view=found, request=request, section="runs", live_s=POLL_LIST_S)
+            return unless_known(request, page)
 
         return await answered(request, made, as_json)
 

@@ -9,9 +9,24 @@ USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
 MEMORY = "tests/sampler/engine/local/test_memory.py"
 CONTEXTS = "tests/sampler/test_short_contexts.py"
+TOOL_PROMPT = "tests/sampler/test_tool_prompt.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
 MUTANTS = (
+    Mutant(
+        "tools in the prompts of a template that ignores them",
+        "sampler/rendering/chosen_template.py",
+        "if not shows_tools(template):",
+        "if False:",
+        f"{TOOL_PROMPT}::test_the_setting_chooses_the_template",
+    ),
+    Mutant(
+        "control tokens of schemas in a completed template",
+        "sampler/rendering/template.py",
+        "self.control.mark(list(tools)) if tools else None",
+        "list(tools) if tools else None",
+        f"{TOOL_PROMPT}::test_schemas_write_no_control_tokens_and_the_form_does",
+    ),
     Mutant(
         "clamp to an engine's shorter context",
         "sampler/engine/pool/engine_pool.py",

@@ -11,10 +11,10 @@ TOGETHER = "tests/shared/test_together.py"
 MUTANTS = (
     Mutant(
         "headers without an end",
-        "shared/processes/quiet_server.py",
+        "shared/http/protocol.py",
         "from uvicorn.protocols.http.h11_impl import H11Protocol",
         "from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as H11Protocol",
-        "tests/shared/test_quiet_server.py::test_a_request_whose_head_or_trailer_does_not_end_is_refused",
+        "tests/shared/test_http_server.py::test_a_request_whose_head_or_trailer_does_not_end_is_refused",
     ),
     Mutant(
         "a fast engine wakes the gateway seldom",
@@ -25,24 +25,24 @@ MUTANTS = (
     ),
     Mutant(
         "a request that offers another protocol keeps its body",
-        "shared/processes/quiet_server.py",
+        "shared/http/protocol.py",
         "from uvicorn.protocols.http.h11_impl import H11Protocol",
         "from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as H11Protocol",
-        "tests/shared/test_quiet_server.py::test_a_client_that_offers_another_protocol_is_answered_in_this_one",
+        "tests/shared/test_http_server.py::test_a_client_that_offers_another_protocol_is_answered_in_this_one",
     ),
     Mutant(
         "nothing is sent to a client that left meanwhile",
-        "shared/processes/quiet_server.py",
+        "shared/http/gathering.py",
         "if whole and not self._transport.is_closing():",
         "if whole:",
-        "tests/shared/test_quiet_server.py::test_a_client_that_left_before_its_response_was_sent_is_no_error",
+        "tests/shared/test_http_server.py::test_a_client_that_left_before_its_response_was_sent_is_no_error",
     ),
     Mutant(
         "what is known together is sent in one piece",
-        "shared/processes/quiet_server.py",
+        "shared/http/gathering.py",
         "            self._loop.call_soon(self._flush)\n        self._parts.append(data)",
         "            self._loop.call_soon(self._flush)\n        self._parts.append(data)\n        self._flush()",
-        "tests/shared/test_quiet_server.py::test_a_response_is_sent_in_one_piece",
+        "tests/shared/test_http_server.py::test_a_response_is_sent_in_one_piece",
     ),
     Mutant(
         "a request of an ended attempt is told from those sent with it",

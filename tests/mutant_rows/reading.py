@@ -59,10 +59,10 @@ MUTANTS = (
     ),
     Mutant(
         "a slow client of the metrics page is hung up on",
-        "shared/processes/metrics_page.py",
-        "self._limit.start()",
-        "pass",
-        "tests/shared/test_metrics_page.py::test_a_client_that_sends_a_byte_at_a_time_keeps_no_process_from_its_end",
+        "shared/http/pages.py",
+        "async with asyncio.timeout(time_limit_s):",
+        "async with asyncio.timeout(None):",
+        "tests/shared/test_metrics_page.py::test_a_client_that_sends_a_byte_at_a_time_is_hung_up_on",
     ),
     Mutant(
         "an export follows the steps that a resume takes again",

@@ -11,6 +11,20 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "a start during an election waits for its end",
+        "shared/store/primary.py",
+        "            if not _members_answer(client):\n                raise\n",
+        "            raise\n",
+        "tests/shared/test_replica_set.py::test_a_start_during_an_election_waits_for_its_end",
+    ),
+    Mutant(
+        "a start without a primary ends",
+        "shared/store/primary.py",
+        "if time.monotonic() > deadline:",
+        "if False:",
+        "tests/shared/test_replica_set.py::test_a_start_without_a_primary_ends_with_the_members_that_there_are",
+    ),
+    Mutant(
         "admission: failing groups give way",
         "shared/store/admission.py",
         "if room == 0 and most else 0",

@@ -11,7 +11,9 @@ from tests.sampler.families import FAMILIES
 
 SMOLLM2 = (Path(__file__).parent / "templates" / "smollm2.jinja").read_text(encoding="utf-8")
 DEFAULT = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-TURNS = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}"
+TURNS = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}" + (
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
 REJECTS = (
     "{%- if messages[0].role == 'system' %}{{- raise_exception('System role not supported') }}{%- endif %}" + TURNS
 )

@@ -31,6 +31,7 @@ READS = {
         "malformed.all",
     ),
     "sessions.find",
+    *("notes.of", "notes.newest", "notes.records_with", "notes.views"),
     *(
         "resettling.played",
         "resettling.group",
@@ -81,6 +82,8 @@ REASONS = {
     "group_scores.renew": "the lease of a group that is being scored ends later",
     "malformed.note": "the same problem again, seen later",
     "runs.set_state": "a person's word: the last one counts",
+    "notes.save_view": "a person's word: the last one of a name counts",
+    "notes.remove_view": "a person's word: a view of this name that was saved meanwhile is saved again by hand",
     "runs.save_config": "what a service runs with, for people: the last one counts",
     "services.heartbeat": "the next one, some seconds later, is right again",
     "services.set_status": "the next heartbeat is right again",

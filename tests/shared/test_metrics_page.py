@@ -13,6 +13,7 @@ import pytest
 
 from shared.documents.run import Worker
 from shared.errors import ConfigError
+from shared.processes import metrics_page
 from shared.processes.metrics_page import Figure, as_page, host_and_port, of_worker, serving
 from shared.store import Store
 
@@ -82,6 +83,20 @@ def test_a_client_that_sends_a_byte_at_a_time_keeps_no_process_from_its_end() ->
     assert not sender.is_alive()
     done.set()
     assert took_s < 60
+
+
+def test_a_client_that_sends_a_byte_at_a_time_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_page, "TIME_LIMIT_S", 1.0)
+    with serving("127.0.0.1:0", "r", list) as url:
+        assert url is not None
+        with socket.create_connection(("127.0.0.1", urlsplit(url).port)) as client:
+            sent = 0
+            with suppress(ConnectionError):
+                while sent < 600:
+                    client.sendall(b"G")
+                    sent += 1
+                    time.sleep(0.1)
+            assert sent < 600
 
 
 def test_an_address_that_is_taken_or_is_none_is_refused() -> None:

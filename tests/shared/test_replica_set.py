@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -11,8 +13,9 @@ import pytest
 from pymongo.errors import ConnectionFailure, WriteConcernError
 
 from shared.documents.run import Admission
-from shared.errors import ConfigError, LeaseLost
-from shared.store import Store
+from shared.errors import ConfigError, LeaseLost, StoreUnavailable
+from shared.store import Store, primary
+from tests.sampler.episodes import MODEL
 from tests.shared.builders import import_tasks, make_task
 from tests.shared.replica_faults import problems, work_through
 from tests.shared.replica_set import ReplicaSet
@@ -165,3 +168,71 @@ async def test_a_write_without_a_majority_is_not_a_success_and_its_repetition_wa
             await asyncio.to_thread(servers.lag, n, False)
     async with asyncio.timeout(PATIENCE_S):
         assert await importing == 3
+
+
+@contextlib.asynccontextmanager
+async def without_a_primary(servers: ReplicaSet) -> AsyncIterator[int]:
+    """Two members are killed. The one that remains."""
+    first, second = (await asyncio.to_thread(servers.primary), (await asyncio.to_thread(servers.secondaries))[0])
+    (remaining,) = {0, 1, 2} - {first, second}
+    for n in (first, second):
+        await blocking(servers.kill, n)
+    try:
+        await blocking(servers.until, lambda: "PRIMARY" not in servers.states(), "end of the primary")
+        yield remaining
+    finally:
+        await blocking(servers.whole)
+
+
+@pytest.mark.parametrize("program", ["a service", "the keeper", "tandem status"])
+async def test_a_start_during_an_election_waits_for_its_end(
+    servers: ReplicaSet, store: Store, program: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {
+        "the keeper": [
+            *("-m", "sampler.engine.keeper", "--run", store.run, "--model_name_or_path", str(MODEL)),
+            *("--engine_url", "http://127.0.0.1:9"),
+        ],
+        "tandem status": ["-m", "shared.cli", "status", store.run],
+    }
+    async with asyncio.timeout(PATIENCE_S):
+        async with without_a_primary(servers):
+            if program == "a service":
+                opening = asyncio.create_task(opened(servers.connection_string, store.run))
+                while "has no primary: waiting for one" not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+                assert not opening.done()
+            else:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *words[program],
+                    env=os.environ | {"DB_CONNECTION_STRING": servers.connection_string},
+                    stderr=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.DEVNULL,
+                )
+                assert process.stderr is not None
+                while b"has no primary: waiting for one" not in (line := await process.stderr.readline()):
+                    assert line, "it ended"
+        if program == "a service":
+            await opening
+            return
+        rest = (await process.communicate())[1]
+        if program == "tandem status":
+            assert process.returncode == 0
+        else:
+            assert b"127.0.0.1:9" in rest, "it goes on to its engine"
+
+
+async def test_a_start_without_a_primary_ends_with_the_members_that_there_are(
+    servers: ReplicaSet, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primary, "PATIENCE_S", 3.0)
+    async with without_a_primary(servers) as remaining:
+        for string in (servers.connection_string, servers.members[remaining].connection_string):
+            with pytest.raises(StoreUnavailable, match=r"has had no primary for 3 s; members: .*Secondary"):
+                await opened(string, store.run, timeout_s=2.0)
+
+
+async def opened(connection_string: str, run: str, **options: Any) -> None:
+    async with Store.open(connection_string, run, **options):
+        pass

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pymongo
 import pytest
 from pymongo.errors import OperationFailure
 
 from sampler.engine.client.engine_client import EngineClient
+from shared.documents import Claim
 from shared.documents.base import Document
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.store.connecting import connect
+from shared.viewer.app import make_app
+from tests.shared.builders import make_task
 from tests.system.processes import MODEL, ROOT, TRAIN_FILE
 from tests.system.secured import SecuredRun, login, prepare, preparing, secured_mongod, tandem
 from tests.system.test_loop import copy_of
@@ -30,25 +35,25 @@ ALLOWED = {
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "inference_services"], "f"),
         "environment_services": "fiud",
-        **dict.fromkeys(["trained_steps", "trainer_logprobs", "leases"], ""),
+        **dict.fromkeys(["trained_steps", "trainer_logprobs", "leases", "notes", "saved_views"], ""),
     },
     "keeper": {
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents", "policy_versions", "leases"], "fiu"),
         "inference_services": "fiud",
         "tasks": "f",
         **dict.fromkeys(["records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], ""),
-        **dict.fromkeys(["trained_steps", "trainer_logprobs", "environment_services"], ""),
+        **dict.fromkeys(["trained_steps", "trainer_logprobs", "environment_services", "notes", "saved_views"], ""),
     },
     "trainer": {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "trained_steps", "trainer_logprobs", "leases"], "fiu"),
         "inference_services": "f",
-        "environment_services": "",
+        **dict.fromkeys(["environment_services", "notes", "saved_views"], ""),
     },
 }
 COLLECTIONS = sorted(ALLOWED["sampler"])
-ALLOWED["viewer"] = dict.fromkeys([*COLLECTIONS, "other"], "f")
+ALLOWED["viewer"] = dict.fromkeys([*COLLECTIONS, "other"], "f") | dict.fromkeys(["notes", "saved_views"], "fiud")
 ALLOWED["operator"] = dict.fromkeys(COLLECTIONS, "fiud")
 COMMANDS: dict[str, dict[str, Any]] = {
     "f": {"find": "", "limit": 1},
@@ -247,3 +252,19 @@ def test_a_secret_in_a_file_is_read_and_a_doubtful_one_is_refused(server: Server
         told = tandem("status", "nothere", DB_CONNECTION_STRING_FILE=str(wrong))
         assert (told.returncode, said in told.stderr) == (2, True), told.stderr
     assert "DB_CONNECTION_STRING_FILE" not in os.environ
+
+
+async def test_a_viewer_whose_user_may_not_write_notes_says_so(server: Server) -> None:
+    """The user of `sampler` may read episodes and write no note."""
+    _, credentials = server
+    async with Store.open(login(credentials, "operator"), RUN) as store:
+        await store.records.start(Claim(task=make_task(0), traj_id=0, attempt=1), "w")
+    for role, status in (("sampler", 403), ("viewer", 303)):
+        database = connect(login(credentials, role), 10.0)
+        transport = httpx.ASGITransport(app=make_app(database))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8800") as client:
+            form = {"record": "main:train:0:t0:0:1", "text": "seen"}
+            answer = await client.post(f"/runs/{RUN}/notes", data=form)
+        await database.close()
+        assert answer.status_code == status, answer.text[-500:]
+        assert ("tandem database prepare" in answer.text) == (status == 403)

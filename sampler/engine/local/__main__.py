@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import signal
+import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 from sampler.engine.local.memory import CACHE_SHARE, MAX_RUNNING
-from shared.processes.interrupt import run_command
+from shared.processes.interrupt import INTERRUPTED, run_command
+
+if TYPE_CHECKING:
+    from shared.http.server import HttpServer
+
+log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 3
 
@@ -43,12 +50,12 @@ def main() -> int:
 
 def serve(args: argparse.Namespace) -> int:
     # importing torch and transformers takes seconds: not for --help, nor for a mistyped path
-    import uvicorn
     from transformers.utils.logging import disable_progress_bar
 
     from sampler.engine.local.engine import create
     from sampler.engine.local.runner import EngineSize, UnsupportedModelError
     from sampler.engine.local.server import build_app
+    from shared.http.server import HttpServer
 
     disable_progress_bar()
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -59,23 +66,38 @@ def serve(args: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
-    def end(signum: int, frame: FrameType | None) -> None:
-        """uvicorn shuts down first, and then raises the signal again."""
-        sys.exit(1 if engine.scheduler.failure else 0)
-
-    signal.signal(signal.SIGTERM, end)
-    uvicorn.run(
+    try:
+        family = socket.getaddrinfo(args.host, args.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((args.host, args.port), family=family)
+    except OSError as error:
+        print(f"error: cannot listen on {args.host}:{args.port}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    server = HttpServer(
         build_app(engine, args.api_key),
-        host=args.host,
-        port=args.port,
-        http="h11",  # bounds a request's headers
         log_level=args.log_level,
-        access_log=args.log_level == "debug",
         timeout_graceful_shutdown=SHUTDOWN_S,
-        timeout_keep_alive=75,  # clients with connection pools close theirs first
         lifespan="on",
     )
-    return 1 if engine.scheduler.failure else 0
+    interrupted = asyncio.run(_serve_until_signal(server, listener))
+    if engine.scheduler.failure:
+        return 1
+    return INTERRUPTED if interrupted else 0
+
+
+async def _serve_until_signal(server: HttpServer, listener: socket.socket) -> bool:
+    """Whether it was Ctrl-C."""
+    received: list[int] = []
+
+    def end(number: int) -> None:
+        received.append(number)
+        server.handle_exit(number, None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    with listener:
+        log.info("listening at http://%s:%d", *listener.getsockname()[:2])
+        await server.serve([listener])
+    return signal.SIGINT in received
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,8 +20,8 @@ from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, PoolStats
 from sampler.engine.pool.engine_pool import Service as PoolService
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import LAGGING, Source, check_tokenizers
+from sampler.rendering.chosen_template import TemplateChoice, chosen_template
 from sampler.rendering.template import ChatTemplate
-from sampler.rendering.turn_format import turn_format
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError
@@ -117,11 +117,9 @@ class Engines:
         return [seen(service) for service in self._asked(policy, lagging=lagging)]
 
     def _policy_client(self, policy: str, model: Path) -> PolicyClient:
-        template = ChatTemplate.from_dir(model, self._config.chat_template_kwargs)
-        try:
-            turn_format(template)  # learned now, so that an unusable template stops the start
-        except ConfigError as exc:
-            raise ConfigError(f"{model}: {exc}") from exc
+        config = self._config
+        which = config.chat_template if policy == config.policy or config.chat_template == "none" else "auto"
+        template = chosen_template(model, TemplateChoice(which, config.tool_call_parser, config.chat_template_kwargs))
         check_vocabulary(model, template)
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 

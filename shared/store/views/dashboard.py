@@ -163,11 +163,14 @@ def _held_out(version: int, source: str, n: float, total: float, squares: float)
     return HeldOutScore(version, source, int(n), mean, variance**0.5)
 
 
-async def steps_of_versions(store: Store, policy: str, versions: Sequence[int]) -> dict[int, int]:
+async def steps_of_versions(
+    store: Store, policy: str, versions: Sequence[int]
+) -> dict[int, tuple[int, datetime | None]]:
+    """{version: (its step, when it was announced)}"""
     found = store.database["policy_versions"].find(
-        {"policy": policy, "version": {"$in": list(versions)}}, {"version": 1, "step": 1}
+        {"policy": policy, "version": {"$in": list(versions)}}, {"version": 1, "step": 1, "created_at": 1}
     )
-    return {document["version"]: document["step"] async for document in found}
+    return {document["version"]: (document["step"], document.get("created_at")) async for document in found}
 
 
 async def queue(store: Store, policy: str) -> list[Count]:

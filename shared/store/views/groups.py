@@ -145,6 +145,16 @@ async def newest_seq(database: Database, policy: str, split: str) -> int:
 # ---------------------------------------------------------------------- one group
 
 
+async def neighbours(database: Database, policy: str, split: str, seq: int) -> tuple[str | None, str | None]:
+    """The groups before and after in the order of the tasks; None: there is none."""
+    of = {"policy": policy, "split": split}
+    earlier = Query("", "tasks", {**of, "seq": {"$lt": seq}}, {"_id": 1}, [("seq", -1)], 1)
+    later = Query("", "tasks", {**of, "seq": {"$gt": seq}}, {"_id": 1}, [("seq", 1)], 1)
+    found = [await query.run(database) for query in (earlier, later)]
+    previous, following = (str(one[0]["_id"]) if one else None for one in found)
+    return previous, following
+
+
 def task_query(gid: str) -> Query:
     return Query("the task with its slots", "tasks", {"_id": gid}, limit=1)
 

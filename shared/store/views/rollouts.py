@@ -50,6 +50,7 @@ class RolloutFilter:
     tool: str | None = None
     tool_error: bool = False
     text: str | None = None
+    note: str | None = None  # in a note on the episode; `*`: any note
 
     @property
     def reads_turns(self) -> bool:
@@ -90,13 +91,13 @@ def _literally(text: str) -> str:
 
 
 async def search(
-    database: Database, wanted: RolloutFilter, page: int, limit: int = MOST_FOUND
+    database: Database, wanted: RolloutFilter, page: int, limit: int = MOST_FOUND, *, noted: Sequence[str] | None = None
 ) -> tuple[list[Document], list[Query]]:
-    """Records, the newest first, one more than `limit` if there are more; and what was asked."""
+    """Records, the newest first, one more than `limit` if there are more; and what was asked. `noted`: only of these."""
     records = Query(
         "the episodes of this search",
         "records",
-        wanted.where(),
+        wanted.where() | ({} if noted is None else {"_id": {"$in": list(noted)}}),
         RECORD_FIELDS,
         [("finished_at", -1)],
         LOOKED_THROUGH if wanted.reads_turns else limit + 1,

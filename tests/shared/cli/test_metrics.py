@@ -84,7 +84,7 @@ async def test_prometheus_and_json_are_served_until_sigterm(mongod: Mongod, stor
             assert (await client.get("/metrics.json")).json()["wanted_episodes"] == 4
             assert (await client.get("/health")).json() == {"status": "ok"}
             assert [(await client.get(path)).status_code for path in ("/", "/metrics/x")] == [404, 404]
-            assert (await client.post("/metrics")).status_code == 404
+            assert (await client.post("/metrics")).status_code == 405
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

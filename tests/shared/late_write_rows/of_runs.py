@@ -1,5 +1,6 @@
 """Late writes to what a run has once: its document, settings, steps, versions, services and leases."""
 
+from shared.documents.notes import Note
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.packed import pack_floats
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
@@ -90,6 +91,22 @@ async def _(store: Store, late: Late) -> None:
             largest_place=2,
         )
         await late(store.trainer_logprobs.keep([kept]))
+
+
+@row("notes.add")
+async def _(store: Store, late: Late) -> None:
+    """It was removed meanwhile: a late repetition brings nothing back."""
+    await late(store.notes.add(Note(id="n", record="r", text="$5 for the second call", author="Ada")))
+    assert [note.text for note in await store.notes.of("r")] == ["$5 for the second call"]
+    await store.notes.remove("n")
+
+
+@row("notes.remove")
+async def _(store: Store, late: Late) -> None:
+    await store.notes.add(Note(id="n", record="r", text="wrong"))
+    assert await late(store.notes.remove("n"))
+    assert await store.notes.of("r") == await store.notes.newest() == []
+    await store.notes.add(Note(id="m", record="r", text="another"))
 
 
 @row("runs.note_checkpoint")

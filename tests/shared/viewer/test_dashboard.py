@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -70,8 +70,8 @@ def test_the_interval_of_the_reward_counts_groups(spread: dict[str, float | None
 
 def test_held_out_scores_stand_at_the_steps_of_their_versions() -> None:
     found = [HeldOutScore(v, source, 100, mean, 0.3) for v, mean in ((0, 0.2), (9, 0.8)) for source in ("", "a", "b")]
-    chart = next(chart for chart in charts_of([], found, {0: 0, 9: 7}) if chart.key == "held_out")
-    assert chart.steps == [0, 7]
+    chart = next(chart for chart in charts_of([], found, {0: (0, None), 9: (7, EPOCH)}) if chart.key == "held_out")
+    assert (chart.steps, chart.times) == ([0, 7], [None, EPOCH.replace(tzinfo=UTC).timestamp()])
     assert [(one.label, one.values) for one in chart.series] == [
         ("all", [0.2, 0.8]),
         ("a", [0.2, 0.8]),

@@ -124,7 +124,7 @@ async def test_every_answer_forbids_foreign_content_and_guessing(client_of: Clie
         assert headers["content-security-policy"].startswith("default-src 'self';"), path
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.processes import quiet_server
-from shared.processes.quiet_server import QuietServer
+from shared.http import server as http_server
+from shared.http.gathering import GatheringTransport
+from shared.http.server import HttpServer
 
 MOST_BYTES = 8 * 1024 * 1024  # a socket's buffers hold some more than the bound
 BODY = b"b" * 3_000_000
@@ -29,7 +30,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     listening = socket.create_server(("127.0.0.1", 0))
-    server = QuietServer(echo, log_level="critical")
+    server = HttpServer(echo, log_level="critical")
     serving = asyncio.create_task(server.serve([listening]))
     reader, writer = await asyncio.open_connection(*listening.getsockname())
     try:
@@ -114,7 +115,7 @@ class LeftConnection(asyncio.Transport):
 async def test_a_client_that_left_before_its_response_was_sent_is_no_error() -> None:
     failed: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
-    sending = quiet_server._Gathering(LeftConnection())
+    sending = GatheringTransport(LeftConnection())
     sending.write(b"too late")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -136,7 +137,7 @@ async def test_a_client_that_offers_another_protocol_is_answered_in_this_one() -
 
 
 async def test_the_end_does_not_wait_for_the_next_look_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet_server, "_TICK_S", 3600.0)
+    monkeypatch.setattr(http_server, "_TICK_S", 3600.0)
     async with asyncio.timeout(60):
         async with connected() as (_, writer):
             writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -145,12 +146,12 @@ async def test_the_end_does_not_wait_for_the_next_look_of_the_clock(monkeypatch:
 async def test_an_idle_server_looks_at_its_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
-    async def look(self: QuietServer, counter: int) -> bool:
+    async def look(self: HttpServer, counter: int) -> bool:
         looked.append(counter)
         return self.should_exit
 
-    monkeypatch.setattr(quiet_server, "_TICK_S", 3600.0)
-    monkeypatch.setattr(QuietServer, "on_tick", look)
+    monkeypatch.setattr(http_server, "_TICK_S", 3600.0)
+    monkeypatch.setattr(HttpServer, "on_tick", look)
     async with connected():
         await asyncio.sleep(0.5)  # five looks of uvicorn's own loop
         assert len(looked) == 1
