@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from shared.errors import ConfigError
+from trainer.modeling.model import load_tokenizer
 from trainer.sft.conversations import (
     ChatExample,
     conversation_tree,
@@ -142,3 +143,26 @@ def test_every_sample_comes_once_per_epoch_whatever_the_step_size() -> None:
     assert all(Counter(one_by_one[i : i + 7]) == Counter(range(7)) for i in (0, 7, 14))
     assert one_by_one[:7] != one_by_one[7:14]
     assert one_by_one != sample_order(7, 0, 21, seed=4)
+
+
+def test_a_template_that_leaves_tools_or_calls_out_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    keeps = tokenizer.chat_template
+    try:
+        tokenizer.chat_template = str(keeps).replace("tools", "unknown_variable")
+        other = {"type": "function", "function": {"name": "subtract", "parameters": {}}}
+        with pytest.raises(ConfigError, match=r"f:1: the chat template leaves out the tool 'subtract'.* chat_template"):
+            list(spans(ChatExample("f:1", TOOL_USE, [TOOL, other]), tokenizer))
+        tokenizer.chat_template = "{% for m in messages %}{{ m.role ~ m.content }}<|im_end|>{% endfor %}"
+        with pytest.raises(ConfigError, match="leaves out the tool 'add'"):
+            list(spans(ChatExample("f:1", TOOL_USE, None), tokenizer))
+    finally:
+        tokenizer.chat_template = keeps
+
+
+def test_a_file_takes_the_place_of_the_models_template(tmp_path: Path) -> None:
+    model = Path(__file__).parents[2] / "assets" / "example" / "model"
+    (tmp_path / "own.jinja").write_text("{{ messages }}")
+    assert load_tokenizer(model, tmp_path / "own.jinja").chat_template == "{{ messages }}"
+    assert load_tokenizer(model).chat_template != "{{ messages }}"
+    with pytest.raises(ConfigError, match=r"missing\.jinja: cannot be read"):
+        load_tokenizer(model, tmp_path / "missing.jinja")

@@ -14,6 +14,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from shared.errors import ConfigError
+from shared.files.text_file import read_text_file
 from trainer.modeling.trainable import EVERYTHING, Trainable, choose_trained
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -72,11 +73,13 @@ def experts_implementation_for(dtype: str) -> str | None:
     return "batched_mm" if dtype == "float64" else None
 
 
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer with its chat template. Raises ConfigError if either is missing."""
+def load_tokenizer(directory: Path, template: Path | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer with its chat template, or that of the file `template`. Raises ConfigError if either is missing."""
     if not (directory / "tokenizer.json").is_file():
         raise ConfigError(f"{directory}: no tokenizer.json; expected a fast tokenizer in the model's directory")
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    if template is not None:
+        tokenizer.chat_template = read_text_file(template, "a chat template")
     if not tokenizer.chat_template:
         raise ConfigError(f"{directory}: the tokenizer has no chat template; expected chat_template.jinja")
     return tokenizer

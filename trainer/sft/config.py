@@ -28,6 +28,11 @@ class SftDataSettings(Section):
         description='JSONL: one {"messages": [...], "tools": [...]} per line; the replies of the assistant are trained.',
     )
     records: RecordFilter | None = None
+    chat_template: Path | None = Field(
+        None,
+        description="Jinja file in place of the model's chat template, for train_file: the samplers' own, where they have one. "
+        "None: the model's.",
+    )
     epochs: float = Field(1.0, gt=0, description="Passes over the samples when max_steps is 0.")
     samples_per_step: int = Field(
         32, ge=1, description="Conversations or records per optimizer step, over all processes."

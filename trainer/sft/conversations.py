@@ -124,6 +124,7 @@ def rendered(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> I
     end-of-turn token, and if a reply contains that token.
     """
     end_of_turn = str(tokenizer.eos_token)
+    _require_tools_shown(conversation, tokenizer)
     done = ""
     for index, message in enumerate(conversation.messages):
         if message["role"] != "assistant":
@@ -145,6 +146,23 @@ def rendered(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> I
                 "samples this token has ended its turn"
             )
         yield prompt[len(before) :], done[len(prompt) :]
+
+
+def _require_tools_shown(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Some templates leave tools and calls out, in silence: then the model would learn to reply nothing, for no reason."""
+    functions = [tool.get("function", tool) for tool in conversation.tools or ()]
+    calls = [
+        call.get("function", call) for message in conversation.messages for call in message.get("tool_calls") or ()
+    ]
+    names = {
+        str(function["name"]) for function in (*functions, *calls) if isinstance(function, dict) and "name" in function
+    }
+    text = _render(conversation, len(conversation.messages), tokenizer, generate=False) if names else ""
+    if unread := sorted(name for name in names if name not in text):
+        raise ConfigError(
+            f"{conversation.where}: the chat template leaves out the tool {unread[0]!r}, so the model would never read of it; "
+            "expected chat_template to name a file with a template that shows tools and calls"
+        )
 
 
 def _render(conversation: ChatExample, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:

@@ -95,7 +95,8 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
 def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
     if config.data.train_file is not None:
         conversations = Conversations(
-            read_conversations(config.data.train_file), load_tokenizer(config.model.model_name_or_path)
+            read_conversations(config.data.train_file),
+            load_tokenizer(config.model.model_name_or_path, config.data.chat_template),
         )
         conversations.check(_indices_to_come(config, len(conversations)), parallel)
         yield conversations
