@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sampler.rendering.prefix import prefix_of
 from shared.documents import DispatchedSamplingTask, ToolCallResult
 from shared.documents.actors import Seated, seat_of
 from shared.documents.states import RecordStatus
@@ -49,7 +50,7 @@ class EpisodeLog:
         if dispatch.policy not in (None, owner):
             self.other_versions.setdefault(str(dispatch.policy), set()).update(sampled_by)
             return
-        self.replies[dispatch.turn] = dispatch.response.text
+        self.replies[dispatch.turn] = prefix_of(dispatch.messages) + dispatch.response.text
         if dispatch.sampled_by is None:
             self.versions |= sampled_by
 

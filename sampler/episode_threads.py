@@ -11,6 +11,7 @@ from sampler.journal import Thread
 from sampler.messages.reply_message import Message, message_of, with_call_ids
 from sampler.messages.transcript import Transcript, joined
 from sampler.parsers import ParsedReply, without_calls
+from sampler.rendering.prefix import prefix_of, without_prefix
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
 from sampler.rendering.view import PolicyTokens, View
@@ -84,15 +85,16 @@ class EpisodeThreads:
         """Add the reply to `dispatch`, whose prompt is the view's. `restart`: its messages were the whole history. `may_call`:
         whether calls in it are calls, or text."""
         number = self._turns_before + dispatch.turn
-        parsed = self._resources.parser(text, view.context.tools or ())
-        parsed = with_call_ids(parsed if may_call else without_calls(parsed, text), number)
+        whole = prefix_of(dispatch.messages) + text
+        parsed = self._resources.parser(whole, view.context.tools or ())
+        parsed = with_call_ids(parsed if may_call else without_calls(parsed, whole), number)
         message = message_of(parsed)
-        words = reply_words(message, text, view.context.format.end_think)
+        words = reply_words(message, whole, view.context.format.end_think)
         view.add_reply(dispatch.id, parent, output_ids, message, words)
         if view.policy == self._owner:
-            said = {"role": "assistant", "content": text} if parsed.errors else message
+            said = {"role": "assistant", "content": whole} if parsed.errors else message
             transcript = self._transcripts.setdefault(view.thread, Transcript())
-            transcript.told(dispatch.messages, restart=restart)
+            transcript.told(without_prefix(dispatch.messages), restart=restart)
             transcript.replied(said, words)
         return Reply(text, parsed, message)
 

@@ -15,7 +15,7 @@ from sampler.gateway.bodies import (
     text_of_part,
     tool_schema,
 )
-from sampler.gateway.chat_request import temperature_of, tools_are_off, with_unused
+from sampler.gateway.chat_request import completed, temperature_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 
@@ -61,7 +61,7 @@ def read_messages(body: Any, *, counting: bool = False) -> ChatRequest:
         output_format=_output_format(given),
         failed_calls=frozenset(failed),
     )
-    return with_unused(read, given, NEUTRAL, **left_out(kind for _, kind in tools))
+    return completed(read, given, NEUTRAL, **left_out(kind for _, kind in tools))
 
 
 def _output_format(given: Fields) -> OutputFormat | None:

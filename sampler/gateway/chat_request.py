@@ -50,7 +50,7 @@ def read_chat(body: Any) -> ChatRequest:
         temperature=temperature_of(chat),
         output_format=_output_format(chat),
     )
-    return with_unused(read, chat, NEUTRAL)
+    return completed(read, chat, NEUTRAL)
 
 
 def temperature_of(fields: Fields) -> dict[str, float]:
@@ -67,13 +67,16 @@ def tools_are_off(fields: Fields) -> bool:
     return False
 
 
-def with_unused(
-    request: ChatRequest, fields: Fields, neutral: Mapping[str, tuple[Any, ...]], **more: Any
-) -> ChatRequest:
-    """`fields` as far as they were read; `more`: members that are unused in another sense, such as a vendor's tools."""
+def completed(request: ChatRequest, fields: Fields, neutral: Mapping[str, tuple[Any, ...]], **more: Any) -> ChatRequest:
+    """With the reply's beginning, if the last message is one, and what is unused: `fields` as far as they were read; `more`:
+    members that are unused in another sense, such as a vendor's tools."""
     for name, values in neutral.items():
         fields.ignore(name, *values)
-    return replace(request, unused=fields.unused() | more)
+    unused = fields.unused() | more
+    last = request.messages[-1] if request.messages else {}
+    if last.get("role") != "assistant" or not last["content"] or last.get("tool_calls"):
+        return replace(request, unused=unused)
+    return replace(request, unused=unused, prefix=last["content"], messages=request.messages[:-1])
 
 
 def _tool(tool: Fields) -> dict[str, Any]:

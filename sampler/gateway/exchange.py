@@ -68,8 +68,8 @@ class OutputFormat:
 class ChatRequest:
     """`messages`: the whole history, as every dialect sends it. `unused`: every member of the request that changes nothing
     here, by its path. `temperature`: as the request has it, by its path. `stop`: texts at which the reply ends. `may_call`:
-    whether a call in the reply is one. `wants_logprobs`: of the sampled tokens. `shows_reasoning`: whether the client
-    understands it."""
+    whether a call in the reply is one. `wants_logprobs`: of the sampled tokens. `prefix`: the reply's beginning, which the
+    client wrote. `shows_reasoning`: whether the client understands it."""
 
     model: str
     messages: Sequence[ReceivedMessage]
@@ -83,6 +83,7 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     temperature: Mapping[str, float] = field(default_factory=dict)
     output_format: OutputFormat | None = None
+    prefix: str = ""
     unused: Mapping[str, Any] = field(default_factory=dict)
     failed_calls: frozenset[str] = frozenset()  # ids of calls whose results the client marks as errors
     namespaces: frozenset[str] = frozenset()  # of tools, whose names are NAMESPACE.NAME for the model

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel, to_snake
 
 from sampler.gateway.bodies import arguments_of, left_out, stops_of, tool_schema
-from sampler.gateway.chat_request import temperature_of, with_unused
+from sampler.gateway.chat_request import completed, temperature_of
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 
@@ -62,7 +62,7 @@ def read_google(body: Any, model: str, *, stream: bool) -> ChatRequest:
         failed_calls=frozenset(reader.failed),
     )
     kinds = [to_snake(name) for tool in tools for name in tool.names]
-    return with_unused(read, given, {}, **left_out(kinds))
+    return completed(read, given, {}, **left_out(kinds))
 
 
 def _is_off(given: Fields) -> bool:

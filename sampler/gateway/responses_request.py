@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, text_of, tool_schema
-from sampler.gateway.chat_request import ROLE_NAMES, temperature_of, tools_are_off, with_unused
+from sampler.gateway.chat_request import ROLE_NAMES, completed, temperature_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 
@@ -57,7 +57,7 @@ def read_responses(body: Any) -> ChatRequest:
         output_format=_output_format(given),
         namespaces=frozenset(tool.text("name") for tool, kind in zip(tools, kinds, strict=True) if kind == "namespace"),
     )
-    return with_unused(read, given, NEUTRAL, **left_out(kinds))
+    return completed(read, given, NEUTRAL, **left_out(kinds))
 
 
 def _wants_logprobs(given: Fields) -> bool:

@@ -18,6 +18,7 @@ from sampler.gateway.matching import (
     system_and_rest,
     words_said,
 )
+from sampler.rendering.prefix import without_prefix
 from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState, TurnState
 
@@ -51,7 +52,8 @@ class ThreadMemory:
 
     def _asked(self, turn: TurnState) -> tuple[KnownThread, list[Line]]:
         """The thread, and the line behind the request's messages, in each form of the replies."""
-        messages, key = turn.dispatch.messages, (turn.policy, turn.thread)
+        messages: Sequence[ReceivedMessage] = without_prefix(turn.dispatch.messages)
+        key = (turn.policy, turn.thread)
         thread = self._threads.get(key)
         if thread is None:
             system, messages = system_and_rest(messages)

@@ -22,6 +22,8 @@ from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.told import forms_of, sampled_tokens, told_reply
 from sampler.gateway.tool_results import CalledTools
 from sampler.gateway.unused import count, log_once, unused_names
+from sampler.rendering.prefix import KEY as PREFIX
+from sampler.rendering.prefix import prefix_of
 from sampler.turn import ReplyOptions
 from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.states import DispatchStatus, Termination
@@ -142,7 +144,9 @@ class AttemptSession:
         template = self.sampler.resources.policy_client(request.model).template
         request = with_format(request, self.output_format, template)
         try:
-            return len(template.render_ids(request.messages, request.tools, add_generation_prompt=True))
+            prompt = template.render_marked(request.messages, request.tools, add_generation_prompt=True)
+            begun = template.mark({"role": "assistant", "content": request.prefix})["content"]
+            return len(template.encode_marked(prompt + begun))
         except ConfigError as exc:
             raise GatewayError(Problem.INVALID, str(exc)) from exc
 
@@ -174,9 +178,10 @@ class AttemptSession:
             if client.again:
                 self._repeated.add(client.identity)
             if turn is not None:
-                reply = told_reply(at.policy, turn, dispatch.sampling_params.get("stop", ()))
+                prefix = prefix_of(dispatch.messages)
+                reply = told_reply(at.policy, turn, dispatch.sampling_params.get("stop", ()), prefix=prefix)
                 self.fates.answered()
-                memory.answered(at, turn.message, forms_of(turn, reply))
+                memory.answered(at, turn.message, forms_of(turn, reply, prefix))
                 self._keep(client.identity, turn, reply)
                 self._tools.resume(dispatch, turn)
                 self.counts[client.cause] += 1
@@ -292,8 +297,9 @@ class AttemptSession:
                 self._matcher.failed(match)
         self.counts[match.cause.value] += 1
         count(self.counts, overridden)
-        reply = told_reply(request.model, turn, request.stop, "" if stream is None else stream.content)
-        self._matcher.replied(match, turn.message, forms_of(turn, reply))
+        streamed, prefix = "" if stream is None else stream.content, request.prefix
+        reply = told_reply(request.model, turn, request.stop, streamed, prefix)
+        self._matcher.replied(match, turn.message, forms_of(turn, reply, prefix))
         self._tools.asked_for(turn)
         self._keep(sent.identity, turn, reply)
         return reply
@@ -312,8 +318,9 @@ class AttemptSession:
 
     async def _sampled(self, request: ChatRequest, match: Match, stream: ReplyStream | None) -> "Turn":
         try:
+            begun = [{"role": "assistant", "content": request.prefix, PREFIX: True}] if request.prefix else []
             turn = await self.sampler.create_chat_completions(
-                match.messages,
+                [*match.messages, *begun],
                 tools=request.tools or None,
                 policy=request.model,
                 thread=match.thread.name,

@@ -24,10 +24,11 @@ class ReplyStream:
     """`changed` is set when there is more to tell. `openings`: texts that begin what is no plain text; `stops`: that end the
     reply."""
 
-    def __init__(self, model: str, openings: Sequence[str], stops: Sequence[str] = ()) -> None:
+    def __init__(self, model: str, openings: Sequence[str], stops: Sequence[str] = (), prefix: str = "") -> None:
         self._model = model
         self._openings = openings
         self._stops = stops
+        self._prefix = prefix
         self._text = ""
         self.head: ReplyHead | None = None
         self.reasoning = self.content = ""
@@ -47,8 +48,9 @@ class ReplyStream:
             return
         self._text = partial.text.rstrip(HALF)
         reasoning, content = plain_parts(
-            partial.text, self._openings, in_reasoning=partial.opens_reasoning, stops=self._stops
+            self._prefix + partial.text, self._openings, in_reasoning=partial.opens_reasoning, stops=self._stops
         )
+        content = without_beginning(content, self._prefix)
         if not (reasoning.startswith(self.reasoning) and content.startswith(self.content)):
             return  # a closing tag where nothing was open: what follows is told with the whole reply
         if (reasoning, content) != (self.reasoning, self.content):
@@ -61,7 +63,8 @@ def reply_stream(request: ChatRequest, parser: str) -> ReplyStream | None:
     """None if the client asked for no stream. `parser`: of the model's calls."""
     if not request.stream:
         return None
-    return ReplyStream(request.model, OPENINGS[parser] if request.may_call else (), request.stop)
+    openings = OPENINGS[parser] if request.may_call else ()
+    return ReplyStream(request.model, openings, request.stop, request.prefix)
 
 
 def told_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]:
@@ -76,6 +79,12 @@ def told_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]
     if content.startswith(streamed):
         return reasoning, content
     return "", text[text.find(streamed) :].strip()
+
+
+def without_beginning(content: str, prefix: str) -> str:
+    """What the model wrote of a content that begins with the client's `prefix`."""
+    begun = prefix.lstrip()
+    return content[len(begun) :] if content.startswith(begun) else "" if begun.startswith(content) else content
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[str | None, str]:

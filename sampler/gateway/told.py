@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sampler.gateway.exchange import ChatReply, ReceivedMessage, RepliedCall, SampledToken, reply_id
-from sampler.gateway.streaming import first_stop, told_parts
+from sampler.gateway.streaming import first_stop, told_parts, without_beginning
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
 from shared.documents.packed import unpack_floats, unpack_ints
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from sampler.sampler import Turn
 
 
-def told_reply(model: str, turn: "Turn", stops: Sequence[str] = (), streamed: str = "") -> ChatReply:
-    """What the client is told of a reply whose content begins with what was `streamed`. `stops`: those of its request."""
+def told_reply(model: str, turn: "Turn", stops: Sequence[str] = (), streamed: str = "", prefix: str = "") -> ChatReply:
+    """What the client is told of a reply whose content begins with what was `streamed`. `stops` and `prefix`: of its request."""
     parsed, usage = turn.parsed, turn.usage
-    reasoning, content = told_parts(turn.text, parsed, streamed)
+    reasoning, content = told_parts(prefix + turn.text, parsed, prefix.lstrip() + streamed if prefix else streamed)
+    content = without_beginning(content, prefix)
     stopped_by, _ = first_stop(turn.text, stops)
     return ChatReply(
         id=reply_id(turn.dispatch_id),
@@ -34,11 +35,11 @@ def told_reply(model: str, turn: "Turn", stops: Sequence[str] = (), streamed: st
     )
 
 
-def forms_of(turn: "Turn", reply: ChatReply) -> list[ReceivedMessage]:
-    """What the client was told, and the text as sampled, which some clients keep instead."""
+def forms_of(turn: "Turn", reply: ChatReply, prefix: str = "") -> list[ReceivedMessage]:
+    """What the client was told, behind the reply's beginning, and the text as sampled, which some clients keep instead."""
     calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in reply.calls]
-    told = {"role": "assistant", "content": reply.content, "tool_calls": calls}
-    return [told, {"role": "assistant", "content": turn.text}]
+    told = {"role": "assistant", "content": prefix + reply.content, "tool_calls": calls}
+    return [told, {"role": "assistant", "content": prefix + turn.text}]
 
 
 def sampled_tokens(turn: "Turn", template: ChatTemplate) -> list[SampledToken]:

@@ -29,9 +29,10 @@ from typing import Literal
 
 from sampler.rendering.known_replies import START, KnownReplies, history_with
 from sampler.rendering.marks import MARK_END
+from sampler.rendering.prefix import prefix_of, without_prefix
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import ChatTemplate, Message, ToolSchema
-from sampler.rendering.turn_format import CALL_ID, common_length, turn_format
+from sampler.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 
@@ -86,6 +87,7 @@ class Context:
         self._places: list[int] = []  # their indices among the messages
         self._call_ids: list[list[str]] = []  # call ids, for each reply as shown
         self._text = ""  # the rendering behind the last prompt
+        self._prefix = ""  # of the reply to the prompt
         self._encoded: dict[str, list[int]] = {}  # cache of text between replies, which recurs with every rewriting
 
     @property
@@ -114,7 +116,7 @@ class Context:
         """The reply to the current prompt, known from now on; `message`: the reply as a message, for histories to match."""
         if isinstance(output, SampledReply):
             return output
-        reply = SampledReply(self.format, self.template, output, message, self._text)
+        reply = SampledReply(self.format, self.template, output, message, self._text, self._prefix)
         self._known.add(reply, self._history, self._thread)
         return reply
 
@@ -128,6 +130,7 @@ class Context:
             raise ValueError("extend needs the messages that answer the reply (tool results or a user's text)")
         before, reply = self._text, self.sampled(output, message)
         old = [*self.ids, *reply.output_ids]
+        new_messages = self._begin_reply(new_messages)
         self._add_reply(reply, new_messages)
         self._tell(new_messages)
         self._text = self._render()
@@ -160,6 +163,7 @@ class Context:
 
     def _retell(self, messages: Sequence[Message]) -> None:
         """Render another history, in which any reply of the episode may occur."""
+        messages = self._begin_reply(messages)
         self._messages, self._replies, self._places, self._call_ids = [], [], [], []
         self._history = START
         told: list[Message] = []
@@ -172,6 +176,11 @@ class Context:
                 self._add_reply(reply, messages[index + 1 :])
         self._tell(told)
         self._text = self._render()
+
+    def _begin_reply(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages before the beginning of the reply that the last one may be."""
+        self._prefix = prefix_of(messages)
+        return without_prefix(messages)
 
     def _tell(self, messages: Sequence[Message]) -> None:
         """Append messages that the model did not write."""
@@ -203,11 +212,27 @@ class Context:
                     self._call_ids[index] = ids[:most_calls]
                     self._messages[self._places[index]] = self._replies[index].as_message(ids[:most_calls])
             try:
-                return self.template.render_prepared(self._messages, self._marked_tools, True, self._now)
+                return self._continued() if self._prefix else self._rendered(self._messages, True)
             except ConfigError as exc:
                 refused = refused or exc
         assert refused is not None
         raise refused
+
+    def _rendered(self, messages: Sequence[Message], is_open: bool) -> str:
+        return self.template.render_prepared(messages, self._marked_tools, is_open, self._now)
+
+    def _continued(self) -> str:
+        """Up to the end of the prefix, as the template shows it in a whole reply."""
+        sentinel = make_sentinel()
+        prefix = self.template.mark({"role": "assistant", "content": self._prefix})["content"]
+        text = self._rendered([*self._messages, {"role": "assistant", "content": prefix + sentinel}], False)
+        before, found, _ = text.partition(sentinel)
+        if not found or not before.endswith(prefix.lstrip()):
+            raise ConfigError(
+                "chat template: the beginning of a reply cannot be continued, since the template shows it in another form; leave "
+                "out the last message, of the assistant"
+            )
+        return before
 
     def _shown(self, reply: SampledReply, cursor: int) -> _Shown | None:
         """The position of `reply` in the current text, at or after `cursor`. None: not shown."""
@@ -217,6 +242,8 @@ class Context:
             return None
         first = min(places.values())
         last = max(at + len(reply.sentinels[name]) for name, at in places.items())
+        if reply.prefix and "content" in places:
+            return _Shown(places["content"], self.format.end_of_turn(text, last), True)
         start = cursor + self._reply_start(text[cursor:first], reply.opener)
         whole = "reasoning" in places if "reasoning" in reply.sentinels else True
         if reply.closes_empty_reasoning:

@@ -18,8 +18,9 @@ _numbers = count()
 
 
 class SampledReply:
-    """`body_ids`: without the final token, which is `end_id` (None: cut off). `opener`: the prompt's ending.
-    `says_nothing`: the reply has no text besides its reasoning and calls. `number`: unique in the process."""
+    """`body_ids`: without the final token, which is `end_id` (None: cut off). `opener`: the prompt's ending. `prefix`: the
+    reply's beginning, which the prompt has. `says_nothing`: the reply has no text besides its reasoning and calls. `number`:
+    unique in the process."""
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class SampledReply:
         output_ids: Sequence[int],
         message: Message | None,
         prompt_text: str,
+        prefix: str = "",
     ) -> None:
         ended = bool(output_ids) and output_ids[-1] in turn.end_ids
         self.message = message
@@ -37,7 +39,8 @@ class SampledReply:
         self.opener = _opener(turn, template, prompt_text)
         self._turn = turn
         self._template = template
-        self._answer_at = _find_text(template, self.body_ids, turn.end_think)
+        self.prefix: str = template.mark({"role": "assistant", "content": prefix})["content"]
+        self._answer_at = None if prefix else _find_text(template, self.body_ids, turn.end_think)
         reasoning = template.decode(self.body_ids[: self._answer_at]) if self._answer_at else ""
         has_reasoning = bool(reasoning.replace(turn.think, "").replace(turn.end_think, "").strip())
         self.says_nothing = message is not None and not str(message.get("content") or "").strip()
@@ -52,7 +55,7 @@ class SampledReply:
     @cached_property
     def words(self) -> frozenset[Words]:
         """`words_of` its message, and of the text as sampled, with reasoning and calls in the model's spelling."""
-        raw = {"content": self._template.decode(self.body_ids)}
+        raw = {"content": self.prefix + self._template.decode(self.body_ids)}
         return frozenset(map(words_of, (self.message or raw, raw)))
 
     def again(self) -> "SampledReply":
@@ -68,8 +71,9 @@ class SampledReply:
         """
         names = [self.sentinels["call"], *["tool"] * len(call_ids)]
         calls = list(zip(call_ids, names, strict=False))
-        alone = self.says_nothing and bool(calls) and self._turn.call_opening is not None
-        return self._turn.message(self.sentinels.get("reasoning"), "" if alone else self.sentinels["content"], calls)
+        alone = self.says_nothing and bool(calls) and self._turn.call_opening is not None and not self.prefix
+        content = "" if alone else self.prefix + self.sentinels["content"]
+        return self._turn.message(self.sentinels.get("reasoning"), content, calls)
 
     def ids_without_reasoning(self) -> list[int]:
         """The ids after the reasoning, without the blanks before them."""

@@ -18,7 +18,7 @@ from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Te
 from shared.errors import OwnCodeFailed
 from shared.store import Store
 from tests.sampler.episodes import ended
-from tests.sampler.gateway.agents import ScriptedEngine, an_episode, played, trained_ids
+from tests.sampler.gateway.agents import ADD, ScriptedEngine, an_episode, played, trained_ids
 from tests.sampler.test_secrets import OTHER_USER, needs_bubblewrap, needs_root
 
 ONE = ["<answer>4</answer>"]
@@ -254,10 +254,10 @@ async def test_a_malformed_call_reaches_the_agent_as_text(store: Store) -> None:
     engine = ScriptedEngine(["<tool_call>\n{broken\n</tool_call>", "<answer>4</answer>"])
 
     async def agent(task: AgentTask) -> None:
-        first = (await ask(task)).json()["choices"][0]["message"]
+        first = (await ask(task, tools=[ADD])).json()["choices"][0]["message"]
         assert first["content"] == "<tool_call>\n{broken\n</tool_call>"
         assert "tool_calls" not in first
-        await ask(task, messages=[*task.messages, first, {"role": "user", "content": "That was no JSON."}])
+        await ask(task, tools=[ADD], messages=[*task.messages, first, {"role": "user", "content": "That was no JSON."}])
 
     record, _, dispatches = await played(store, engine, agent)
     assert record.metrics == {"agent_first": 1, "agent_continued": 1}
