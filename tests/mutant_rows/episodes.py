@@ -149,9 +149,10 @@ MUTANTS = (
     Mutant(
         "threads: a request that failed is not in the conversation that a scorer reads",
         "sampler/sampler.py",
-        "            return await self._ask(view, dispatch, parent, listener, restart=restart)\n",
-        "            self._transcripts.setdefault(view.thread, Transcript()).told(messages, restart=restart)\n"
-        "            return await self._ask(view, dispatch, parent, listener, restart=True)\n",
+        "            return await self._ask(view, dispatch, parent, asking)\n",
+        "            transcripts = self._threads._transcripts\n"
+        "            transcripts[view.thread].told(messages, restart=asking.restart)\n"
+        "            return await self._ask(view, dispatch, parent, asking)\n",
         f"{REFUSALS}::test_a_request_that_is_sent_again_is_in_the_conversation_once_and_is_not_marked_for_the_other",
     ),
     Mutant(

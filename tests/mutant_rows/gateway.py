@@ -67,14 +67,14 @@ MUTANTS = (
     ),
     Mutant(
         "an earlier response is not known",
-        "sampler/gateway/responses.py",
-        "if named := [name for name in _UNKNOWN_HERE if extra.get(name)]:",
-        "if named := []:",
+        "sampler/gateway/responses_request.py",
+        "    for name in _UNKNOWN_HERE:",
+        "    for name in ():",
         f"{RESPONSES}::test_what_is_not_stored_here_is_refused_in_the_sdks_own_classes",
     ),
     Mutant(
         "items of one reply are one message",
-        "sampler/gateway/responses.py",
+        "sampler/gateway/responses_request.py",
         'if reply is None or (kind == "reasoning" and len(reply) > 1):',
         "if True:",
         f"{RESPONSES}::test_a_loop_of_the_sdk_is_one_conversation_of_sampled_ids",
@@ -88,9 +88,9 @@ MUTANTS = (
     ),
     Mutant(
         "tools that only a vendor can run are no error",
-        "sampler/gateway/responses.py",
-        "elif not left_out([tool.type]):",
-        "else:",
+        "sampler/gateway/responses_request.py",
+        "    elif left_out([kind]):",
+        "    elif False:",
         "tests/sampler/gateway/test_transcripts.py::test_a_recorded_agent_is_one_conversation",
     ),
     Mutant(
@@ -102,9 +102,9 @@ MUTANTS = (
     ),
     Mutant(
         "a response without an id answers the call with its name",
-        "sampler/gateway/google_generate.py",
-        "if response.id in (None, one[0]) and",
-        "if response.id == one[0] and",
+        "sampler/gateway/google_request.py",
+        'if given in ("", one[0]) and',
+        "if given == one[0] and",
         f"{GOOGLE}::test_a_loop_is_one_conversation_of_sampled_ids",
     ),
     Mutant(
