@@ -24,6 +24,8 @@ class EpisodeLog:
     final_score: float | None = (
         None  # it counts even if the episode's time ends; nothing was requested since it was given
     )
+    seeks_answer: bool = False  # its scorer was given the answer that the reply has in the task's form
+    cut_replies: int = 0  # by the limit of tokens
     tool_calls: dict[str, tuple[ToolCallResult, ...]] = field(default_factory=dict)  # by dispatch
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class EpisodeLog:
     def replied(self, dispatch: DispatchedSamplingTask, owner: str) -> None:
         """Count an answered request. `owner`: the task's policy."""
         assert dispatch.response is not None, "an answered request has a reply"
+        self.cut_replies += dispatch.response.finish_reason == "length"
         self.num_tokens += dispatch.usage.get("completion", 0)  # an API model samples no tokens of ours
         sampled_by = {version for version, _ in dispatch.weight_versions}
         self._count_seat(dispatch, sampled_by)

@@ -58,7 +58,7 @@ class ScoreComesLater(Exception):
 async def score_text(sampler: PlayedEpisode, text: str, answer: str | None) -> Score:
     """Apply the task's scorers to a reply, or a text that an agent returned. Raises ScoreComesLater where only feedback
     counts."""
-    sampler.episode.answer = answer
+    sampler.episode.answer, sampler.episode.seeks_answer = answer, True
     if needs_no_scorer(sampler):
         raise ScoreComesLater
     payload, judge = sampler.task.payload, sampler.resources.agents.judge

@@ -39,6 +39,7 @@ from sampler.service.first_episodes import FirstEpisodes
 from sampler.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, tools_wait
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
+from sampler.service.score_shares import ScoreShares
 from sampler.service.settling import Settling
 from sampler.service.tool_check import tell_missing_tools
 from sampler.tools import TokenOffsets
@@ -122,7 +123,8 @@ class SamplerService:
         self._resources = shared_resources(store, config, worker, self._engines, agents)
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
-        self._settling = Settling(store, worker, config, agents.judge, self._rewards.extend)
+        self._shares = ScoreShares(config, has_tools=bool(self._resources.tool_servers))
+        self._settling = Settling(store, worker, config, agents.judge, self._rewards.extend, self._shares.settled)
 
     async def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -276,6 +278,7 @@ class SamplerService:
         else:
             self._counts["episodes"] += 1
             self._first.scored(sampler.task.split)
+            self._shares.scored(sampler, score)
             if not sampler.episode.awaits_group and sampler.task.split != FORK_SPLIT:  # those are of chosen turns
                 self._rewards.append(score)
 
@@ -331,6 +334,7 @@ class SamplerService:
                     "tokens": stats.output_tokens,
                     "tokens_per_s": round(self._token_rate.per_s(stats.output_tokens), 1),
                     **{name: getattr(stats, name) for name in COUNTED_BY_ENGINES},
+                    "shares": self._shares.stats(),
                     "branch_causes": dict(self._resources.branch_causes),
                     "parents": dict(self._resources.parent_kinds),
                     "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
@@ -339,5 +343,5 @@ class SamplerService:
         )
 
     def _alarms(self) -> list[str]:
-        tellers = (self._first, self._resources, self._playable, self._engines, self._settling)
+        tellers = (self._first, self._shares, self._resources, self._playable, self._engines, self._settling)
         return [alarm for teller in tellers for alarm in teller.alarms()]

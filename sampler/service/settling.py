@@ -16,7 +16,7 @@ SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
 
 class Settling:
     """`wanted`: set it when a group may be complete. `settled`: how many this process has. `tell`: is told the scores that
-    became known with their group."""
+    became known with their group; `note`: every group."""
 
     def __init__(
         self,
@@ -25,10 +25,12 @@ class Settling:
         config: SamplerConfig,
         judge: Judge | None,
         tell: Callable[[list[float]], None] = lambda scores: None,
+        note: Callable[[Task], None] = lambda task: None,
     ) -> None:
         self.wanted = asyncio.Event()
         self.settled = 0
         self._store, self._worker, self._config, self._tell = store, worker, config, tell
+        self._note = note
         self._one_at_a_time = asyncio.Lock()
         self._scoring = GroupScoring(store, worker, config, judge, self._settle)
         self._group: asyncio.TaskGroup | None = None
@@ -59,5 +61,6 @@ class Settling:
     async def _settle(self, task: Task) -> None:
         await settle(self._store, task, self._config)
         self.settled += 1
+        self._note(task)
         if task.group_scores:
             self._tell([slot.score for slot in task.slots if slot.score is not None])

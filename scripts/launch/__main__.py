@@ -49,6 +49,7 @@ from scripts.launch.services import (
     start_trainers,
 )
 from scripts.launch.settings import ROOT, LaunchConfig
+from scripts.launch.step_cost import costs_told
 from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
 from shared.configuration.secrets import forget_secrets
@@ -171,14 +172,15 @@ class Launch:
         config = self.config
         self.clock.record("setup", setup_seconds(Path(sys.prefix)))
         self.clock.begin("start")
-        for line in [
-            *place_lines(config, config.derived, config.address),
-            *gpu_lines(self.policies),
-            *memory_lines(self.policies),
-        ]:
+        machine = place_lines(config, config.derived, config.address)
+        for line in [*machine, *gpu_lines(self.policies), *memory_lines(self.policies)]:
             self.display.note(line)
         await self.start_database()
-        async with Store.open(self.database, config.run) as store, self._refreshed(store):
+        async with (
+            Store.open(self.database, config.run) as store,
+            self._refreshed(store),
+            costs_told(store, self.policies, self.display.note),
+        ):
             if config.is_main and await self.is_finished(store):
                 return await self.finish(store)
             asked = await asyncio.to_thread(check_tasks, config, self.display.note) if config.is_main else []

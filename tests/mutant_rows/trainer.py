@@ -13,6 +13,20 @@ SUPPLY = "tests/trainer/test_supply.py"
 
 MUTANTS = (
     Mutant(
+        "equal rewards: no step of nothing else",
+        "trainer/data/equal_groups.py",
+        "if equal and len(equal) == len(has_advantage) and self._needs_advantage:",
+        "if False:",
+        f"{SUPPLY}::test_a_step_whose_groups_all_have_equal_rewards_is_not_taken_and_is_counted",
+    ),
+    Mutant(
+        "equal rewards: dynamic sampling has a bound",
+        "trainer/data/equal_groups.py",
+        "replaced = equal[: self._most_resampled - self._resampled]",
+        "replaced = equal[: self._most_resampled]",
+        f"{SUPPLY}::test_dynamic_sampling_replaces_groups_of_equal_rewards_up_to_its_bound",
+    ),
+    Mutant(
         "rendezvous of one machine: on loopback",
         "trainer/launch.py",
         "    if params.max_nodes > 1:",

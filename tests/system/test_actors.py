@@ -25,6 +25,7 @@ async def test_a_policy_trains_against_its_first_version_although_that_ones_engi
         del run.sampler_flags["mcp_manager_url"]
         run.sampler_flags |= {"sampler": "tests.system.selfplay:Match", "max_new_tokens": "8", "rounds": "X -> O -> X"}
         run.sampler_flags |= {"actors": json.dumps(ACTORS), "lineups": json.dumps(LINEUPS)}
+        run.trainer_flags["drop_zero_advantage"] = "false"  # a step of equal rewards counts too
         await queue_tasks(run, first=60)
         run.start_trainer()
         run.start_keeper()

@@ -24,6 +24,7 @@ async def test_feedback_after_a_restart_of_everything_trains_its_episode_once(tm
         del run.sampler_flags["mcp_manager_url"]
         run.sampler_flags |= {"sampler": "tests.system.questioner:Questioner", "feedback_deadline_s": "864000"}
         run.sampler_flags |= {"max_new_tokens": "8", "default_scorer": "exact_match"}
+        run.trainer_flags["drop_zero_advantage"] = "false"  # a step of equal rewards counts too
         await queue_tasks(run, num_generations=2, first=2)
         start(run, "sampler0")
         await run.until("every episode to wait for its score", all_wait)

@@ -97,7 +97,7 @@ async def test_a_stopped_sampler_releases_its_slots_and_a_killed_or_frozen_one_c
 @pytest.mark.thorough
 async def test_a_killed_trainer_continues_from_its_checkpoint_with_exact_accounting(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=12) as run:
-        run.trainer_flags["save_steps"] = "5"
+        run.trainer_flags |= {"save_steps": "5", "wait_for_tasks_s": "900"}
         await queue_tasks(run, first=20)  # of ten steps: it is killed before the twelfth, however late
         run.start_all()
         checkpoint = tmp_path / "out" / "checkpoints" / "step-000005"  # is written while the next steps are taken

@@ -120,3 +120,65 @@ def test_a_wait_counts_its_seconds_while_its_reason_changes_and_begins_anew_with
     assert activity.waited_s < 60
     activity.set("step 1")
     assert (str(activity), activity.waited_s) == ("step 1", 0.0)
+
+
+def write_scored(bridge: StoreBridge, seqs: range, *, equal: bool) -> None:
+    """Groups of two episodes whose advantages are all 0, or not."""
+    for seq in seqs:
+        write(bridge, [make_data(make_task(seq), k) for k in range(2)])
+    if equal:
+        zero = {"$set": {"dispatches.$[].advantage": 0.0}}
+        bridge(bridge.store.database["record_data"].update_many({"seq": {"$in": list(seqs)}}, zero))
+
+
+def fates(bridge: StoreBridge) -> list[tuple[int, str, str | None]]:
+    found = {d.task: (d.seq, d.status.value, d.reason) for d in bridge(bridge.store.data.find({}))}
+    return sorted(found.values())
+
+
+def test_a_step_whose_groups_all_have_equal_rewards_is_not_taken_and_is_counted(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    write_scored(bridge, range(4), equal=True)
+    write_scored(bridge, range(4, 6), equal=False)
+    write_scored(bridge, range(6, 7), equal=True)
+    stream = start(bridge, alone)
+    batch = stream.next_batch(1)
+    assert batch is not None
+    stream.commit(1)
+    assert {rid.split(":")[3] for rid in batch.record_ids} == {"t4", "t5"}
+    assert batch.metrics["data/skipped_batches"] == 2
+    assert [(seq, status) for seq, status, _ in fates(bridge)] == [
+        *((seq, "dropped") for seq in range(4)),
+        *((4, "trained"), (5, "trained"), (6, "ready")),
+    ]
+    assert fates(bridge)[0][2] == "equal rewards in every group of the step: no advantage, so no step"
+    assert "1 ready, no task is imported yet; 2 steps skipped, of groups of equal rewards alone" in waits(stream, 2)
+
+
+def test_where_other_terms_of_the_loss_have_a_gradient_equal_rewards_make_a_step(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    write_scored(bridge, range(2), equal=True)
+    batch = start(bridge, alone, drop_zero_advantage=False).next_batch(1)
+    assert batch is not None
+    assert len(batch.record_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("most", "taken", "resampled"), [(0, {"t0", "t1"}, 0), (1, {"t1", "t2"}, 1), (9, {"t1", "t3"}, 2)]
+)
+def test_dynamic_sampling_replaces_groups_of_equal_rewards_up_to_its_bound(
+    bridge: StoreBridge, alone: Parallel, most: int, taken: set[str], resampled: int
+) -> None:
+    publish(bridge, range(1))
+    write_scored(bridge, range(4), equal=False)
+    zero = {"$set": {"dispatches.$[].advantage": 0.0}}
+    bridge(bridge.store.database["record_data"].update_many({"seq": {"$in": [0, 2]}}, zero))
+    batch = start(bridge, alone, max_resampled_groups=most).next_batch(1)
+    assert batch is not None
+    assert {rid.split(":")[3] for rid in batch.record_ids} == taken
+    assert batch.metrics["data/resampled_groups"] == resampled
+    assert sum(status == "dropped" for _, status, _ in fates(bridge)) == resampled

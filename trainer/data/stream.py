@@ -19,6 +19,7 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
 from shared.processes.waits import Wait
+from trainer.data.equal_groups import EqualGroups, has_advantage
 from trainer.data.groups import Candidates, Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
@@ -77,6 +78,7 @@ class RecordStream:
         self._trainer_generation = trainer_generation
         self._selector = GroupSelector(bridge, config)
         self._supply = TaskSupply(bridge, config)
+        self._equal = EqualGroups(config)
         self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
         self._buffer = PrefetchBuffer()
@@ -257,24 +259,38 @@ class RecordStream:
         loaded, unusable = self._reader.read(self._missing) if self._missing else ({}, {})
         buffer.groups |= loaded
         problems = {task: why for told in self._parallel.data.gather_objects(unusable) for task, why in told.items()}
+        problems |= {} if problems else self._without_advantage(step, choice, shares, buffer)
         if not problems:
             return buffer
         if self._parallel.is_main:
             for group in choice.groups:
                 if (why := problems.get(group.task)) is not None:
                     self._selector.drop(group, why, self._trainer_generation, step)
-                    log.error("unusable group task=%s %s", group.task, why)
+                    log.warning("group set aside step=%d task=%s %s", step, group.task, why)
             self._selector.give_back(self._trainer_generation, step)
             self._borrowed = []
         self._buffer = PrefetchBuffer(buffer.groups)
         return None
+
+    def _without_advantage(
+        self, step: int, choice: GroupSelection, shares: Sequence[Sequence[Group]], buffer: PrefetchBuffer
+    ) -> dict[str, str]:
+        own = {group.task: has_advantage(buffer.groups[group.task]) for share in shares for group in share}
+        found = {task: has for of_rank in self._parallel.data.gather_objects(own) for task, has in of_rank.items()}
+        aside = self._equal.to_set_aside(step, {group.task: found[group.task] for group in choice.groups})
+        self._supply.batches_skipped = self._equal.batches_skipped
+        return aside
 
     def _batch(
         self, step: int, choice: GroupSelection, shares: Sequence[Sequence[Group]], buffer: PrefetchBuffer
     ) -> Batch:
         data, mine = self._parallel.data, [group for share in shares for group in share]
         parts, normalized_by = self._reader.shares(shares, choice.staleness, buffer, data.gather_objects)
-        metrics = normalized_by | batch_metrics(parts, data, prefetched=len(mine) - len(self._missing))
+        metrics = (
+            normalized_by
+            | self._equal.metrics()
+            | batch_metrics(parts, data, prefetched=len(mine) - len(self._missing))
+        )
         if self._parallel.is_main:
             metrics["data/ready_groups"] = float(self._bridge(self._store.data.count_ready_groups(self._config.policy)))
             metrics["data/stale_groups"] = float(len(self._set_aside))

@@ -27,6 +27,7 @@ class TaskSupply:
         self._used_up_since: float | None = None
         self._saw_work = False
         self.outlook = Outlook()
+        self.batches_skipped = 0  # whose groups all had equal rewards
 
     def is_used_up(self) -> bool:
         """Whether nothing more can come. Ask it before the groups: then they hold all that came. It looks once a second."""
@@ -47,7 +48,7 @@ class TaskSupply:
 
     def wait(self, step: int, ready: int) -> Wait:
         """What the trainer waits for before `step`."""
-        return Wait(self._groups(step), f"{ready} ready, {self.outlook}", self._end())
+        return Wait(self._groups(step), f"{ready} ready, {self.outlook}{self._skipped()}", self._end())
 
     def paused(self, step: int) -> Wait:
         return Wait(f"step {step}", "the run is paused", f"`tandem resume {self._config.run}`")
@@ -56,7 +57,16 @@ class TaskSupply:
         needed = f"{ready} groups left of the {self._config.data.groups_per_step} that a step takes"
         if (offline := self._config.data.offline) is not None:
             return f"run {offline.data_run} is used up: {needed}"
-        return f"the tasks are used up, all are played: {needed}; `tandem tasks import` adds some, and the same command goes on"
+        more = "`tandem tasks import` adds some, and the same command goes on"
+        return f"the tasks are used up, all are played: {needed}{self._skipped()}; {more}"
+
+    def _skipped(self) -> str:
+        n = self.batches_skipped
+        return (
+            f"; {n} step{'s' if n > 1 else ''} skipped, of groups of equal rewards alone (nothing to learn)"
+            if n
+            else ""
+        )
 
     def _groups(self, step: int) -> str:
         return f"{self._config.data.groups_per_step} groups for step {step}"

@@ -62,6 +62,13 @@ class DataSettings(Section):
     drop_zero_advantage: bool = Field(
         True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."
     )
+    max_resampled_groups: int = Field(
+        0,
+        ge=0,
+        description="Dynamic sampling (DAPO): groups of equal rewards, so many for a step at most, are set aside and replaced "
+        "by others; the ledger counts the bias. 0: they are trained along, without a gradient. A step of nothing else is never "
+        "taken.",
+    )
     minimal_advantage: float = Field(
         0.0,
         ge=0,
