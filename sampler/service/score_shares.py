@@ -1,6 +1,6 @@
 """What share of the scored episodes can teach nothing, from the first dozen on: settings that cannot work are seen in minutes.
 
-no_answer      no answer in the reply, and a score of 0        no_tool_call   none was called, where tools exist
+no_answer      no answer in the reply, and a score of 0   no_tool_call   none was called, where tools exist
 cut            a reply reached max_new_tokens                 equal_groups   all scores of the group are equal
 
 Each share is a statistic of the heartbeat; one that is too large is an alarm, with what to do, until it is small again.
@@ -48,7 +48,7 @@ class ScoreShares:
         self._episodes: deque[Scored] = deque(maxlen=WINDOW)
         self._equal: deque[bool] = deque(maxlen=WINDOW)
 
-    def scored(self, sampler: AsyncSampler, score: float) -> None:
+    def scored(self, sampler: AsyncSampler, reward: float) -> None:
         """An episode was scored; forks are of chosen turns, and say nothing."""
         if sampler.task.split == FORK_SPLIT:
             return
@@ -57,7 +57,7 @@ class ScoreShares:
         with_tools = self._has_tools and type(sampler).uses_tools
         self._episodes.append(
             Scored(
-                no_answer=episode.answer is None and score <= 0 if episode.seeks_answer else None,
+                no_answer=episode.answer is None and reward <= 0 if episode.seeks_answer else None,
                 cut=episode.cut_replies > 0,
                 no_tool_call=not called if with_tools else None,
             )

@@ -54,10 +54,10 @@ class StepCost:
     def time_text(self, tokens_per_s: float, mean_tokens: float | None = None) -> str:
         """`mean_tokens`: of the episodes so far; None: at worst."""
         seconds = self.episodes * (mean_tokens or self.tokens_each) / tokens_per_s
-        about = f"about {spoken(seconds)} of sampling for a step"
         mean = f"{mean_tokens:,.0f} tokens an episode so far" if mean_tokens else "at worst"
         advice = f": {CHEAPER}" if seconds > LONG_STEP_S else ""
-        return f"the engines sample {tokens_per_s:,.0f} tokens/s: {about}, {mean}{advice}"
+        speed = f"{tokens_per_s:,.0f}"
+        return f"the engines sample {speed} tokens/s: about {spoken(seconds)} of sampling for a step, {mean}{advice}"
 
 
 def tokens_of_episode(sampler: SamplerConfig) -> int:
