@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 UNAUTHORIZED, LOGIN_FAILED = 13, 18
 RUN = "somerun"
+NOTED_RUN = "notedrun"
 # Commands on each collection: f(ind), i(nsert), u(pdate), d(elete). Written out, so that a wider role is seen here too.
 ALLOWED = {
     "sampler": {
@@ -257,14 +258,14 @@ def test_a_secret_in_a_file_is_read_and_a_doubtful_one_is_refused(server: Server
 async def test_a_viewer_whose_user_may_not_write_notes_says_so(server: Server) -> None:
     """The user of `sampler` may read episodes and write no note."""
     _, credentials = server
-    async with Store.open(login(credentials, "operator"), RUN) as store:
+    async with Store.open(login(credentials, "operator"), NOTED_RUN) as store:
         await store.records.start(Claim(task=make_task(0), traj_id=0, attempt=1), "w")
     for role, status in (("sampler", 403), ("viewer", 303)):
         database = connect(login(credentials, role), 10.0)
         transport = httpx.ASGITransport(app=make_app(database))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8800") as client:
             form = {"record": "main:train:0:t0:0:1", "text": "seen"}
-            answer = await client.post(f"/runs/{RUN}/notes", data=form)
+            answer = await client.post(f"/runs/{NOTED_RUN}/notes", data=form)
         await database.close()
         assert answer.status_code == status, answer.text[-500:]
         assert ("tandem database prepare" in answer.text) == (status == 403)
