@@ -4,7 +4,8 @@
 #   deploy/backup.sh save FILE.tar       stop what writes, copy the volumes, start it again
 #   deploy/backup.sh restore FILE.tar    into a project without volumes: COMPOSE_PROJECT_NAME=other deploy/backup.sh restore FILE.tar
 #
-# Every other password is set anew at the next `up`: `prepare` logs in with the administrator's.
+# Every other password, and the tokens of MCP-Docker and of the gateways, are made anew at the next `up`: `prepare` logs in with the
+# administrator's password. Agents elsewhere and other users of MCP-Docker need the new tokens.
 #   COMPOSE_PROJECT_NAME   the project; default: deploy, the folder's name
 #   IMAGES, TANDEM_VERSION as for docker-compose.yml: the image whose tar is used
 set -euo pipefail
@@ -53,6 +54,8 @@ case "${1:-}" in
       fi
     done
     in_tar "" -C /volumes -xp < "$2"
-    echo "restored into project $project; start it with docker-compose -p $project up -d" ;;
+    echo "restored into project $project; start it with docker-compose -p $project up -d"
+    echo "That makes new tokens of the gateways and of MCP-Docker: give them to agents elsewhere:"
+    echo "  docker-compose -p $project --profile gateway run --rm -T --no-deps --entrypoint cat gateway /run/gateway/token" ;;
   *) usage; [[ "${1:-}" == --help || "${1:-}" == -h ]] || exit 2 ;;
 esac

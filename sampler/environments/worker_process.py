@@ -23,10 +23,10 @@ from sampler.environments.environment import MAX_LINE_BYTES
 from sampler.tools.server_process import MARK, end_marked, has_ended
 from shared.processes import guard
 from shared.processes.child import end_child
+from shared.processes.run_module import command
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).resolve().parents[2]  # where the packages `sampler` and `shared` are
 CLOSE_S = 2.0  # from the end of its stdin, for a worker to close its worlds
 END_S = guard.LEAVE_S + guard.KILL_S + 2.0  # for its guard to end all its processes
 
@@ -64,17 +64,15 @@ class WorkerProcess:
     @classmethod
     async def started(cls, python: str, kinds: Mapping[str, str]) -> "WorkerProcess":
         """Raises OSError."""
-        before = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join([str(ROOT), *([before] if before else [])])
         mark = uuid.uuid4().hex
         guards_end, lifeline = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(Path(guard.__file__)), str(guards_end)),
-                *(python or sys.executable, "-m", "sampler.environments.worker", json.dumps(dict(kinds))),
+                *(python or sys.executable, *command("sampler.environments.worker", json.dumps(dict(kinds)))[1:]),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path, MARK: mark},
+                env={**os.environ, MARK: mark},
                 limit=MAX_LINE_BYTES,
                 pass_fds=(guards_end,),
                 start_new_session=True,  # a signal to the service's group must not end the worlds that it drains

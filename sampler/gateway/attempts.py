@@ -16,7 +16,7 @@ from sampler.gateway.attempt import Attempt
 from sampler.gateway.exchange import GatewayError
 from sampler.gateway.server import key_hash, new_key
 from sampler.resources import Resources
-from shared.documents import Claim
+from shared.documents import Claim, TaskPayload
 from shared.documents.agent_sessions import AgentSession
 
 log = logging.getLogger(__name__)
@@ -107,8 +107,15 @@ class Attempts:
         return self._attempts.setdefault(name, Attempt(self._resources, claim, self._idle_s, is_new=is_new))
 
 
-def offer_of(attempt: Attempt, key: str, url: str, opening: list[dict[str, Any]]) -> Mapping[str, Any]:
-    """What a harness is told of the attempt that it has claimed."""
+def told_of(payload: TaskPayload, *, answers: bool) -> dict[str, Any]:
+    """What an agent is told of its task. Whoever plays gets no right answer unless the setting `agent_answers` says so."""
+    return payload.model_dump(mode="json", exclude=None if answers else {"answer"})
+
+
+def offer_of(
+    attempt: Attempt, key: str, url: str, opening: list[dict[str, Any]], *, answers: bool
+) -> Mapping[str, Any]:
+    """What a harness is told of the attempt that it has claimed. `answers`: the right one too."""
     task = attempt.claim.task
     return {
         "record": attempt.claim.record_id,
@@ -119,5 +126,5 @@ def offer_of(attempt: Attempt, key: str, url: str, opening: list[dict[str, Any]]
         "split": task.split,
         "query": task.payload.query,
         "messages": opening,
-        "task": task.payload.model_dump(mode="json"),
+        "task": told_of(task.payload, answers=answers),
     }

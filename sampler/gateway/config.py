@@ -94,6 +94,11 @@ class AgentPlayConfig(BaseModel):
         allow_inf_nan=False,
         description="The score of an episode whose agent failed because of the model's reply, unless the agent has posted one.",
     )
+    agent_answers: bool = Field(
+        False,
+        description="Give agents the task's answer too: at /claim, and in the task file of agent_command. For those that score "
+        "themselves; where the model's tools can read that file, it can read the answer.",
+    )
     agent_head_lines: int = Field(
         0,
         ge=0,

@@ -109,7 +109,7 @@ class GatewayService(SamplerService):
         except BaseException:  # cancelled too: no agent knows of this slot, so it must be free at once
             await self._give_back(claim)
             raise
-        return offer_of(attempt, key, self._url, list(opening))
+        return offer_of(attempt, key, self._url, list(opening), answers=self._config.agent_answers)
 
     async def attempt_of(self, key: str) -> Attempt | None:
         return await self._attempts.of_key(key)

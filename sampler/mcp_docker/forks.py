@@ -22,6 +22,7 @@ from sampler.mcp_docker.sandbox import Launch, cgroups
 from sampler.mcp_docker.sandbox.folders import folder_key
 from sampler.mcp_docker.sandbox.processes import planned, readable_for
 from sampler.tools.server_process import MARK, end_marked
+from shared.processes.run_module import command
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +36,10 @@ _MB = 1024 * 1024
 _SOURCES = Path(__file__).parents[2]
 
 
-def bundled_module(command: Sequence[str]) -> str | None:
+def bundled_module(words: Sequence[str]) -> str | None:
     """The module of `PYTHON -m sampler.mcp_docker.tools.NAME …`, if the command is one."""
-    if len(command) >= 3 and command[0] == sys.executable and command[1] == "-m" and command[2].startswith(TOOLS):
-        return command[2]
+    if len(words) >= 3 and words[0] == sys.executable and words[1] == "-m" and words[2].startswith(TOOLS):
+        return words[2]
     return None
 
 
@@ -67,15 +68,9 @@ class ForkServer:
             "readable": readable_for(sys.executable, tuple(self._readable), environment["PATH"]),
         }
         with theirs:
-            command = [
-                sys.executable,
-                "-m",
-                "sampler.mcp_docker.fork_server",
-                str(theirs.fileno()),
-                json.dumps(settings),
-            ]
+            words = command("sampler.mcp_docker.fork_server", str(theirs.fileno()), json.dumps(settings))
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
-                command, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
+                words, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
             )
         asyncio.get_running_loop().add_reader(self._control, self._read)
         try:

@@ -18,6 +18,7 @@ from sampler.errors import ScorerFailed, UnusableTask
 from sampler.time_limits import queued
 from shared.processes.child import end_child
 from shared.processes.out_of_memory import out_of_memory_kills
+from shared.processes.run_module import command
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 _WALL_S = 300.0
 _WALL_FACTOR = 60
 MOST_WORKERS = 4
-_ARGUMENTS = ("-m", "sampler.scorers.math_worker")
+_ARGUMENTS = tuple(command("sampler.scorers.math_worker")[1:])
 _TRIES = 2  # of a request whose worker ended by itself
 # Contains no secret: others can read a process's environment. The last one marks children of the launcher.
 _INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "TANDEM_CHILD_OF")

@@ -18,6 +18,7 @@ from shared.cli import (
     metrics,
     note,
     pausing,
+    programs,
     runs,
     server,
     show,
@@ -29,6 +30,7 @@ from shared.cli import (
     view,
     what_if,
 )
+from shared.processes.run_module import use_ours
 
 app = typer.Typer(
     name="tandem",
@@ -69,8 +71,10 @@ traces = typer.Typer(
 traces.command(trace.CHAIN, epilog=trace.EXAMPLES)(trace.trace)
 traces.command(trace.EXPORT, epilog=trace_export.EXAMPLES)(trace_export.export)
 app.add_typer(traces, name="trace")
+programs.add_to(app)
 
 
 def main() -> None:
     """The console script."""
+    use_ours()
     app()

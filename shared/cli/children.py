@@ -6,7 +6,6 @@ in the environment, since every user of the machine reads a command line.
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import NoReturn
@@ -16,6 +15,7 @@ import typer
 from shared.cli.connect import USAGE, complain, connection_string
 from shared.configuration.secrets import DATABASE_VARIABLE, FILE_SUFFIX
 from shared.errors import ConfigError
+from shared.processes.run_module import command
 
 NEEDED = {"trainer": "torch", "sampler": "httpx"}  # by package: what its extra installs
 
@@ -32,8 +32,8 @@ def run_program(module: str, arguments: Sequence[str], *, run: str, connection: 
         complain(str(exc))
         raise typer.Exit(USAGE) from exc
     environment = {name: value for name, value in os.environ.items() if name != DATABASE_VARIABLE + FILE_SUFFIX}
-    command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment | {DATABASE_VARIABLE: uri}) as child:
+    words = command(module, *arguments)
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment | {DATABASE_VARIABLE: uri}) as child:
         while (status := _waited(child)) is None:
             pass
     raise typer.Exit(status if status >= 0 else 128 - status)

@@ -10,6 +10,7 @@ import typer
 from shared.cli.connect import USAGE, RunName, complain
 from shared.evaluation.rounds import best_steps
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE, STEP_FOLDER, step_folder
+from shared.processes.run_module import command
 
 EXAMPLES = """Examples:
 
@@ -68,8 +69,8 @@ def export_model(
         step = judged[0]
     chosen = max(kept) if step is None else step
     target = output_dir or folder.parent / "export" / (step_folder(chosen) + "-adapter" * adapter)
-    command = [sys.executable, "-m", "trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target)]
-    command += ["--dtype", dtype] if dtype else []
-    command += ["--adapter", "true"] if adapter else []
-    command += ["--model_name_or_path", str(model_name_or_path)] if model_name_or_path else []
-    raise typer.Exit(subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode)
+    words = command("trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target))
+    words += ["--dtype", dtype] if dtype else []
+    words += ["--adapter", "true"] if adapter else []
+    words += ["--model_name_or_path", str(model_name_or_path)] if model_name_or_path else []
+    raise typer.Exit(subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode)

@@ -1,7 +1,6 @@
 """`tandem tasks import`: import a task file, or a mixture of several, into a run."""
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from shared.configuration.loading import read_sections, require_keys
 from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
+from shared.processes.run_module import search_working_directory
 from shared.store import Store
 from shared.tasks.checks import Samplers, TaskCheck
 from shared.tasks.controllers import write_listed_tasks
@@ -119,6 +119,7 @@ def import_(
     content stay, and an interrupted import continues. A stored task with different content is an error. Tasks are
     opened in the order of the file (of a mixture: by weight), after those imported before.
     """
+    search_working_directory()
     if [file, source, config].count(None) != 2:
         answer(_refuse("give one of FILE.jsonl, --from agentrl://HOST:PORT/TASK and --config MIX.yml"))
     if token_file is not None and source is None:
@@ -130,7 +131,6 @@ def import_(
     if config is not None and (given := [name for name, value in file_only.items() if value is not None]):
         answer(_refuse(f"{given[0]} is for a FILE; with --config it stands in {config}"))
 
-    sys.path.insert(0, str(Path.cwd()))  # as with `python -m`, so that users' modules are found
     checks: list[TaskCheck] = []
 
     async def work(store: Store) -> ImportResult:

@@ -12,6 +12,7 @@ from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailu
 
 from shared.errors import ConfigError, StoreRefused, StoreUnavailable
 from shared.redaction import redacted, shown
+from shared.store.hints import hint
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterato
         said = str(exc).partition(DRIVERS_DETAILS)[0]
         raise StoreUnavailable(
             f"MongoDB at {where} did not answer within {timeout_s:g} s: {redacted(said, connection_string)}. "
-            "Is it running? `tandem mongod` starts one on this machine."
+            f"{hint(said, connection_string)}"
         ) from exc
     except ConfigurationError as exc:
         raise ConfigError(f"db_connection_string: {redacted(str(exc), connection_string)}") from exc

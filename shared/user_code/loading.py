@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from shared.errors import ConfigError
 from shared.user_code.frames import FILE_MODULE, told
+from shared.user_code.own_packages import project_of
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 def import_own(option: str, name: str) -> ModuleType:
     """Import a module. Raises ConfigError."""
     try:
-        return _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        return _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
     except (Exception, SystemExit) as exc:  # user code: any exception stops the start
         raise ConfigError(
             f"{option}: {name!r} cannot be imported: {told(exc)}; expected a module on Python's path "
@@ -59,6 +60,11 @@ def _seen(found: Any) -> str:
     return "has no such name" if found is None else f"has {found!r} there"
 
 
+def _import_module(name: str) -> ModuleType:
+    project = project_of()
+    return project.module(name) if project is not None else importlib.import_module(name)
+
+
 def _import_file(path: Path) -> ModuleType:
     """Import a file as a single module, also when it is imported by several paths or names."""
     path = path.resolve()
@@ -74,6 +80,8 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
+    if (project := project_of(str(path))) is not None:
+        project.prepare(module)
     sys.modules[name] = module  # its classes look their module up by name
     try:
         spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Protections of files: who may read what our commands write."""
+"""Protections of files: who may read what our commands write, and whose packages a program takes."""
 
 from tests.mutant_rows.mutant import Mutant
 
@@ -40,5 +40,26 @@ MUTANTS = (
         "    make_private_folder(folder)\n",
         "    folder.mkdir(parents=True, exist_ok=True)\n",
         f"{PRIVATE}::test_an_agents_kept_folder_is_private",
+    ),
+    Mutant(
+        "files: a program takes our packages in any folder",
+        "shared/processes/run_module.py",
+        "    if OurPackages not in sys.meta_path:",
+        "    if False:",
+        "tests/test_any_folder.py::test_every_program_is_a_command_that_never_imports_from_the_current_folder",
+    ),
+    Mutant(
+        "files: a user's module gets the packages of its own project",
+        "shared/user_code/loading.py",
+        "    if (project := project_of(str(path))) is not None:\n",
+        "    if (project := None) is not None:\n",
+        "tests/test_any_folder.py::test_a_users_module_gets_the_packages_of_its_project_and_ours_for_what_those_lack",
+    ),
+    Mutant(
+        "files: who plays is not given the right answer",
+        "sampler/gateway/attempts.py",
+        'exclude=None if answers else {"answer"}',
+        "exclude=None",
+        "tests/sampler/gateway/test_given_answers.py::test_a_claim_has_the_answer_only_where_the_gateway_gives_it",
     ),
 )

@@ -36,11 +36,13 @@ class Machine:
     def start(self, command: list[str], environment: dict[str, str]) -> None:
         own = {ROOT / "output": self.folder / "output", ROOT / "logs": self.folder / "logs"}
         script = [f"hostname {self.name}"]
-        for place, source in (
-            own | self._shared | {Path("/tmp"): self.folder / "tmp"}
-        ).items():  # it hides the others' sources
-            script += [f"mkdir -p {shlex.quote(str(place))}", f"mount --bind {shlex.quote(str(source))} {place}"]
-        script.append(f"cd {ROOT} && exec {shlex.join(command)}")
+        for place, source in (own | self._shared).items():
+            script += _mounted(source, place)
+        tmp = Path("/tmp")
+        if ROOT.is_relative_to(tmp):  # the checkout is seen through the machine's own /tmp, which hides the other
+            script += _mounted(ROOT, self.folder / "tmp" / ROOT.relative_to(tmp))
+        script += _mounted(self.folder / "tmp", tmp)  # the last: it hides the sources
+        script.append(f"cd {shlex.quote(str(ROOT))} && exec {shlex.join(command)}")
         inside = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (self.folder / "said.log").open("ab") as out:
             self._process = subprocess.Popen(
@@ -90,6 +92,12 @@ class Machine:
     def wait(self, timeout_s: float = 900.0) -> int:
         assert self._process is not None
         return self._process.wait(timeout_s)
+
+
+def _mounted(source: Path, place: Path) -> list[str]:
+    """Commands that show `source`, with what is mounted in it, at `place`."""
+    there = shlex.quote(str(place))
+    return [f"mkdir -p {there}", f"mount --rbind {shlex.quote(str(source))} {there}"]
 
 
 class Network:

@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import os
-import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from shared.documents.offers import BroadcastOffer
 from shared.documents.run import PolicyVersion
 from shared.documents.states import OfferState
 from shared.processes.child import end_child
+from shared.processes.run_module import command
 from shared.store import Store
 from shared.weights.files import WEIGHTS_FILE
 
@@ -194,9 +194,7 @@ class Sender:
         await self.kill()
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "trainer.publishing.send",
+                *command("trainer.publishing.send"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_BYTES,

@@ -24,6 +24,7 @@ from sampler.engine.keeper.config import LOOPBACK
 from shared.processes import bound
 from shared.processes.guard import descendants
 from shared.processes.mongod import free_port
+from shared.processes.run_module import command
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,7 @@ SWEEP_S = 0.05
 SWEEPS_TO_TELL = 600
 BOUND = str(Path(bound.__file__))
 LOCAL = (
-    sys.executable,
-    "-m",
-    "sampler.engine.local",
+    *command("sampler.engine.local"),
     "--model-path",
     "{model}",
     "--host",

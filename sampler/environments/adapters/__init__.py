@@ -14,6 +14,7 @@ import sys
 from types import ModuleType
 
 from sampler.environments.environment import Environment
+from shared.user_code.own_packages import project_of
 
 ADAPTERS = {
     "database": ("sampler.environments.adapters.database", "DatabaseEnvironment"),
@@ -46,7 +47,8 @@ def environment_class(provider: str) -> tuple[type[Environment], str]:
 
 def _module(name: str) -> ModuleType:
     if not name.endswith(".py"):
-        return importlib.import_module(name)
+        project = project_of()
+        return project.module(name) if project is not None else importlib.import_module(name)
     path = os.path.abspath(name)
     stem = os.path.basename(path)[:-3]
     spec = importlib.util.spec_from_file_location(f"own_environment_{stem}", path)
@@ -54,5 +56,7 @@ def _module(name: str) -> ModuleType:
         raise ImportError(f"no such file: {name}")
     sys.path.insert(0, os.path.dirname(path))  # the other modules of its folder
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    if (project := project_of(path)) is not None:
+        project.prepare(module)
     spec.loader.exec_module(module)
     return module

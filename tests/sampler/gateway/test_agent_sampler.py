@@ -26,6 +26,7 @@ COMMAND = """
 import json, os, subprocess, sys, urllib.request
 task = json.load(open(os.environ["TANDEM_TASK_FILE"]))
 assert task["query"] == sys.argv[1] and task["prompt"] == sys.stdin.read(), (task, sys.argv)
+assert "answer" not in task, task
 def post(url, body):
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
