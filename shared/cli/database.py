@@ -3,6 +3,7 @@
     FOLDER/ROLE/password               made at the first call, kept afterwards; a file that is there is used
     FOLDER/ROLE/db_connection_string   DB_CONNECTION_STRING_FILE of the services with this role
     FOLDER/ROLE/compass                the same from the machine of the server, for Compass
+    FOLDER/ROLE/runs/RUN/...           the same of a service's user who may open RUN alone (--run)
     FOLDER/ROLE/password.new           the administrator's next one, while it is being changed
 
 Each role has a folder of its own, so that a container gets its own secrets alone.
@@ -22,14 +23,16 @@ from shared.configuration.secrets import DATABASE
 from shared.errors import ConfigError, DataError, TandemError
 from shared.files.private_folder import make_private_folder
 from shared.logs import begin_logging
-from shared.store.first_start import prepare_server
-from shared.store.users import ADMIN, ROLES
+from shared.names import check_run_name
+from shared.store.first_start import LocalServer, prepare_server
+from shared.store.users import ADMIN, Account, accounts
 
 app = typer.Typer(help="A MongoDB server with users and passwords.", no_args_is_help=True)
 
 PASSWORD = "password"
 NEXT_PASSWORD = "password.new"
 COMPASS = "compass"
+RUNS = "runs"
 BYTES = 24
 EXAMPLE = "Example:  `tandem database prepare --folder credentials --member db.example.com:27017`"
 
@@ -51,6 +54,19 @@ def prepare(
     ] = 27017,
     replica_set: Annotated[str, typer.Option("--replica_set", help="Name of its replica set.")] = "rs0",
     timeout_s: Annotated[float, typer.Option("--timeout_s", min=1, help="Time limit of the whole call.")] = 120.0,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            help="Make the services' users (sampler, keeper, trainer) for this run alone. Default: for every run.",
+        ),
+    ] = None,
+    tls_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls_ca_file", help="The server requires TLS: certificate of its authority, where the services have it."
+        ),
+    ] = None,
     new_admin_password: Annotated[
         bool,
         typer.Option("--new_admin_password", help="Replace the password of the administrator, root, with a new one."),
@@ -62,26 +78,40 @@ def prepare(
     next one, also while it changed the administrator's password.
     """
     begin_logging("INFO")
+    tls = "" if tls_ca_file is None else f"&tls=true&tlsCAFile={quote(str(tls_ca_file), safe='')}"
     try:
-        passwords = {name: _password(folder / name) for name in (ADMIN, *(role.name for role in ROLES))}
+        users = accounts(None if run is None else check_run_name(run))
+        admin_password = _password(folder / ADMIN)
+        passwords = {user: _password(_folder_of(folder, user)) for user in users}
         upcoming = folder / ADMIN / NEXT_PASSWORD
         following = _password(folder / ADMIN, NEXT_PASSWORD) if new_admin_password or upcoming.exists() else None
-        prepare_server(port, replica_set, member, passwords[ADMIN], passwords, timeout_s, following)
+        prepare_server(
+            LocalServer(port, tls_ca_file), replica_set, member, admin_password, passwords, timeout_s, following
+        )
         if following is not None:
             _rename(upcoming, folder / ADMIN / PASSWORD)
-            passwords[ADMIN] = following
-        for name, password in passwords.items():
-            login = f"mongodb://{name}:{quote(password, safe='')}@"
-            _write(folder / name / DATABASE, f"{login}{member}/?replicaSet={quote(replica_set)}&authSource=admin")
-            outside = f"{login}127.0.0.1:{outside_port}/?directConnection=true&authSource=admin"
-            _write(folder / name / COMPASS, outside)
+            admin_password = following
+        logins = {folder / ADMIN: (ADMIN, admin_password)}
+        logins |= {_folder_of(folder, user): (user.name, password) for user, password in passwords.items()}
+        for place, (name, password) in logins.items():
+            login = f"mongodb://{quote(name, safe='')}:{quote(password, safe='')}@"
+            _write(place / DATABASE, f"{login}{member}/?replicaSet={quote(replica_set)}&authSource=admin{tls}")
+            outside = f"{login}127.0.0.1:{outside_port}/?directConnection=true&authSource=admin{tls}"
+            _write(place / COMPASS, outside)
     except ConfigError as exc:
         complain(str(exc))
         raise typer.Exit(USAGE) from exc
     except TandemError as exc:
         complain(str(exc))
         raise typer.Exit(PROBLEM) from exc
-    typer.echo(f"MongoDB is prepared; connection strings of {', '.join(passwords)} in {folder}")
+    typer.echo(
+        f"MongoDB is prepared; connection strings of {', '.join(name for name, _ in logins.values())} in {folder}"
+    )
+
+
+def _folder_of(folder: Path, user: Account) -> Path:
+    own = folder / user.role.name
+    return own if user.run is None else own / RUNS / user.run
 
 
 def _password(folder: Path, name: str = PASSWORD) -> str:
@@ -108,8 +138,8 @@ def _write(path: Path, text: str, *, only_first: bool = False) -> None:
     DataError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        make_private_folder(path.parent.parent)
-        make_private_folder(path.parent)
+        for parent in reversed(path.parents[:4]):  # of FOLDER/ROLE/runs/RUN
+            make_private_folder(parent)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -10,13 +10,15 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.store.users import ADMIN, Client, create_admin, prepare_users, set_admin_password
+from shared.store.users import ADMIN, Account, Client, create_admin, prepare_users, set_admin_password
 
 log = logging.getLogger(__name__)
 
@@ -26,33 +28,58 @@ ALREADY_INITIALIZED, UNAUTHORIZED, REFUSED_LOGIN = 23, 13, 18
 NOT_YET = frozenset({94, 10107, 11602, 13435, 13436})  # no replica set yet, or no primary yet
 
 
+@dataclass(frozen=True)
+class LocalServer:
+    """A server on this machine. `ca_file`: it requires TLS, with a certificate of this authority."""
+
+    port: int
+    ca_file: Path | None = None
+
+    def client(self, admin_password: str | None = None) -> Client:
+        options: dict[str, Any] = {}
+        if admin_password:
+            options |= {"username": ADMIN, "password": admin_password, "authSource": "admin"}
+        if self.ca_file is not None:
+            options |= {"tls": True, "tlsCAFile": str(self.ca_file)}
+        return MongoClient(
+            "127.0.0.1",
+            self.port,
+            directConnection=True,
+            serverSelectionTimeoutMS=round(1000 * ANSWER_S),
+            connectTimeoutMS=round(1000 * ANSWER_S),
+            socketTimeoutMS=60_000,
+            appname="tandem",
+            **options,
+        )
+
+
 def prepare_server(
-    port: int,
+    server: LocalServer,
     replica_set: str,
     member: str,
     admin_password: str,
-    passwords: Mapping[str, str],
+    passwords: Mapping[Account, str],
     timeout_s: float,
     next_admin_password: str | None = None,
 ) -> None:
-    """Prepare the server on this machine's `port`. `member`: HOST:PORT by which the clients of the set reach it.
+    """Prepare `server`. `member`: HOST:PORT by which the clients of the set reach it.
 
     `next_admin_password`: the administrator's from now on; an earlier call may have set it already.
     Raises StoreUnavailable, and ConfigError if its administrator has another password.
     """
     deadline = time.monotonic() + timeout_s
-    with _client(port) as local:
-        _until(deadline, f"MongoDB on port {port} to answer", lambda: bool(local.admin.command("hello")))
-        if next_admin_password is not None and _may_log_in(port, next_admin_password):
+    with server.client() as local:
+        _until(deadline, f"MongoDB on port {server.port} to answer", lambda: bool(local.admin.command("hello")))
+        if next_admin_password is not None and _may_log_in(server, next_admin_password):
             admin_password = next_admin_password
-        elif not _may_log_in(port, admin_password):
+        elif not _may_log_in(server, admin_password):
             _begin(local, replica_set, member, admin_password, deadline)
-            if not _may_log_in(port, admin_password):
+            if not _may_log_in(server, admin_password):
                 raise ConfigError(
-                    f"MongoDB on port {port}: its user {ADMIN!r} has another password than the one in the folder; expected "
-                    "the folder that was made together with this server's data"
+                    f"MongoDB on port {server.port}: its user {ADMIN!r} has another password than the one in the folder; "
+                    "expected the folder that was made together with this server's data"
                 )
-    with _client(port, admin_password) as admin:
+    with server.client(admin_password) as admin:
         _until(deadline, "a primary", lambda: bool(admin.admin.command("hello")["isWritablePrimary"]))
         prepare_users(admin, passwords)
         if next_admin_password is not None:
@@ -82,30 +109,16 @@ def _refused_once_there_are_users(*codes: int) -> Iterator[None]:
             raise
 
 
-def _may_log_in(port: int, admin_password: str) -> bool:
+def _may_log_in(server: LocalServer, admin_password: str) -> bool:
     """With a client of its own: one that was refused stays so."""
     try:
-        with _client(port, admin_password) as admin:
+        with server.client(admin_password) as admin:
             admin.admin.command("ping")
     except OperationFailure as exc:
         if exc.code != REFUSED_LOGIN:
             raise
         return False
     return True
-
-
-def _client(port: int, admin_password: str | None = None) -> Client:
-    login: dict[str, Any] = {"username": ADMIN, "password": admin_password, "authSource": "admin"}
-    return MongoClient(
-        "127.0.0.1",
-        port,
-        directConnection=True,
-        serverSelectionTimeoutMS=round(1000 * ANSWER_S),
-        connectTimeoutMS=round(1000 * ANSWER_S),
-        socketTimeoutMS=60_000,
-        appname="tandem",
-        **(login if admin_password else {}),
-    )
 
 
 def _until(deadline: float, what: str, is_so: Callable[[], bool]) -> None:

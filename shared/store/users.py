@@ -4,7 +4,8 @@
     sampler    episodes, and the data that they settle to            viewer    reads everything; writes notes
     trainer    marks on data, steps, versions of the weights
 
-A right names a collection in every database of the server, since a run is a database. MongoDB bounds rights by collection, not by
+A right names a collection in every database of the server, since a run is a database; a service's user of one run has it in that
+database alone. MongoDB bounds rights by collection, not by
 field: what several services write (`runs`, `workers`, `tasks`), each of them may write as a whole.
 """
 
@@ -45,7 +46,7 @@ USER_EXISTS, ROLE_EXISTS = 51003, 51002
 ADMIN = "root"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Role:
     """{collection: actions}, and actions on the server itself."""
 
@@ -53,10 +54,9 @@ class Role:
     rights: Mapping[str, tuple[str, ...]]
     on_server: tuple[str, ...] = ()
 
-    @property
-    def privileges(self) -> list[Document]:
+    def privileges(self, database: str = EVERY) -> list[Document]:
         of_collections: list[Document] = [
-            {"resource": {"db": EVERY, "collection": name}, "actions": list(actions)}
+            {"resource": {"db": database, "collection": name}, "actions": list(actions)}
             for name, actions in self.rights.items()
         ]
         on_server = [{"resource": {"cluster": True}, "actions": list(self.on_server)}] if self.on_server else []
@@ -88,17 +88,38 @@ ROLES = (
 )
 
 
-def prepare_users(admin: Client, passwords: Mapping[str, str]) -> None:
-    """Create or update every role and its user, named like it. `passwords`: {role: password}. Repeatable.
+SERVICES = ("sampler", "keeper", "trainer")  # roles of programs, which work for one run each
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of the database. `run`: the only one that it may open; None: every run of the server."""
+
+    role: Role
+    run: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.role.name if self.run is None else f"{self.role.name}-{self.run}"
+
+
+def accounts(run: str | None = None) -> tuple[Account, ...]:
+    """A user for each role. `run`: those of services are limited to this run; people's open every run."""
+    return tuple(Account(role, run if role.name in SERVICES else None) for role in ROLES)
+
+
+def prepare_users(admin: Client, passwords: Mapping[Account, str]) -> None:
+    """Create or update every account and its role. Repeatable.
 
     A role is what this version of the program says, also after an upgrade.
     """
-    for role in ROLES:
-        definition: Document = {"privileges": role.privileges, "roles": []}
-        _create_or_update(admin, "Role", _role_name(role), ROLE_EXISTS, definition)
-        rights = [{"role": _role_name(role), "db": "admin"}]
-        account: Document = {"pwd": passwords[role.name], "roles": rights, "mechanisms": ["SCRAM-SHA-256"]}
-        _create_or_update(admin, "User", role.name, USER_EXISTS, account)
+    for account, password in passwords.items():
+        name = f"tandem-{account.name}"
+        privileges = account.role.privileges(EVERY if account.run is None else account.run)
+        _create_or_update(admin, "Role", name, ROLE_EXISTS, {"privileges": privileges, "roles": []})
+        rights = [{"role": name, "db": "admin"}]
+        user: Document = {"pwd": password, "roles": rights, "mechanisms": ["SCRAM-SHA-256"]}
+        _create_or_update(admin, "User", account.name, USER_EXISTS, user)
 
 
 def create_admin(local: Client, password: str) -> None:
@@ -108,10 +129,6 @@ def create_admin(local: Client, password: str) -> None:
 
 def set_admin_password(admin: Client, password: str) -> None:
     admin.admin.command("updateUser", ADMIN, pwd=password, mechanisms=["SCRAM-SHA-256"])
-
-
-def _role_name(role: Role) -> str:
-    return f"tandem-{role.name}"
 
 
 def _create_or_update(admin: Client, kind: str, name: str, exists: int, definition: Document) -> None:

@@ -256,6 +256,13 @@ MUTANTS = (
         "tests/shared/test_cli_database.py::test_calls_that_make_a_password_at_once_use_the_same_one",
     ),
     Mutant(
+        "a service's user of a run opens that run alone",
+        "shared/store/users.py",
+        "privileges = account.role.privileges(EVERY if account.run is None else account.run)",
+        "privileges = account.role.privileges(EVERY)",
+        f"{USERS}::test_a_services_user_of_a_run_opens_that_run_alone",
+    ),
+    Mutant(
         "an engine that counted as dead is waited for once it wakes",
         "shared/store/leases.py",
         '{"asleep_for": None, "free_at": after(stay_s)}',

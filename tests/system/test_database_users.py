@@ -15,6 +15,7 @@ from pymongo.errors import OperationFailure
 from sampler.engine.client.engine_client import EngineClient
 from shared.documents import Claim
 from shared.documents.base import Document
+from shared.errors import ConfigError
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.connecting import connect
@@ -177,6 +178,58 @@ def test_the_administrator_gets_a_new_password_also_after_a_kill(server: Server,
     assert refused.value.code == LOGIN_FAILED
     assert login(credentials, "sampler") == sampler
     assert prepare(mongod, credentials).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def users_of_runs(server: Server) -> Path:
+    """Users of the services for two runs each."""
+    for run in (RUN, "otherrun"):
+        done = prepare(server[0], server[1], "--run", run)
+        assert done.returncode == 0, done.stderr
+    return server[1]
+
+
+def login_of_run(credentials: Path, role: str, run: str) -> str:
+    return (credentials / role / "runs" / run / "db_connection_string").read_text()
+
+
+@pytest.mark.parametrize("role", ["sampler", "keeper", "trainer"])
+def test_a_services_user_of_a_run_opens_that_run_alone(users_of_runs: Path, role: str) -> None:
+    with pymongo.MongoClient(login_of_run(users_of_runs, role, RUN)) as client:
+        for collection in [*COLLECTIONS, "other"]:
+            found = "".join(
+                kind
+                for kind, command in COMMANDS.items()
+                if is_allowed(client[RUN], {**command, next(iter(command)): collection})
+            )
+            assert found == ALLOWED[role].get(collection, ""), f"{role}: {collection}"
+        for database in ("otherrun", "third", "admin"):
+            for collection in COLLECTIONS:
+                for command in COMMANDS.values():
+                    assert not is_allowed(client[database], {**command, next(iter(command)): collection})
+                assert not is_allowed(client[database], {"createIndexes": collection, "indexes": []}), collection
+        # The server lists those databases alone that the user may open, so that an error can name the runs there.
+        assert set(client.list_database_names()) <= {RUN}
+
+
+def test_the_passwords_of_two_runs_differ_and_a_leaked_one_does_not_open_the_others_user(users_of_runs: Path) -> None:
+    texts = [login_of_run(users_of_runs, "sampler", run) for run in (RUN, "otherrun")]
+    assert texts[0].startswith(f"mongodb://sampler-{RUN}:")
+    with pymongo.MongoClient(texts[0].replace(f"sampler-{RUN}:", "sampler-otherrun:")) as client:
+        with pytest.raises(OperationFailure) as refused:
+            client.admin.command("ping")
+        assert refused.value.code == LOGIN_FAILED
+    for path in (users_of_runs / "sampler" / "runs").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o400), path
+
+
+async def test_a_service_starts_with_the_user_of_its_run(users_of_runs: Path) -> None:
+    login_string = login_of_run(users_of_runs, "sampler", "otherrun")
+    async with Store.open(login_string, "otherrun") as store:
+        assert (await store.runs.get()) is not None
+    with pytest.raises(ConfigError, match="refused"):
+        async with Store.open(login_string, "thirdrun"):
+            pass
 
 
 def test_a_folder_of_another_server_is_refused(server: Server, tmp_path: Path) -> None:
