@@ -48,7 +48,7 @@ def flags(command: str | list[str]) -> list[str]:
 
 def test_every_variable_is_in_the_example_with_its_default_and_none_is_left_over() -> None:
     used = {found[1]: found[2] for found in VARIABLE.finditer(TEXT)}
-    assert len(re.findall(r"\$\{", TEXT)) == len(VARIABLE.findall(TEXT)), "each has a default"
+    assert len(re.findall(r"(?<!\$)\$\{", TEXT)) == len(VARIABLE.findall(TEXT)), "each has a default"
     example = dict(re.findall(r"^#([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), re.MULTILINE))
     assert example == used
 
@@ -62,11 +62,13 @@ def test_a_service_is_confined_and_checked(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["init"] is True
     assert service["pids_limit"] > 0
+    assert re.fullmatch(r"\$\{[A-Z_]+_MEMORY:-\d+[mg]?\}", service["mem_limit"])
+    assert re.fullmatch(r"\$\{[A-Z_]+_CPUS:-\d+\}", service["cpus"])
     assert "privileged" not in service
     assert not [volume for volume in service.get("volumes", ()) if "docker.sock" in volume]
     if name not in ENDS_BY_ITSELF:
         assert service["healthcheck"]["test"][0] == "CMD"
-        assert service["restart"] in ("unless-stopped", "on-failure")
+        assert with_defaults(service["restart"]) == "on-failure:20", "what cannot run does not try for ever"
         assert service["stop_grace_period"]
 
 
@@ -97,7 +99,7 @@ def test_a_service_gets_its_own_secrets_alone() -> None:
         ]
         own = {
             "operator": ["prepare", "tandem"],
-            "viewer": ["prepare"],
+            "viewer": ["metrics", "prepare"],
             "root": ["prepare"],
             "sampler": ["gateway", "prepare", "sampler"],  # a gateway does a sampler's work
         }.get(role, ["prepare", role])
@@ -233,3 +235,55 @@ def test_images_copy_what_exists_and_the_samplers_has_neither_torch_nor_the_trai
         users = re.findall(r"^USER (\S+)$", stages[name], re.MULTILINE)
         assert users[-1:] == ["10001:10001"], f"{name} runs as {users}"
         assert len(re.findall("^CMD ", stages[name], re.MULTILINE)) == 1
+
+
+def test_every_client_of_the_database_gets_the_authoritys_certificate_with_tls() -> None:
+    """deploy/docker-compose.tls.yml over docker-compose.yml."""
+    overlay: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.tls.yml").read_text())
+    clients = {
+        name
+        for name, service in SERVICES.items()
+        if "data" in service.get("networks", ()) and "credentials" in str(service["volumes"])
+    }
+    clients -= {"prometheus"}  # it asks the services' own pages
+    with_certificate = {
+        name for name, s in overlay["services"].items() if "tls-public:/tls/public:ro" in s.get("volumes", ())
+    }
+    assert with_certificate == clients | {"prepare"}
+    assert [name for name, s in overlay["services"].items() if "tls-mongo" in str(s)] == ["certificates", "mongo"]
+    maker = overlay["services"]["certificates"]
+    assert maker["user"] == SERVICES["mongo"]["user"], "who reads the key has written it"
+    assert maker["network_mode"] == "none"
+    assert maker["read_only"] is True
+    assert maker["cap_drop"] == ["ALL"]
+    assert set(overlay["volumes"]) == {"tls-mongo", "tls-public"}
+    assert "$${TLS_CA_FILE:+--tls_ca_file" in SERVICES["prepare"]["command"][-1]
+
+
+def test_a_services_database_user_is_that_of_the_run() -> None:
+    for name in CONFIGURED:
+        path = with_defaults(SERVICES[name]["environment"]["DB_CONNECTION_STRING_FILE"])
+        assert path == "/run/credentials/runs/demo/db_connection_string"
+    assert "--run ${RUN_NAME:-demo}" in SERVICES["prepare"]["command"][-1]
+
+
+def test_prometheus_asks_every_service_that_serves_figures() -> None:
+    config = yaml.safe_load((DEPLOY / "grafana" / "compose" / "prometheus.yml").read_text())
+    by_name = {job["job_name"]: job for job in config["scrape_configs"]}
+    (names,) = by_name["tandem-processes"]["dns_sd_configs"]
+    addresses = {
+        name: value
+        for name, service in SERVICES.items()
+        for variable, value in (service.get("environment") or {}).items()
+        if variable.endswith("_METRICS_ADDRESS")
+    }
+    assert addresses == dict.fromkeys(names["names"], f"0.0.0.0:{names['port']}")
+    targets = [
+        target for job in config["scrape_configs"] for one in job.get("static_configs", ()) for target in one["targets"]
+    ]
+    assert targets == ["metrics:9464", "mcp:9700"]
+    for name in (*addresses, "metrics", "mcp"):
+        assert set(SERVICES[name]["networks"]) & set(SERVICES["prometheus"]["networks"]), name
+    assert "/run/mcp/token" in str(by_name["mcp-docker"])
+    for port in SERVICES["grafana"]["ports"]:
+        assert with_defaults(port).startswith("127.0.0.1:")
