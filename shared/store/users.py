@@ -4,9 +4,9 @@
     sampler    episodes, and the data that they settle to            viewer    reads everything; writes notes
     trainer    marks on data, steps, versions of the weights
 
-A right names a collection in every database of the server, since a run is a database; a service's user of one run has it in that
-database alone. MongoDB bounds rights by collection, not by
-field: what several services write (`runs`, `workers`, `tasks`), each of them may write as a whole.
+A right names a collection in every database of the server, since a run is a database; a service's user of one run has it in
+that database alone. MongoDB bounds rights by collection, not by field: what several services write (`runs`, `workers`, `tasks`),
+each of them may write as a whole.
 """
 
 from collections.abc import Iterable, Mapping

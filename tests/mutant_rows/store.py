@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         "a password that is being changed survives a kill",
         "shared/store/first_start.py",
-        "        if next_admin_password is not None and _may_log_in(port, next_admin_password):\n",
+        "        if next_admin_password is not None and _may_log_in(server, next_admin_password):\n",
         "        if False:\n",
         f"{USERS}::test_the_administrator_gets_a_new_password_also_after_a_kill",
     ),
