@@ -52,7 +52,9 @@ def keeper(
     if place is not None:
         engine = _sglang_on(config, place)
     elif config.engine == "sglang":
-        command = f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --host {{host}} --port {{port}}"
+        command = (
+            f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --host {{host}} --port {{port}} --weight-version 0"
+        )
         engine = ["--engine_command", command]
     if engine_url is None and (address := config.address) != LOOPBACK:
         engine += ["--engine_host", address]
@@ -69,6 +71,7 @@ def keeper(
 
 def _sglang_on(config: LaunchConfig, place: EnginePlace) -> Command:
     command = f"{SGLANG} serve --model-path {{model}} --host {{host}} --port {{port}} --tp-size {len(place.gpus)}"
+    command += " --weight-version 0"
     if place.shared_device:
         command += " --enable-memory-saver"
     if config.placed and (fraction := config.placed.mem_fraction(place)):

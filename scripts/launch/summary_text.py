@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scripts.launch.disk_use import disk_text
 from scripts.launch.figures import StepMetrics
 from scripts.launch.settings import LaunchConfig
 from scripts.launch.summary import eval_points
@@ -114,6 +115,7 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
         lines += [f"checkpoint    {_short(trained['checkpoint'])}", f"model         {_short(trained['model'])}"]
     metrics = [f"{_short(each.policy_folder)}/metrics.jsonl" for each in policies]
     lines += [
+        f"disk          {disk_text(config.folder, folder)}",
         f"figures       {folder}/summary.json, {', '.join(metrics)}, {folder}/reward.png",
         f"logs          {config.log_folder}/{config.run}_*.log",
     ]

@@ -28,6 +28,14 @@ MUTANTS = (
         f"{TOOL_PROMPT}::test_schemas_write_no_control_tokens_and_the_form_does",
     ),
     Mutant(
+        "an engine's first weights are the run's own",
+        "sampler/engine/keeper/starting.py",
+        "or not _same(reached.folder, model)",
+        "or False",
+        "tests/sampler/engine/test_keeper_first_weights.py"
+        "::test_first_weights_in_another_folder_than_the_engines_are_loaded",
+    ),
+    Mutant(
         "clamp to an engine's shorter context",
         "sampler/engine/pool/engine_pool.py",
         "self.contexts.learn(service_url, exc, len(prompt_ids) + len(progress.output_ids))",

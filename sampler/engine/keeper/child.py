@@ -40,6 +40,8 @@ LOCAL = (
     "{host}",
     "--port",
     "{port}",
+    "--weight-version",
+    "0",
 )
 
 

@@ -32,7 +32,7 @@ from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.layout import check_layout, read_layout
 from sampler.engine.keeper.report import report, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
-from sampler.engine.keeper.starting import first_answer
+from sampler.engine.keeper.starting import announce_first, first_answer, has_loaded
 from sampler.engine.keeper.update import drain, update
 from sampler.engine.keeper.wanted import loadable_from, wanted_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
@@ -42,7 +42,6 @@ from shared.errors import DataError
 from shared.processes.failure import failure_now
 from shared.store import Store
 from shared.weights.assembly import Assembly, Reached
-from shared.weights.files import manifest_of
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +68,7 @@ class Keeper:
         self._wants_full: int | None = None  # version that could not be merged
         self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
         self._torn = False  # a broadcast to the engine failed: it may hold weights of two versions
+        self._fresh = False  # started, and given no weights since
         self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes read
         self._status = ServiceStatus.DOWN
         self._error: str | None = None
@@ -88,7 +88,7 @@ class Keeper:
         self._stop = stop
         await self._store.runs.save_config("keeper", self._config.snapshot())
         await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
-        await self._announce_first_version()
+        await announce_first(self._store, self._config)
         async with self._share.occupied() if self._share else contextlib.nullcontext():
             try:
                 async with reports_start(self._store, self._id, lambda: self.url, self._config.start_timeout_s):
@@ -108,11 +108,6 @@ class Keeper:
                 await self._store.workers.leave(self._id, failure_now())
                 if self._child is not None:
                     await self._child.stop()
-
-    async def _announce_first_version(self) -> None:
-        path = self._config.model_name_or_path
-        files = await asyncio.to_thread(manifest_of, path)
-        await self._store.versions.ensure_first(self._config.policy, str(path.resolve()), files)
 
     # ------------------------------------------------------------------ the engine's life
 
@@ -139,7 +134,7 @@ class Keeper:
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
-        self._sleepless = 0
+        self._sleepless, self._fresh = 0, self._child is not None
 
     def _has_ended(self) -> bool:
         return self._child is not None and self._child.ended
@@ -242,6 +237,7 @@ class Keeper:
         started = time.monotonic()
         if not self._receiver.is_offered(wanted):
             return None
+        self._fresh = False
         await self._drain()
         if (place := await self._receiver.join(wanted)) is None:
             return None
@@ -261,8 +257,10 @@ class Keeper:
     async def _from_disk(self, wanted: PolicyVersion) -> Reached:
         reached = await self._put_together(wanted)
         await asyncio.to_thread(check_layout, reached.folder, self._layout)
-        self._status = self._status_meanwhile
-        await self._update(reached)
+        fresh, self._fresh = self._fresh and not self._torn, False
+        if not (fresh and await has_loaded(self._client, self.url, self._config.model_name_or_path, reached)):
+            self._status = self._status_meanwhile
+            await self._update(reached)
         return reached
 
     async def _put_together(self, wanted: PolicyVersion) -> Reached:
