@@ -38,15 +38,15 @@ def serve(config: ConfigT, run: Callable[[ConfigT], Coroutine[Any, Any, None]]) 
     begin_logging(config.log_level)
     collect_seldom()
     allow_many_files()  # an episode whose agent or tools are commands takes five to ten
+    errors: list[BaseException] = []
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(config))
     except* TandemError as group:
-        errors = one_by_one(group)
-        for text in dict.fromkeys(
-            f"{type(exc).__name__}: {exc}" for exc in errors
-        ):  # many episodes may end with the same error
-            logging.getLogger("sampler").error("%s", text)
+        errors = [*one_by_one(group)]
+    for text in dict.fromkeys(f"{type(exc).__name__}: {exc}" for exc in errors):  # of many episodes often the same
+        logging.getLogger("sampler").error("%s", text)
+    if errors:  # not within `except*`: CPython 3.11.2, Debian 12's, makes a group of it
         sys.exit(REFUSED if any(isinstance(exc, ConfigError) for exc in errors) else 1)
 
 

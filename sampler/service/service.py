@@ -152,10 +152,12 @@ class SamplerService:
                 await self._drain()
                 for helper in helpers:
                     helper.cancel()
-        except* OwnCodeFailed as group:
-            if self._first.are_over:
+        except BaseExceptionGroup as group:
+            own, others = group.split(OwnCodeFailed)
+            if own is None or self._first.are_over:
                 raise
-            raise ConfigError(f"{cause_of(group)} (before any episode was played to its end)") from group
+            refused = ConfigError(f"{cause_of(own)} (before any episode was played to its end)")
+            raise refused if others is None else BaseExceptionGroup("own code", [refused, others]) from group
         finally:
             await self._engines.close()
             await self._resources.close()

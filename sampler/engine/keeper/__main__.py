@@ -41,12 +41,15 @@ def main() -> None:
     config = KeeperConfig.load_or_exit()
     conceal(config.secrets())  # tools may run on this machine
     begin_logging(config.log_level)
+    errors: list[BaseException] = []
     try:
         asyncio.run(keep(config))
     except* TandemError as group:
-        for exc in one_by_one(group):
-            log.error("%s: %s", type(exc).__name__, exc)
-        sys.exit(1)
+        errors = [*one_by_one(group)]
+    for exc in errors:
+        log.error("%s: %s", type(exc).__name__, exc)
+    if errors:
+        sys.exit(1)  # not within `except*`: CPython 3.11.2, Debian 12's, makes a group of it
 
 
 if __name__ == "__main__":
