@@ -14,13 +14,14 @@ from sampler.mcp_docker.tools.serving import ToolArguments
 
 pytestmark = pytest.mark.slow
 WRITES_EVERYWHERE = """
-import os
+import os, time
 for descriptor in range(1, 20):
     for text in (b"\\n", b"junk\\n", b"x" * 9000):
         try:
             os.write(descriptor, text)
         except OSError:
             pass
+time.sleep(0.5)
 print(6 * 7)
 """
 
