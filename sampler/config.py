@@ -10,7 +10,7 @@ from sampler.engine.client.access import EngineAccess
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.gateway.config import AgentPlayConfig
 from sampler.history.config import ContextConfig, NewContext
-from sampler.settlement.config import GroupConfig
+from sampler.settlement.config import GroupSettings
 from sampler.tools.isolation import Sandbox
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
@@ -40,10 +40,10 @@ class EvalSampling(BaseModel, frozen=True, extra="forbid"):
 
 
 class SamplerConfig(
-    ServiceConfig, ActorsConfig, ContextConfig, GroupConfig, EngineAccess, AgentPlayConfig, EnvironmentPlayConfig
+    ServiceConfig, ActorsConfig, ContextConfig, GroupSettings, EngineAccess, AgentPlayConfig, EnvironmentPlayConfig
 ):
-    """The sampler's settings, including those of `ActorsConfig` (several actors), `ContextConfig` (long contexts), `GroupConfig`
-    (completed groups), `AgentPlayConfig` (foreign agents) and `EnvironmentPlayConfig` (environments)."""
+    """The sampler's settings, including those of `ActorsConfig` (several actors), `ContextConfig` (long contexts),
+    `GroupSettings` (completed groups), `AgentPlayConfig` (foreign agents) and `EnvironmentPlayConfig` (environments)."""
 
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"

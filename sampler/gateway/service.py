@@ -23,7 +23,8 @@ from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
 from sampler.kinds import SamplerKinds
 from sampler.service.loops import every
-from sampler.service.service import SamplerService, ServiceProcess, service_process
+from sampler.service.process import ServiceProcess, service_process
+from sampler.service.service import SamplerService
 from shared.configuration.secrets import token_of
 from shared.documents import Claim, Record
 from shared.documents.agent_sessions import SessionEnd

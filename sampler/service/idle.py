@@ -30,6 +30,10 @@ def tools_wait(names: Sequence[str]) -> Wait:
     return Wait(f"tool server {', '.join(names)}", "no call or session reaches it", "it answers again")
 
 
+def rules_wait(problems: Sequence[str]) -> Wait:
+    return Wait("rules of the run that it can apply", "; ".join(problems), "it is started anew with what they need")
+
+
 def pause_wait(run: str) -> Wait:
     return Wait("the run to go on", "it is paused", f"`tandem resume {run}`")
 

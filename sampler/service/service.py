@@ -19,13 +19,10 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from functools import partial
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
 from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.token_rate import TokenRate
 from sampler.episode import play
@@ -33,15 +30,17 @@ from sampler.kinds import SamplerKinds
 from sampler.own_calls import new_episode
 from sampler.resources import shared_resources
 from sampler.sampler import AsyncSampler
-from sampler.scorers import import_scorers
 from sampler.service.concurrency import Concurrency, LoadReport
 from sampler.service.first_episodes import FirstEpisodes
-from sampler.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, tools_wait
+from sampler.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
+from sampler.service.process import ServiceProcess, service_process
 from sampler.service.score_shares import ScoreShares
 from sampler.service.settling import Settling
+from sampler.service.stored_settings import store_settings
 from sampler.service.tool_check import tell_missing_tools
+from sampler.settlement.current_rules import CurrentRules
 from sampler.tools import TokenOffsets
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
@@ -49,9 +48,7 @@ from shared.documents.states import RunState
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
-from shared.processes.metrics_page import of_worker, serving
 from shared.processes.waits import WAITED, Activity, Wait
-from shared.store import Store
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
 from shared.user_code.frames import cause_of
@@ -68,32 +65,6 @@ async def run_service(config: SamplerConfig) -> None:
     kinds = SamplerKinds.of(config)
     async with service_process(config, "sampler") as process:
         await SamplerService(process, config, kinds).run()
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceProcess:
-    """What a process of samplers is connected to, and its name among the workers of the run."""
-
-    store: Store
-    client: EngineClient
-    worker: str
-
-
-@contextlib.asynccontextmanager
-async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[ServiceProcess]:
-    """`kind`: with which its name begins."""
-    import_scorers(config.scorer_modules)
-    async with (
-        Store.open(config.db_connection_string, config.run) as store,
-        EngineClient(
-            EngineTimeouts(generate_s=config.engine_timeout_s),
-            config.engine_api_key,
-            # No request waits here for a connection: it would reach its engine later than the pool assumes.
-            max_connections=max(1024, 2 * config.max_concurrent_episodes),
-        ) as client,
-    ):
-        with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):
-            yield ServiceProcess(store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}")
 
 
 class SamplerService:
@@ -124,21 +95,26 @@ class SamplerService:
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
         self._shares = ScoreShares(config, has_tools=bool(self._resources.tool_servers))
-        self._settling = Settling(store, worker, config, agents.judge, self._rewards.extend, self._shares.settled)
+        self._rules = CurrentRules(store, config, worker)
+        told = (self._rewards.extend, self._shares.settled)
+        self._settling = Settling(store, worker, config, self._rules, agents.judge, *told)
 
     async def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
         self._playable.check(asked)
+        rules = await self._rules.begin()
         if self._config.agent_isolation != "none":
             await self._resources.agent_sandbox.open(self._config)
-        await self._keep_settings()
+        agents = self._resources.agents.settings
+        await store_settings(self._store, self.kind, self._worker, self._config, rules, agents)
         await self._look()
         loops = {
             "view": (self._look, self._config.poll_s),
             "renew": (self._renew, self._renew_s),
             "beat": (self._beat, self._config.heartbeat_s),
+            "rules": (self._rules.refresh, self._config.heartbeat_s),
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -163,14 +139,6 @@ class SamplerService:
             await self._resources.close()
             await self._store.workers.leave(self._worker, failure_now())
 
-    async def _keep_settings(self) -> None:
-        """Store this process's settings, including the agents', for later inspection."""
-        settings, agents = self._config.snapshot(), self._resources.agents.settings
-        await self._store.runs.save_config(self.kind, settings)
-        await self._store.settings.keep(
-            self.kind, settings | ({"agents": dict(agents)} if agents else {}), self._worker
-        )
-
     # ------------------------------------------------------------------ view
 
     async def _look(self) -> None:
@@ -186,6 +154,8 @@ class SamplerService:
         doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
         if away := self._resources.tool_traffic.away():
             doing = tools_wait([traffic.server.name for traffic in away])
+        if self._rules.number is None:
+            doing = rules_wait(self._rules.alarms())
         paused = run is None or run.state is RunState.PAUSED
         self._view = DatabaseState(paused, limit, pause_wait(self._store.run) if paused else doing)
         if self._concurrency.update(self._load_report(), self._playing) > self._playing:
@@ -232,7 +202,8 @@ class SamplerService:
 
     async def _claim(self) -> Claim | None:
         """Claim evaluation first: it is small, and publishing results for its version waits for it."""
-        if self._view.paused or not self._engines.ready() or not self._resources.tool_traffic.has_room():
+        ready = self._engines.ready() and self._resources.tool_traffic.has_room()
+        if self._rules.number is None or self._view.paused or not ready:
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:
             for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
@@ -252,6 +223,7 @@ class SamplerService:
             max_failures=self._config.max_failures,
             without=self._playable.left,
             untold=self._plays_elsewhere,
+            rules=self._rules.number,
             full_environments=self._resources.environments.full(),
         )
         if claim is not None and self._playable.is_left(claim.task.id, claim.task.payload):
@@ -345,5 +317,13 @@ class SamplerService:
         )
 
     def _alarms(self) -> list[str]:
-        tellers = (self._first, self._shares, self._resources, self._playable, self._engines, self._settling)
+        tellers = (
+            self._first,
+            self._shares,
+            self._resources,
+            self._playable,
+            self._engines,
+            self._settling,
+            self._rules,
+        )
         return [alarm for teller in tellers for alarm in teller.alarms()]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from sampler.agents import Judge
 from sampler.config import SamplerConfig
 from sampler.service.loops import wait_for
+from sampler.settlement.current_rules import CurrentRules
 from sampler.settlement.group_scoring import GroupScoring
 from sampler.settlement.settle import claim_next, settle
 from shared.documents import Task
@@ -23,13 +24,14 @@ class Settling:
         store: Store,
         worker: str,
         config: SamplerConfig,
+        rules: CurrentRules,
         judge: Judge | None,
         tell: Callable[[list[float]], None] = lambda scores: None,
         note: Callable[[Task], None] = lambda task: None,
     ) -> None:
         self.wanted = asyncio.Event()
         self.settled = 0
-        self._store, self._worker, self._config, self._tell = store, worker, config, tell
+        self._store, self._worker, self._policy, self._rules, self._tell = store, worker, config.policy, rules, tell
         self._note = note
         self._one_at_a_time = asyncio.Lock()
         self._scoring = GroupScoring(store, worker, config, judge, self._settle)
@@ -53,13 +55,13 @@ class Settling:
                     await self._settle(task)
 
     async def _next(self, left: Sequence[str] | None) -> Task | None:
-        return await claim_next(self._store, self._worker, self._config, left)
+        return await claim_next(self._store, self._worker, self._policy, left, self._rules.applicable)
 
     def alarms(self) -> list[str]:
         return self._scoring.alarms()
 
     async def _settle(self, task: Task) -> None:
-        await settle(self._store, task, self._config)
+        await settle(self._store, task)
         self.settled += 1
         self._note(task)
         if task.group_scores:

@@ -1,72 +1,17 @@
-"""Settings for completed groups. Guide: docs/groups.md.
+"""The sampler's settings of completed groups: the rules of `shared.rules.groups`, and where this process finds estimators."""
 
-They are fields of the sampler's configuration. All samplers of a policy should use the same values: each settles groups by its
-own settings.
-"""
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Any, Self
+from shared.rules.groups import ESTIMATORS, Advantage, GigpoMode, GroupConfig
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
-
-from shared.user_code.registry import FunctionRegistry
-
-ESTIMATORS: FunctionRegistry[Callable[..., Any]] = FunctionRegistry(
-    "advantage", modules="advantage_modules", decorator="register_advantage"
-)
+__all__ = ["ESTIMATORS", "Advantage", "GigpoMode", "GroupConfig", "GroupSettings"]
 
 
-class Advantage(StrEnum):
-    MEAN = "mean"  # reward minus the group's mean: Dr. GRPO, MiniRL
-    ZSCORE = "zscore"  # the same, divided by the group's standard deviation: GRPO
-    LEAVE_ONE_OUT = "leave_one_out"  # reward minus the mean of the others: RLOO
-    MAXRL = "maxrl"  # reward minus the mean, divided by the mean: MaxRL
-    REWARD_TO_GO = "reward_to_go"  # by turn: return from this turn on, minus the group's mean return at this turn
-    GIGPO = "gigpo"  # by turn: the episode's advantage plus the turn's, among all turns with the same observation
+class AdvantageModules(BaseModel):
+    """Code is never read from the database: each process names its own."""
 
-
-class GigpoMode(StrEnum):
-    MEAN_NORM = "mean_norm"  # differences from the mean
-    MEAN_STD_NORM = "mean_std_norm"  # the same, divided by the standard deviation
-
-
-class GroupConfig(BaseModel):
-    """Settings of settlement. Raises ValueError for meaningless combinations."""
-
-    min_group_size: int = Field(2, gt=0, description="Groups with fewer trainable episodes are abandoned.")
-    min_turns: int = Field(0, ge=0, description="Correct episodes with fewer replies are dropped.")
-    reserve_context_error_count: int | None = Field(
-        None, ge=0, description="Maximum over-long episodes kept per group, chosen at random. None: all."
-    )
-    mask_overlong: bool = Field(False, description="Over-long episodes count in the group's baseline but have no loss.")
-    balance_sample: bool = Field(
-        False, description="Keep as many correct as wrong episodes: drop the surplus at random."
-    )
-    zero_variance_tolerance: float | None = Field(
-        None,
-        gt=0,
-        description="Groups whose scores differ by less are dropped, and another task is opened instead. None: kept.",
-    )
-    efficient_rewarding: bool = Field(
-        False,
-        description="Reward fewer turns among correct episodes, and more turns among wrong ones; sums to 0 in each.",
-    )
-    efficient_rewarding_magnitude: float = Field(0.1, gt=0, description="Largest reward change by efficient_rewarding.")
     advantage_modules: list[str] = Field(
         [], description="Modules to import; they register advantage estimators (docs/api.md)."
-    )
-    advantage: str = Field(
-        Advantage.MEAN, description=f"{', '.join(Advantage)}, or one of your own that advantage_modules registers."
-    )
-    adv_scaling: float = Field(1.0, gt=0, description="Factor of all advantages.")
-    turn_discount: float = Field(1.0, ge=0, le=1, description="reward_to_go, gigpo: discount per turn.")
-    gigpo_weight: float = Field(
-        1.0, ge=0, description="gigpo: weight of the turn's advantage; the episode's has weight 1."
-    )
-    gigpo_mode: GigpoMode = Field(GigpoMode.MEAN_NORM, description=", ".join(GigpoMode) + ".")
-    gigpo_cross_steps: bool = Field(
-        False, description="gigpo: average the episodes' rewards over turns, so that long episodes count more."
     )
 
     @field_validator("advantage_modules")
@@ -75,15 +20,13 @@ class GroupConfig(BaseModel):
         ESTIMATORS.import_modules(modules)
         return modules
 
+
+class GroupSettings(GroupConfig, AdvantageModules):
+    """Fields of the sampler's configuration. What is not given is read from the run's rules."""
+
     @field_validator("advantage")
     @classmethod
     def an_estimator_is_registered(cls, name: str, given: ValidationInfo) -> str:
         if "advantage_modules" in given.data:  # else they are refused, which says enough
             ESTIMATORS.require(name, list(Advantage))
         return name
-
-    @model_validator(mode="after")
-    def over_long_episodes_are_kept_to_be_masked(self) -> Self:
-        if self.mask_overlong and self.reserve_context_error_count == 0:
-            raise ValueError("mask_overlong keeps over-long episodes, but reserve_context_error_count=0 drops them all")
-        return self

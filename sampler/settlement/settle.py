@@ -6,7 +6,8 @@
 A policy's share of a group (`shares.py`) consists of the turns that it took, with its own scores; only runs where policies take
 turns have several shares. A record stores the outcome of the share of its own policy.
 
-Idempotent: everything is computed from the group's documents, and every id is derived. If a settler exits early, another
+Idempotent: everything is computed from the group's documents and the rules that it was opened with (`current_rules.py`), no
+setting of the process among it, and every id is derived. If a settler exits early, another
 takes over when the lease ends and repeats the work with the same result. Dropped episodes are stored too, with the reason. A
 record with unreadable documents is excluded from its group (and noted for `tandem status`), so that other records need not
 wait.
@@ -16,7 +17,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence, Set
 
-from sampler.config import SamplerConfig
+from sampler.settlement.current_rules import settlement_of_group
 from sampler.settlement.group_scoring import given_up
 from sampler.settlement.groups import ScoredEpisode
 from sampler.settlement.shares import Part, Settlement, settle_share
@@ -26,6 +27,7 @@ from shared.documents.states import DataStatus, RecordStatus, SlotStatus
 from shared.episodes.state import OPEN
 from shared.errors import DataError, MalformedDocument
 from shared.names import TRAIN_SPLIT
+from shared.rules.groups import SettlementRules
 from shared.store import Store
 from shared.tokens.flatten import answered, data_fields, flatten
 
@@ -36,29 +38,27 @@ MASKED = "over-long: in the group's baseline, without a loss"
 
 
 async def claim_next(
-    store: Store, worker: str, config: SamplerConfig, left: Sequence[str] | None = None
+    store: Store,
+    worker: str,
+    policy: str,
+    left: Sequence[str] | None = None,
+    rules: Sequence[int] | None = None,
 ) -> Task | None:
     """Lease one completed group of the policy, if there is one. Before that, end the waits whose deadline is over.
-    `left`: as for `claim_settlement`."""
-    while (overdue := await store.feedback.end_overdue(config.policy)) is not None:
+    `left`, `rules`: as for `claim_settlement`."""
+    while (overdue := await store.feedback.end_overdue(policy)) is not None:
         await store.feedback.write_scores(overdue)
-    return await store.tasks.claim_settlement(worker, policy=config.policy, lease_s=SETTLE_LEASE_S, left=left)
+    return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=left, rules=rules)
 
 
-async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task | None:
-    """Settle one completed group that no group scorer has to score."""
-    task = await claim_next(store, worker, config)
-    if task is not None:
-        await settle(store, task, config)
-    return task
-
-
-async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
-    """Settle a completed group; repeating it changes nothing. Unreadable records are excluded and noted."""
+async def settle(store: Store, task: Task) -> None:
+    """Settle a completed group by the rules that it was opened with; repeating it changes nothing. Unreadable records are
+    excluded and noted."""
     spoilt: set[str] = set()
+    rules = await settlement_of_group(store, task) if task.split == TRAIN_SPLIT else SettlementRules()
     while True:
         try:
-            await _settle(store, task, config, spoilt)
+            await _settle(store, task, rules, spoilt)
         except SpoiltRecord as exc:
             await store.malformed.note(exc.problem)
             spoilt.add(exc.record)
@@ -74,7 +74,7 @@ class SpoiltRecord(DataError):
         self.record, self.problem = record, problem
 
 
-async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[str]) -> None:
+async def _settle(store: Store, task: Task, rules: SettlementRules, spoilt: Set[str]) -> None:
     await store.feedback.write_scores(task)  # where the process that gave feedback has not come to it
     await store.group_scores.write_records(task)
     scored = {_record_id(slot): _score(slot) for slot in task.slots if slot.status is SlotStatus.SCORED}
@@ -93,9 +93,9 @@ async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[s
     parts = await _parts(store, task, scored)
     settlements = {}
     for policy, share in parts.items():
-        if policy in config.untrained_policies:
+        if policy in rules.untrained_policies:
             continue
-        read, settlement = settle_share(share, task.num_generations, config)
+        read, settlement = settle_share(share, task.num_generations, rules)
         settlements[policy] = settlement
         advantages = {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
         await store.records.set_advantages(advantages)

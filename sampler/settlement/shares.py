@@ -11,9 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sampler.config import SamplerConfig
 from sampler.settlement.advantages import group_advantages
-from sampler.settlement.config import ESTIMATORS
+from sampler.settlement.config import ESTIMATORS, GroupConfig
 from sampler.settlement.groups import ScoredEpisode, read_episode
 from sampler.settlement.rules import RuleResult, judge
 from shared.documents import DispatchedSamplingTask, Record
@@ -43,7 +42,7 @@ class Settlement:
 
 
 def settle_share(
-    share: Sequence[Part], num_generations: int, config: SamplerConfig
+    share: Sequence[Part], num_generations: int, config: GroupConfig
 ) -> tuple[list[ScoredEpisode], Settlement]:
     """A pure function. The episodes are those of the whole parts, in order."""
     read = [_read(part, config) for part in share]
@@ -54,7 +53,7 @@ def settle_share(
     return read, _together(read, settled)
 
 
-def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> Settlement:
+def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: GroupConfig) -> Settlement:
     """Apply the rules and the estimator to one group: a pure function."""
     verdict = judge(episodes, num_generations, config)
     advantages = group_advantages(verdict.kept, verdict.rewards, config) if verdict.kept else []
@@ -68,7 +67,7 @@ def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: Samp
     )
 
 
-def _read(part: Part, config: SamplerConfig) -> ScoredEpisode:
+def _read(part: Part, config: GroupConfig) -> ScoredEpisode:
     observations = ESTIMATORS.has(config.advantage, "observations")
     return read_episode(part.record, part.score, part.dispatches, observations=observations)
 

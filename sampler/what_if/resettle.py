@@ -4,9 +4,10 @@
 
     python -m sampler.what_if.resettle --run RUN --target RUN2 --advantage zscore       DB_CONNECTION_STRING in the environment
 
-Settings that are not given are those that RUN's samplers had. Tokens, log-probs and versions are copied bit for bit, ids
-are those of RUN. A group is written with its task last, and what is written never changes: an interrupted call is continued by
-the same call, with the same scores even if a judge would now say something else. RUN2 remembers its settings, and refuses others.
+Rules of settlement that are not given are those of each group in RUN, other settings those that RUN's samplers had. Tokens,
+log-probs and versions are copied bit for bit, ids are those of RUN. A group is written with its task last, and what is written
+never changes: an interrupted call is continued by the same call, with the same scores even if a judge would now say something
+else. RUN2 remembers its settings, and refuses others.
 """
 
 import asyncio
@@ -26,12 +27,14 @@ from sampler.errors import AgentFailed, ScorerFailed
 from sampler.scorers import import_scorers
 from sampler.scorers.registry import require_scorer
 from sampler.settlement.config import GroupConfig
+from sampler.settlement.current_rules import OF_UNTRAINED, declared
 from sampler.settlement.group_scoring import GroupScoring
 from sampler.settlement.settle import claim_next, settle
 from sampler.what_if.rescored import rescored, unsettled, unsettled_task
 from sampler.what_if.resettled import Resettled, tell
 from shared.configuration.loading import read_section
 from shared.documents import Task
+from shared.documents.rules import FIRST, RunRules
 from shared.documents.scoring import MAX_SCORERS, WeightedScorer
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
@@ -78,6 +81,7 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
                 require_scorer(one.name, agents.judge)
             async with Store.open(uri, config.target) as target:
                 await _claim_name(target, config)
+                await _copy_rules(source, target, config)
                 outcome = Resettled(run, config.target)
                 await _copy(source, target, config, agents, outcome, progress)
                 await _settle_all(target, config, agents, outcome, progress)
@@ -100,7 +104,11 @@ async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
     sources = {"flags": given}
     if given.get("config"):
         sources[str(given["config"])] = read_section(Path(given["config"]), ResettleConfig)
-    return ResettleConfig.from_sources({**sources, f"the samplers of run {source.run}": had})
+    return ResettleConfig.from_sources({**sources, _of_samplers(source): had})
+
+
+def _of_samplers(source: Store) -> str:
+    return f"the samplers of run {source.run}"
 
 
 async def _claim_name(target: Store, config: ResettleConfig) -> None:
@@ -121,6 +129,18 @@ async def _claim_name(target: Store, config: ResettleConfig) -> None:
             "settings to continue it, or another name to --as"
         )
     await target.runs.save_config("sampler", wanted)
+
+
+async def _copy_rules(source: Store, target: Store, config: ResettleConfig) -> None:
+    """Every number of the run's rules, with what is given now in place of theirs. A run that has none has one that says what its
+    samplers had."""
+    whole = declared(config).model_dump(mode="json")
+    given = {name for name in config.model_fields_set if config.source_of(name) != _of_samplers(source)}
+    own = {name for name in whole if not given.isdisjoint(OF_UNTRAINED if name == "untrained_policies" else (name,))}
+    known = {one.number: one.settlement for one in await source.rules.all(config.policy)} or {FIRST: whole}
+    for number, settlement in known.items():
+        sections = {"settlement": {**settlement, **{name: whole[name] for name in own}}}
+        await target.rules.add(RunRules.of(config.policy, number, sections, f"resettle of {source.run}"))
 
 
 async def _copy(
@@ -160,12 +180,12 @@ async def _settle_all(
     worker = f"resettle of {config.run}"
 
     async def settled(task: Task) -> None:
-        await settle(target, task, config)
+        await settle(target, task)
 
     scoring = GroupScoring(target, worker, config, agents.judge, settled)
     row = progress.add_task("settling", total=await target.resettling.count_unsettled(config.policy))
     while left := await target.resettling.count_unsettled(config.policy):
-        task = await claim_next(target, worker, config, scoring.left)
+        task = await claim_next(target, worker, config.policy, scoring.left)
         if task is None:
             if scoring.left:
                 raise DataError(scoring.alarms()[0])
@@ -173,7 +193,7 @@ async def _settle_all(
         elif scoring.awaits(task):
             await scoring.score(task)
         else:
-            await settle(target, task, config)
+            await settle(target, task)
         progress.update(row, completed=(progress.tasks[row].total or left) - left)
 
 

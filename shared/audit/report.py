@@ -30,6 +30,7 @@ class Check(StrEnum):
         "an episode with training data has no open request, and each turn's parent is an earlier turn of its policy"
     )
     TOOLS = "the tools that a request names are stored unchanged"
+    RULES = "the rules that a group was opened with are stored unchanged"
     TOKENS = "trained tokens equal those of the dispatches"
     SAMPLED = "sampled tokens in the tree equal those of the engine's replies"
     LOGPROBS = "log-probs equal those of the engine's replies"

@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.audit.forks import audit_forks
 from shared.audit.report import AuditReport, Check
+from shared.audit.rules import audit_rules
 from shared.audit.steps import audit_trained_steps
 from shared.audit.tokens import audit_tokens
 from shared.audit.tools import audit_tools
@@ -45,6 +46,7 @@ async def audit(
         await _audit_tasks(store, report, batch, running=running)
     await _audit_once(store, report)
     await audit_tools(store, report)
+    await audit_rules(store, report)
     if not running:
         await _audit_groups(store, report)
     limits = await _limits(store, max_trained_count)

@@ -19,6 +19,7 @@ from shared.cli import (
     note,
     pausing,
     programs,
+    rules,
     runs,
     server,
     show,
@@ -51,6 +52,7 @@ app.command("gc", epilog=runs.GC_EXAMPLES)(runs.gc)
 app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
 app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
 app.command("note", epilog=note.EXAMPLES)(note.note)
+app.command("rules", epilog=rules.EXAMPLES)(rules.rules)
 app.command("feedback", epilog=feedback.EXAMPLES)(feedback.feedback)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from shared.configuration.plain_values import problems_of
@@ -65,6 +65,8 @@ class ServiceConfig(BaseSettings):
     program: ClassVar[str] = ""
     takes_database_variable: ClassVar[bool] = False  # DB_CONNECTION_STRING, also where no connection string is needed
 
+    _sources: dict[str, str] = PrivateAttr({})  # {setting: where it was given}
+
     config: Path | None = Field(None, description="YAML file; the section with this service's name is read.")
 
     @classmethod
@@ -105,6 +107,7 @@ class ServiceConfig(BaseSettings):
     def from_sources(cls, sources: Mapping[str, dict[str, Any]]) -> Self:
         """Merge {source: its values}; the first source with a value wins. Raises ConfigError, which names source and field."""
         merged: dict[str, Any] = {}
+        given_by: dict[str, str] = {}
         for source, values in reversed(list(sources.items())):
             try:
                 flat = flattened(cls, values)
@@ -112,10 +115,17 @@ class ServiceConfig(BaseSettings):
                 raise ConfigError(f"{source}: {exc}") from exc
             _refuse_unusable(cls, flat, f"{source}: ")
             merged.update(flat)
+            given_by |= dict.fromkeys(flat, source)
         try:
-            return cls(**merged)
+            config = cls(**merged)
         except ValidationError as exc:
             raise ConfigError("\n".join(_explain(error, cls, sources) for error in exc.errors())) from exc
+        config._sources = given_by
+        return config
+
+    def source_of(self, name: str) -> str:
+        """Where a setting was given: flags, environment, a file; empty: nowhere."""
+        return self._sources.get(name, "")
 
     @classmethod
     def load_or_exit(cls, argv: Sequence[str] | None = None) -> Self:

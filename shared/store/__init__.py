@@ -36,6 +36,7 @@ from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.resettling import ResettlingVerbs
+from shared.store.rules import RuleVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.sessions import SessionVerbs
 from shared.store.settings import SettingsVerbs
@@ -76,6 +77,7 @@ class Store:
         self.notes = NoteVerbs(database)
         self.runs = RunVerbs(database)
         self.settings = SettingsVerbs(database)
+        self.rules = RuleVerbs(database)
         self.versions = VersionVerbs(database)
         self.services = ServiceVerbs(database)
         self.environments = EnvironmentVerbs(database)
@@ -99,6 +101,7 @@ class Store:
             self.notes,
             self.versions,
             self.settings,
+            self.rules,
         ):
             await verbs.ensure_indexes()
 

@@ -21,6 +21,7 @@ Copied = tuple[str, Document]  # collection, document
 COLLECTIONS = ("tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
+OF_RUN = "rules"  # a number of the source's own rules: the group is settled, and the target may have others
 NO_MARKS: Document = {"trained_count": 0, "last_trained_step": None}
 
 
@@ -67,7 +68,7 @@ async def _read(source: "Store", task_ids: Sequence[str]) -> list[Copied]:
     tasks = await source.database["tasks"].find(settled).to_list()
     of_tasks = {"task": {"$in": [task["_id"] for task in tasks]}}
     records = await source.database["records"].find(of_tasks).to_list()
-    copied: list[Copied] = [("tasks", task) for task in tasks]
+    copied: list[Copied] = [("tasks", {k: v for k, v in task.items() if k != OF_RUN}) for task in tasks]
     copied += [("records", record | NO_MARKS) for record in records]
     for record in records:
         dispatches = source.database["dispatched_sampling_tasks"].find({"record": record["_id"]})

@@ -21,10 +21,11 @@ def literals(values: dict[str, Any]) -> dict[str, Any]:
     return {name: literal(value) for name, value in values.items()}
 
 
-def insert_once(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """An upsert by `_id` that inserts the document with the server's time, and leaves an existing one unchanged."""
-    values = {name: value for name, value in document.items() if name not in ("_id", "created_at")}
-    new = {"_id": document["_id"], **literals(values), "created_at": NOW}
+def insert_once(document: dict[str, Any], *, time: str = "created_at") -> list[dict[str, Any]]:
+    """An upsert by `_id` that inserts the document with the server's time, in the field `time`, and leaves an existing one
+    unchanged."""
+    values = {name: value for name, value in document.items() if name not in ("_id", time)}
+    new = {"_id": document["_id"], **literals(values), time: NOW}
     return [{"$replaceWith": {"$cond": [{"$eq": ["$$ROOT", {"_id": "$_id"}]}, new, "$$ROOT"]}}]
 
 

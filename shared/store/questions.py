@@ -249,6 +249,17 @@ class QuestionVerbs:
         found = self._database["tool_schemas"].find({"_id": {"$in": list(hashes)}})
         return {document["_id"]: document async for document in found}
 
+    async def all_rules(self) -> AsyncIterator[Document]:
+        async for document in self._database["run_rules"].find():
+            yield document
+
+    async def rules_of_groups(self) -> AsyncIterator[Document]:
+        """For every number that groups have: {"policy", "rules", "groups": their number, "first": one of them}."""
+        group = {"_id": {"policy": "$policy", "rules": "$rules"}, "groups": {"$sum": 1}, "first": {"$min": "$_id"}}
+        stages: list[Document] = [{"$match": {"rules": {"$type": "number"}}}, {"$group": group}, {"$sort": {"_id": 1}}]
+        async for row in await self._tasks.aggregate(stages):
+            yield row["_id"] | {"groups": row["groups"], "first": row["first"]}
+
     async def groups(self) -> AsyncIterator[Document]:
         """For every task and policy with training data that settlement did not drop: {"_id": {"task", "policy"},
         "records": their number, "sizes": [group_size]}.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.documents import Claim
+from shared.documents.rules import FIRST
 from shared.documents.states import CLAIMABLE, SlotStatus, TaskStatus
 from shared.store.pipelines import (
     ALL_SLOTS_DONE,
@@ -15,6 +16,7 @@ from shared.store.pipelines import (
     after,
     is_slot,
     literal,
+    map_slots,
     merge_slot,
 )
 
@@ -60,6 +62,13 @@ def settled_without(left: Sequence[str] | None) -> Document:
     return {"$or": [*ready, {"slots.group_scorers.name": {"$nin": list(left)}}]} if left else {}
 
 
+def settled_by(rules: Sequence[int] | None) -> Document:
+    """Filter of groups that are settled by rules of these numbers. One that was opened before there were rules has the first."""
+    if rules is None:
+        return {}
+    return {"rules": {"$in": [*rules, None] if FIRST in rules else list(rules)}}
+
+
 def holding(claim: Claim, worker: str | None = None) -> Document:
     """Filter of every write under a lease, and its only fence: the update's pipeline need not check again.
 
@@ -93,7 +102,10 @@ def close_group() -> list[Document]:
     ]
 
 
-def claim_pipeline(worker: str, lease_s: float, max_failures: int, *, untold: bool = False) -> list[Document]:
+def claim_pipeline(
+    worker: str, lease_s: float, max_failures: int, *, untold: bool = False, rules: int | None = None
+) -> list[Document]:
+    """`rules`: the number that a task gets which this claim opens."""
     expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
     failures = {"$add": ["$$s.failures", {"$cond": ["$$s.untold", 0, 1]}]}
     over = {"$gte": [failures, max_failures]}
@@ -113,7 +125,10 @@ def claim_pipeline(worker: str, lease_s: float, max_failures: int, *, untold: bo
         "attempt": {"$add": ["$$s.attempt", 1]},
         "free_at": after(lease_s),
     }
+    opening = {"$cond": [{"$eq": ["$status", TaskStatus.CREATED]}, rules, "$rules"]}
+    stamp: list[Document] = [{"$set": {"rules": opening}}] if rules is not None else []
     return [
+        *stamp,
         {"$set": {"slots": merge_slot(expired, reopened, without="untold")}},
         {"$set": {"last_claimed": first_free}},
         {
@@ -124,6 +139,17 @@ def claim_pipeline(worker: str, lease_s: float, max_failures: int, *, untold: bo
         },
         *close_group(),
     ]
+
+
+def settled(outcome: str, data_of: Sequence[str], *, abandoned: bool) -> list[Document]:
+    change = {
+        "status": TaskStatus.ABANDONED if abandoned else TaskStatus.SETTLED,
+        "outcome": literal(outcome),
+        "data_of": literal(list(data_of)),
+        "settled_at": NOW,
+        "scores": map_slots("$$s.score"),
+    }
+    return [{"$set": change}]
 
 
 def _filter_slots(condition: Document) -> Document:

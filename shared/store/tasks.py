@@ -28,7 +28,6 @@ from shared.store.pipelines import (
     is_slot,
     literal,
     literals,
-    map_slots,
     merge_slot,
 )
 from shared.store.retry import DUPLICATE_KEY, survives_outages
@@ -39,6 +38,8 @@ from shared.store.slots import (
     close_group,
     holding,
     playable_without,
+    settled,
+    settled_by,
     settled_without,
 )
 from shared.store.spoilt_tasks import SpoiltTasks
@@ -110,20 +111,24 @@ class TaskVerbs:
         max_failures: int,
         without: Sequence[Unplayable] = (),
         untold: bool = False,
+        rules: int | None = None,
         full_environments: Sequence[str] = (),
     ) -> Claim | None:
         """Lease the first free slot, or one with an expired lease, of the earliest playable task; None: there is none.
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
-        `without`, `full_environments`: skip these. `untold`: its agent is told later.
+        `without`, `full_environments`: skip these. `untold`: its agent is told later. `rules`: the number of the rules by
+        which a group that this opens is settled.
         """
         where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
         where |= CLAIMABLE_NOW | playable_without(without, full_environments)
         while True:
-            document = await self._spoilt.update(where, claim_pipeline(worker, lease_s, max_failures, untold=untold))
+            document = await self._spoilt.update(
+                where, claim_pipeline(worker, lease_s, max_failures, untold=untold, rules=rules)
+            )
             if document is None:
                 return None
             task = await self._spoilt.read(document)
@@ -242,14 +247,21 @@ class TaskVerbs:
     # ------------------------------------------------------------------ settlement
 
     async def claim_settlement(
-        self, worker: str, *, policy: str, lease_s: float, left: Sequence[str] | None = None
+        self,
+        worker: str,
+        *,
+        policy: str,
+        lease_s: float,
+        left: Sequence[str] | None = None,
+        rules: Sequence[int] | None = None,
     ) -> Task | None:
         """Lease a completed group for settlement; after a crash of the settler its lease expires and another takes over.
-        `left`: group scorers whose groups are left to others; None: all groups that group scorers have to score."""
+        `left`: group scorers whose groups are left to others; None: all groups that group scorers have to score.
+        `rules`: only groups that are settled by one of these; None: by any."""
         due: Document = {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}}
         while True:
             document = await self._tasks.find_one_and_update(
-                due | settled_without(left),
+                due | settled_without(left) | settled_by(rules),
                 [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
                 return_document=ReturnDocument.AFTER,
             )
@@ -262,18 +274,7 @@ class TaskVerbs:
         """Write the group's outcome and the policies that got training data. Returns False if another settler did it, with the
         same result."""
         result = await self._tasks.update_one(
-            {"_id": task.id, "status": TaskStatus.COMPLETED},
-            [
-                {
-                    "$set": {
-                        "status": TaskStatus.ABANDONED if abandoned else TaskStatus.SETTLED,
-                        "outcome": literal(outcome),
-                        "data_of": literal(list(data_of)),
-                        "settled_at": NOW,
-                        "scores": map_slots("$$s.score"),
-                    }
-                }
-            ],
+            {"_id": task.id, "status": TaskStatus.COMPLETED}, settled(outcome, data_of, abandoned=abandoned)
         )
         return result.modified_count == 1
 

@@ -35,11 +35,12 @@ BROWSE = (
 )
 
 DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
+RULES = ("run_rules",)  # what decides what is learned: read, and declared by the first sampler
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
 PUBLISHED = ("policy_versions", "inference_services", "environment_services", "leases")
 TRAINED = ("trained_steps", "trainer_logprobs")  # what the trainer says of its steps
 WRITTEN = ("notes", "saved_views")  # what people write while they read a run
-COLLECTIONS = (*DATA, *TOLD, *PUBLISHED, *TRAINED, *WRITTEN)
+COLLECTIONS = (*DATA, *RULES, *TOLD, *PUBLISHED, *TRAINED, *WRITTEN)
 EVERY = ""  # in a role's resource: every database, every collection
 
 USER_EXISTS, ROLE_EXISTS = 51003, 51002
@@ -76,7 +77,9 @@ def _rights(**groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
 ROLES = (
     Role(
         "sampler",
-        _rights(add=(*DATA, *TOLD), read=("policy_versions", "inference_services"), write=("environment_services",)),
+        _rights(
+            add=(*DATA, *RULES, *TOLD), read=("policy_versions", "inference_services"), write=("environment_services",)
+        ),
     ),
     Role("keeper", _rights(add=(*TOLD, "policy_versions", "leases"), write=("inference_services",), read=("tasks",))),
     Role(

@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "feedback: samplers end what is overdue",
         "sampler/settlement/settle.py",
-        "(overdue := await store.feedback.end_overdue(config.policy)) is not None:",
+        "(overdue := await store.feedback.end_overdue(policy)) is not None:",
         "(overdue := None) is not None:",
         f"{LATER_SCORES}::test_without_feedback_the_deadline_ends_the_wait_and_the_group_is_settled",
     ),

@@ -19,7 +19,6 @@ from sampler.parsers import get_parser
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
 from sampler.resources import Resources
-from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog, ToolServer
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
 from shared.documents.packed import unpack_ints
@@ -30,6 +29,7 @@ from tests.sampler.agents.agents import browser
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.chats import chat
 from tests.sampler.engines import LENGTH, STOP, Up, answer
+from tests.sampler.settling import settle_next
 from tests.sampler.test_mcp_sampler import calls
 from tests.shared.builders import claim, make_task
 

@@ -12,7 +12,8 @@ from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.kinds import SamplerKinds
 from sampler.sampler import AsyncSampler
-from sampler.service.service import SamplerService, ServiceProcess
+from sampler.service.process import ServiceProcess
+from sampler.service.service import SamplerService
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.store import Store

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from sampler.config import SamplerConfig
 from sampler.scorers import GroupRequest, Score, register_group_scorer
 from sampler.settlement.group_scoring import GroupScoring
-from sampler.settlement.settle import settle
 from shared.documents import DBRecordData, Task
 from shared.documents.scoring import WeightedScorer
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.sampler.groups import completed_group
+from tests.sampler.settling import settle
 
 ONE = WeightedScorer(name="by_length", weight=0.5)
 

@@ -7,7 +7,6 @@ import pytest
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.sampler import AsyncSampler
-from sampler.settlement.settle import settle
 from shared.audit.report import Check
 from shared.audit.run import audit
 from shared.documents import Claim, DispatchedSamplingTask, Record, Task, TaskPayload
@@ -19,6 +18,7 @@ from shared.store import Store
 from shared.what_if.fork import queue_fork, read_origin
 from shared.what_if.forked import read_fork
 from tests.sampler.scored_groups import config
+from tests.sampler.settling import settle
 from tests.sampler.test_mcp_sampler import NO_AGENTS, calls, episode, resources
 
 REPLIES = [calls("add", a=2, b=3), calls("bump"), "<answer>5</answer>"]

@@ -9,7 +9,8 @@ import pytest
 from sampler.scorers import GroupRequest, register_group_scorer, registry
 from sampler.service.settling import Settling
 from sampler.settlement import group_scoring
-from sampler.settlement.settle import claim_next, settle, settle_next
+from sampler.settlement.current_rules import CurrentRules
+from sampler.settlement.settle import claim_next
 from shared.audit.run import audit
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import RecordStatus, TaskStatus
@@ -18,6 +19,7 @@ from shared.store import Store
 from tests.sampler.groups import COLLECTIONS
 from tests.sampler.running import running_sampler, until
 from tests.sampler.scored_groups import ONE, config, data_of, leased, needing_group, scoring
+from tests.sampler.settling import settle, settle_next
 
 OPTIONS: dict[str, Any] = {"poll_s": 0.02, "heartbeat_s": 0.05}
 
@@ -209,7 +211,7 @@ async def test_a_group_whose_scorer_is_unknown_here_is_left_to_another_sampler(s
         "group main:train:0:t0 and others like it wait for another sampler: scorer 'tests_els"
     )
     assert one.left == ["tests_elsewhere"]
-    assert await claim_next(store, "w", config(store), one.left) is None
+    assert await claim_next(store, "w", "main", one.left) is None
     assert await settle_next(store, "w", config(store)) is None, "never settled without its group scores"
     register_group_scorer("tests_elsewhere")(lambda episodes: [1.0] * len(episodes))
     await scoring(store, "b").score(await leased(store, "b"))
@@ -223,7 +225,9 @@ async def test_groups_without_group_scorers_are_settled_while_all_places_are_tak
 ) -> None:
     monkeypatch.setattr(group_scoring, "MOST_AT_ONCE", 0)
     task = await needing_group(store, [1.0, 0.0])
-    settling = Settling(store, "w", config(store), None)
+    rules = CurrentRules(store, config(store), "w")
+    await rules.begin()
+    settling = Settling(store, "w", config(store), rules, None)
     async with asyncio.TaskGroup() as group:
         await settling.settle_all(group)
         assert settling.settled == 0

@@ -16,7 +16,6 @@ from sampler.rendering.context import Context
 from sampler.rendering.template import ChatTemplate
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from shared.audit.run import audit
 from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState
@@ -25,6 +24,7 @@ from tests.sampler.chats import NAMED, small_tokenizer
 from tests.sampler.conversations import TOOLS
 from tests.sampler.episodes import TEMPLATE, ended, resources, samples
 from tests.sampler.families import FAMILIES, Call, Family, Reply
+from tests.sampler.settling import settle_next
 from tests.sampler.test_template_families import MODES, as_spelled, name_of
 from tests.shared.builders import claim, import_tasks
 

@@ -7,7 +7,6 @@ import pytest
 
 from sampler import AsyncSampler, Score, ScoreComesLater
 from sampler.episode import play
-from sampler.settlement.settle import settle_next
 from scripts.bench.sampler_chat import Chat
 from shared.audit.run import audit
 from shared.documents import Feedback, TaskPayload
@@ -19,6 +18,7 @@ from tests.late_commands import everything
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.gateway.agents import ScriptedEngine, played
 from tests.sampler.gateway.test_agent_sampler import ask
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
 
 ANSWER = "<answer>4</answer>"

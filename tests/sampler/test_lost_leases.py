@@ -10,12 +10,12 @@ import pytest
 from sampler import episode
 from sampler.episode import play
 from sampler.sampler import AsyncSampler
-from sampler.settlement.settle import settle_next
 from scripts.bench.sampler_chat import Chat
 from shared.documents import Claim
 from shared.documents.states import RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended, resources, says
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, let_time_pass
 
 ANSWER = "<answer>4</answer>"

@@ -10,7 +10,6 @@ from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
 from sampler.config import SamplerConfig
-from sampler.settlement.settle import settle_next
 from shared.cli.status import look
 from shared.documents import Claim
 from shared.documents.run import Admission, InferenceService, Worker
@@ -18,6 +17,7 @@ from shared.documents.states import RecordStatus, ServiceStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.store import Store
 from tests.sampler.episodes import MODEL
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, make_answer, make_task
 
 Spoil = dict[str, Any]

@@ -11,12 +11,12 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.settlement import registry
 from sampler.settlement.advantages import group_advantages
-from sampler.settlement.config import GroupConfig
+from sampler.settlement.config import GroupConfig, GroupSettings
 from sampler.settlement.groups import ScoredEpisode, ScoredTurn
 from sampler.settlement.registry import Estimator, register_advantage
-from sampler.settlement.settle import settle
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.store import Store
+from tests.sampler.settling import settle
 from tests.sampler.test_settle import varied_group
 
 HERE = "tests/sampler/test_own_advantages.py:"
@@ -80,7 +80,7 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
     with pytest.raises(
         ValueError, match=r'advantage \'z_score\' is unknown; did you mean "zscore"[?] Expected one of mean'
     ):
-        GroupConfig(advantage="z_score")
+        GroupSettings(advantage="z_score")
     with pytest.raises(ConfigError, match="advantage 'mean' is registered twice"):
         register_advantage("mean")(lambda episodes, rewards, config: rewards)
 

@@ -8,7 +8,6 @@ from rich.progress import Progress
 
 from sampler.errors import ScorerFailed
 from sampler.scorers import ScoringRequest, register_scorer
-from sampler.settlement.settle import settle
 from sampler.what_if import resettle as module
 from sampler.what_if.resettle import resettle
 from sampler.what_if.resettled import Resettled, tell
@@ -20,6 +19,7 @@ from shared.store import Store
 from shared.store.resettling import ResettlingVerbs
 from tests.sampler.groups import timeless, varied_group
 from tests.sampler.scored_groups import config
+from tests.sampler.settling import settle
 from tests.shared.builders import claim, import_tasks
 from tests.shared.episodes import play
 

@@ -19,7 +19,6 @@ from sampler.rendering.turn_format import turn_format
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog
 from shared.audit.run import audit
 from shared.documents.packed import unpack_ints
@@ -28,6 +27,7 @@ from shared.store import Store
 from shared.tokens.flatten import tree_of
 from tests.sampler.engines import Up, answer
 from tests.sampler.families import FAMILIES, Call, Reply
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks
 
 REPLIES = (

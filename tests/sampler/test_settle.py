@@ -3,7 +3,6 @@
 import pytest
 
 from sampler.settlement.groups import read_episode
-from sampler.settlement.settle import settle, settle_next
 from shared.audit.run import audit
 from shared.documents import DataClaim, TaskPayload
 from shared.documents.run import Admission
@@ -15,6 +14,7 @@ from tests.sampler.builders import play_episode
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, timeless, varied_group
 from tests.sampler.settlement_cases import ESTIMATORS, make_config
 from tests.sampler.settlement_reference import expected_settlement
+from tests.sampler.settling import settle, settle_next
 from tests.shared.builders import claim, import_tasks, make_task
 
 CONFIG = make_config({})

@@ -15,6 +15,7 @@ from tests.late_commands import everything as every_document
 from tests.late_commands import open_line
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, restore, varied_group
 from tests.sampler.settlement_cases import make_config
+from tests.sampler.settling import rules_number
 
 
 async def train(store: Store, step: int) -> None:
@@ -38,6 +39,7 @@ async def test_a_settler_delayed_at_any_command_until_its_group_is_trained_chang
         task, config = await varied_group(store), make_config(EVERY_RULE)
     else:
         task, config = await completed_group(store, [1.0, 0.0, 0.5]), make_config({})
+    task = task.model_copy(update={"rules": await rules_number(store, config)})
     before = await everything(store)
     held_up = 0
     async with open_line(mongod.port) as line:
@@ -50,7 +52,7 @@ async def test_a_settler_delayed_at_any_command_until_its_group_is_trained_chang
             for name in ("trained_steps", "policy_versions"):
                 await store.database[name].delete_many({})
             line.hold(held_up + 1)
-            settling = asyncio.create_task(settle(slow, task, config))
+            settling = asyncio.create_task(settle(slow, task))
             waiting = asyncio.create_task(line.held.wait())
             await asyncio.wait([settling, waiting], return_when=asyncio.FIRST_COMPLETED)
             if not line.held.is_set():
@@ -58,7 +60,7 @@ async def test_a_settler_delayed_at_any_command_until_its_group_is_trained_chang
                 await settling
                 break
             held_up += 1
-            await settle(store, task, config)  # its lease is over: another settles the group
+            await settle(store, task)  # its lease is over: another settles the group
             await train(store, 1)
             expected = await every_document(store.database)
             line.let_go()

@@ -3,10 +3,10 @@
 from typing import Any
 
 from sampler.episode import play
-from sampler.settlement.settle import settle_next
 from scripts.bench.sampler_chat import Chat
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE, resources, samples
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks
 
 TOKENS = 500

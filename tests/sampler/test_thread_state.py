@@ -7,12 +7,12 @@ from sampler.episode import play
 from sampler.history.conversation import Conversation
 from sampler.sampler import Turn
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from shared.audit.run import Check, audit
 from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, Termination
 from shared.episodes.state import EpisodeState
 from shared.store import Store
 from tests.sampler.episodes import ended, resources
+from tests.sampler.settling import settle_next
 from tests.sampler.threads import Drafts, HeldEngine, Threaded, played, user
 from tests.shared.builders import claim, import_tasks, let_time_pass
 

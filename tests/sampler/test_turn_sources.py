@@ -11,7 +11,6 @@ from sampler.episode import play
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from shared.audit.run import audit
 from shared.documents.run import FileEntry
 from shared.documents.states import Termination
@@ -21,6 +20,7 @@ from shared.tokens.flatten import tree_of
 from tests.sampler.engines import Up
 from tests.sampler.episodes import LIMITS, ended, resources, says
 from tests.sampler.pools import fields_of, pools
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, make_task
 
 

@@ -16,8 +16,8 @@ from sampler.kinds import SamplerKinds
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service.service import SamplerService, ServiceProcess
-from sampler.settlement.settle import settle_next
+from sampler.service.process import ServiceProcess
+from sampler.service.service import SamplerService
 from shared.audit.run import Check, audit
 from shared.documents import DataClaim, DBRecordData
 from shared.documents.packed import unpack_ints
@@ -28,6 +28,7 @@ from shared.store import Store
 from tests.sampler.chats import save_model_dir
 from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says
 from tests.sampler.pools import fields_of, pools
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks
 
 TASK = "main:train:0:t0"

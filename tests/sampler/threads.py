@@ -10,13 +10,13 @@ import httpx
 from sampler.episode import play
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from shared.documents import DispatchedSamplingTask, Record
 from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState
 from shared.store import Store
 from tests.sampler.engines import STOP, answer
 from tests.sampler.episodes import TEMPLATE, ended, resources
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks
 
 END = TEMPLATE.token_id("<|im_end|>") or 0

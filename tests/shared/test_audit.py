@@ -11,6 +11,7 @@ from shared.audit.report import AuditReport
 from shared.audit.run import Check, audit
 from shared.audit.tokens import compare
 from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.rules import RunRules
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus
 from shared.processes.mongod import Mongod
@@ -30,7 +31,7 @@ async def test_an_intact_run_passes_every_check_and_is_counted(store: Store) -> 
     report = await audit(store)
     assert report.ok, report
     unseen = {check for check, result in report.results.items() if result.examined == 0}
-    assert unseen == {Check.FAILED, Check.WAITING, Check.DROPPED, Check.EVALUATED, Check.FORKED}, (
+    assert unseen == {Check.FAILED, Check.WAITING, Check.DROPPED, Check.EVALUATED, Check.FORKED, Check.RULES}, (
         "none of these is here"
     )
     assert report.counts == {
@@ -110,6 +111,8 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     "a changed list of tools": (Check.TOOLS, ("tool_schemas", {"_id": SCHEMAS.id}, {"$set": {"tools.0": "{}"}})),
     "a tool that was left out unsaid": (Check.TOOLS, ("tool_schemas", {"_id": SCHEMAS.id}, {"$set": {"tools": []}})),
     "tools that were never listed": (Check.TOOLS, _dispatch(1, tools_hash="0" * len(SCHEMAS.id))),
+    "a group whose rules are not stored": (Check.RULES, ("run_rules", {"_id": "main:1"}, {})),
+    "rules that were edited": (Check.RULES, ("run_rules", {"_id": "main:1"}, {"$set": {"settlement.advantage": "x"}})),
     "a changed prompt token": (Check.TOKENS, _dispatch(0, prompt_ids=pack_ints([1, 99, 3]))),
     "a changed tool token": (Check.TOKENS, _dispatch(1, prompt_ids=pack_ints([7, 99]))),
     "a changed sampled token": (Check.TOKENS, _dispatch(1, **{"response.output_ids": pack_ints([9, 11])})),
@@ -180,6 +183,8 @@ def played(mongod: Mongod) -> str:
     async def play_it() -> None:
         async with Store.open(mongod.connection_string, "audited") as store:
             await whole_run(store, tasks=1)
+            await store.rules.add(RunRules.of("main", 1, {"settlement": {"advantage": "mean"}}, "test"))
+            await store.database["tasks"].update_many({}, {"$set": {"rules": 1}})
             assert (await audit(store)).ok
 
     asyncio.run(play_it())

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.settlement.settle import settle_next
 from shared.audit.report import Check
 from shared.audit.run import audit
 from shared.cli.status import look
@@ -25,6 +24,7 @@ from shared.store.connecting import connect
 from shared.viewer.app import make_app
 from shared.what_if.fork import queue_fork, read_origin
 from tests.sampler.settlement_cases import make_config
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks
 from tests.shared.episodes import play, whole_run
 

@@ -46,6 +46,7 @@ READS = {
     *("records.recent", "records.count_by_status", "data.ready_groups", "data.load", "data.count_above", "data.find"),
     *("data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
     *("events.since", "events.last"),
+    *("rules.all", "rules.of_task"),
     *("steps.metrics_of", "settings.of_worker", "tool_schemas.get_many"),
     *(
         "runs.get",

@@ -34,7 +34,7 @@ NOTED_RUN = "notedrun"
 ALLOWED = {
     "sampler": {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
-        **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
+        **dict.fromkeys(["run_rules", "runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "inference_services"], "f"),
         "environment_services": "fiud",
         **dict.fromkeys(["trained_steps", "trainer_logprobs", "leases", "notes", "saved_views"], ""),
@@ -44,14 +44,16 @@ ALLOWED = {
         "inference_services": "fiud",
         "tasks": "f",
         **dict.fromkeys(["records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], ""),
-        **dict.fromkeys(["trained_steps", "trainer_logprobs", "environment_services", "notes", "saved_views"], ""),
+        **dict.fromkeys(
+            ["trained_steps", "trainer_logprobs", "environment_services", "run_rules", "notes", "saved_views"], ""
+        ),
     },
     "trainer": {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "trained_steps", "trainer_logprobs", "leases"], "fiu"),
         "inference_services": "f",
-        **dict.fromkeys(["environment_services", "notes", "saved_views"], ""),
+        **dict.fromkeys(["environment_services", "run_rules", "notes", "saved_views"], ""),
     },
 }
 COLLECTIONS = sorted(ALLOWED["sampler"])

@@ -15,7 +15,6 @@ import pytest
 
 from sampler.config import SamplerConfig
 from sampler.episode import play
-from sampler.settlement.settle import settle_next
 from scripts.bench.sampler_chat import Chat
 from shared.audit.run import audit
 from shared.documents import Record
@@ -25,6 +24,7 @@ from shared.store import Store
 from shared.tokens.flatten import tree_of
 from tests.sampler.builders import make_dispatch, play_episode
 from tests.sampler.episodes import TEMPLATE, resources, samples
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 from tests.system.processes import MODEL, Run
 

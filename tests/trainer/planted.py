@@ -18,13 +18,13 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from sampler.config import SamplerConfig
-from sampler.settlement.settle import settle_next
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, TaskPayload
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import RecordStatus, Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.engine.local.harness import Server, run_engine
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, make_task
 from trainer.settings.config import TrainerConfig
 

@@ -16,7 +16,6 @@ from sampler.episode import play
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from shared.documents import DBRecordData
 from shared.store import Store
 from tests.sampler.agents.agents import QUICK, models
@@ -24,6 +23,7 @@ from tests.sampler.agents.endpoints import Service
 from tests.sampler.engines import Engines, Up
 from tests.sampler.episodes import LIMITS, Behavior, resources, says
 from tests.sampler.pools import fields_of
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks
 
 NEW, OLD = Up("http://new", version=3), Up("http://old", version=40)

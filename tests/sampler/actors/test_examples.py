@@ -18,7 +18,6 @@ from sampler.kinds import SamplerKinds
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
-from sampler.settlement.settle import settle_next
 from shared.audit.run import audit
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store
@@ -28,6 +27,7 @@ from tests.sampler.engines import Up
 from tests.sampler.episodes import LIMITS, MODEL, resources, says
 from tests.sampler.mcp_docker.gateways import Gateway, gateway
 from tests.sampler.pools import fields_of
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,7 +12,8 @@ from sampler.engine.keeper.wanted import loadable_from, wanted_version
 from sampler.engine.pool.engines import Engines
 from sampler.kinds import SamplerKinds
 from sampler.mcp_sampler import MCPSampler
-from sampler.service.service import SamplerService, ServiceProcess
+from sampler.service.process import ServiceProcess
+from sampler.service.service import SamplerService
 from shared.documents.run import Admission, InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError

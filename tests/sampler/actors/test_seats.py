@@ -8,7 +8,6 @@ from sampler.actors.rounds_sampler import RoundsSampler
 from sampler.config import SamplerConfig
 from sampler.episode import play
 from sampler.scorers import Score
-from sampler.settlement.settle import settle_next
 from shared.audit.run import Check, audit
 from shared.documents.packed import unpack_ints
 from shared.documents.states import DispatchStatus, SlotStatus
@@ -17,6 +16,7 @@ from shared.store import Store
 from tests.sampler.actors.tables import ACTORS, CRITIC, NEW, Talk, played, table
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.episodes import MODEL, TEMPLATE, ended
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, let_time_pass
 
 TASK = "main:train:0:t0"

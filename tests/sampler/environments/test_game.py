@@ -14,7 +14,6 @@ from sampler.environments.game_sampler import GameSampler
 from sampler.environments.sampler import EnvironmentSampler
 from sampler.episode import play
 from sampler.resources import Resources
-from sampler.settlement.settle import settle_next
 from shared.documents.states import SlotStatus
 from shared.evaluation.league import league_of
 from shared.store import Store
@@ -24,6 +23,7 @@ from tests.sampler.environments.playing import registered, task_of
 from tests.sampler.environments.services import Service, service
 from tests.sampler.episodes import TEMPLATE, ended
 from tests.sampler.pools import fields_of
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim
 
 LINEUPS = [{"X": "Bob", "O": "Rival"}, {"X": "Rival", "O": "Bob"}]

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from sampler.engine.client.engine_client import EngineClient
 from sampler.gateway.service import GatewayConfig, GatewayService
-from sampler.service.service import ServiceProcess
+from sampler.service.process import ServiceProcess
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store
 from tests.sampler.episodes import MODEL

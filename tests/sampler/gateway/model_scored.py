@@ -6,12 +6,12 @@ import httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from sampler.settlement.settle import settle_next
 from shared.store import Store
 from shared.weights.files import manifest_of
 from tests.sampler.engines import answer
 from tests.sampler.episodes import MODEL
 from tests.sampler.gateway.agents import ScriptedEngine
+from tests.sampler.settling import settle_next
 from trainer.verify import VerifyConfig, verify
 
 

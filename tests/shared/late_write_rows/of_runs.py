@@ -3,6 +3,7 @@
 from shared.documents.notes import Note
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.packed import pack_floats
+from shared.documents.rules import RunRules
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
 from shared.documents.states import LeaseKind, OfferState
 from shared.documents.trainer_logprobs import TrainerLogprobs, TurnLogprobs, trainer_logprobs_id
@@ -27,6 +28,16 @@ async def _(store: Store, late: Late) -> None:
     await late(store.resettling.claim_settings("resettle", {"advantage": "zscore"}))
     assert await store.resettling.claim_settings("resettle", {"advantage": "mean"}) == {"advantage": "zscore"}
     await store.runs.save_config("sampler", {"advantage": "zscore"})
+
+
+@row("rules.add")
+async def _(store: Store, late: Late) -> None:
+    """Of two that write the same number, the first one's counts; and a later number stays the newest."""
+    first = RunRules.of("main", 1, {"settlement": {"advantage": "zscore"}}, "first")
+    await late(store.rules.add(first))
+    found = await store.rules.add(RunRules.of("main", 1, {"settlement": {"advantage": "mean"}}, "second"))
+    assert found.settlement == first.settlement
+    await store.rules.add(RunRules.of("main", 2, {"settlement": {"advantage": "mean"}}, "a person"))
 
 
 @row("runs.start_trainer")

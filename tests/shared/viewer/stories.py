@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sampler.settlement.settle import settle_next
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, TaskPayload, ToolCallResult
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.documents.tool_schemas import ToolSchemas
 from shared.store import Store
 from tests.sampler.settlement_cases import make_config
+from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, make_task
 from tests.shared.episodes import CALCULATOR, announce, train
 

@@ -1,0 +1,135 @@
+"""`tandem rules`: what decides what is learned from a run's episodes, since when and by whom; and its one way to change."""
+
+import getpass
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from shared.cli.connect import AsJson, Connection, RunName, console, table, with_store
+from shared.configuration.plain_values import problems_of
+from shared.documents.rules import FIRST, RunRules
+from shared.errors import ConfigError
+from shared.names import DEFAULT_POLICY, check_name, shortened
+from shared.rules.groups import ESTIMATORS, Advantage, SettlementRules
+from shared.store import Store
+
+EXAMPLES = """Examples:
+
+`tandem rules demo`  every setting that decides how groups are settled, and what was changed when
+
+`tandem rules demo --set advantage=zscore --set min_turns=2`  for groups that are opened from now on
+
+`tandem rules demo --set advantage=median --advantage_modules my_advantages`  an estimator of your own
+"""
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SETTING=VALUE", help="Change a setting, by a new number. May be repeated."),
+]
+Policy = Annotated[str, typer.Option("--policy", help="The policy whose groups are settled by them.")]
+Modules = Annotated[
+    str, typer.Option("--advantage_modules", metavar="MODULE,…", help="Modules that register an estimator of --set.")
+]
+
+
+def rules(
+    run: RunName,
+    change: Changes = None,
+    policy: Policy = DEFAULT_POLICY,
+    advantage_modules: Modules = "",
+    as_json: AsJson = False,
+    db_connection_string: Connection = None,
+) -> None:
+    """Show the rules by which a run's groups are settled, or change them by a new number.
+
+    The first sampler or gateway that starts declares them. Others read them, and one that is given something else is refused. A
+    group keeps the number that was the newest when it was opened. Running samplers follow a change within seconds.
+    """
+
+    async def work(store: Store) -> None:
+        check_name("policy", policy)
+        if change:
+            changed = await _changed(store, policy, change, advantage_modules)
+            typer.echo(f"run {run}: {changed.origin}; groups that are opened from now on are settled by them")
+            return
+        known = await store.rules.all(policy)
+        if as_json:
+            typer.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in known], indent=1))
+        elif known:
+            _print(known)
+        else:
+            typer.echo(f"run {run} has no rules of policy {policy} yet: the first sampler that starts declares them")
+
+    with_store(db_connection_string, run, work)
+
+
+async def _changed(store: Store, policy: str, change: Sequence[str], modules: str) -> RunRules:
+    """Raises ConfigError; nothing is written then."""
+    known = await store.rules.all(policy)
+    number = known[0].number + 1 if known else FIRST
+    before = known[0].settlement if known else SettlementRules().model_dump(mode="json")
+    ESTIMATORS.import_modules([name for name in modules.split(",") if name])
+    values = checked({**before, **dict(_parsed(one) for one in change)})
+    if known and values == before:
+        raise ConfigError(f"{known[0].origin}, say this already")
+    wanted = RunRules.of(policy, number, {"settlement": values}, f"{getpass.getuser()}@{socket.gethostname()}")
+    written = await store.rules.add(wanted)
+    if (written.digest, written.by) != (wanted.digest, wanted.by):
+        raise ConfigError(f"{written.origin}, were written at the same moment; look at them and try again")
+    return written
+
+
+def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are stored. Raises ConfigError, which names the setting."""
+    for name, seen, expected in problems_of(values):
+        raise ConfigError(f"{name} is {seen}; expected {expected}")
+    try:
+        found = SettlementRules.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            said = f"no rule of settlement has this name; expected one of {', '.join(SettlementRules.model_fields)}"
+        raise ConfigError(f"{name} is {shortened(first['input'])}; {said}" if name else said) from exc
+    ESTIMATORS.require(found.advantage, list(Advantage))
+    return found.model_dump(mode="json")
+
+
+def _parsed(argument: str) -> tuple[str, Any]:
+    name, sign, text = argument.partition("=")
+    if not sign:
+        raise ConfigError(f"--set is {shortened(argument)}; expected SETTING=VALUE")
+    try:
+        value = (
+            None if text.lower() in ("none", "") else json.loads(text.lower() if text in ("True", "False") else text)
+        )
+    except (ValueError, RecursionError):
+        value = text
+    return name, value
+
+
+def _print(known: Sequence[RunRules]) -> None:
+    out, newest = console(), known[0]
+    out.print(newest.origin, markup=False)
+    settings = table("setting", "value", "meaning")
+    for name, value in newest.settlement.items():
+        field = SettlementRules.model_fields.get(name)
+        settings.add_row(name, _shown(value), (field.description if field is not None else "") or "")
+    out.print(settings)
+    for one, before in pairwise(known):
+        changes = [
+            f"{name} {_shown(before.settlement.get(name))} → {_shown(value)}"
+            for name, value in one.settlement.items()
+            if before.settlement.get(name) != value
+        ]
+        out.print(f"{one.origin}: {', '.join(changes)}", markup=False, soft_wrap=True)
+    out.print(f"declared: {known[-1].origin}" if len(known) > 1 else "", markup=False, soft_wrap=True)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
