@@ -29,6 +29,7 @@ from sampler.errors import (
     EngineRefused,
     EnvironmentBusy,
     EnvironmentFailed,
+    EnvironmentWrong,
     GivenBack,
     KeyRefused,
     ScorerFailed,
@@ -218,15 +219,16 @@ async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     cause, error = _cause(exc), told(exc, type(sampler)) if isinstance(exc, TimeoutError) else error_text(exc)
     claim, config = sampler.claim, sampler.config
     log.log(
-        logging.ERROR if cause in OF_A_PERSON else logging.WARNING,
+        logging.ERROR if cause in OF_A_PERSON or isinstance(exc, EnvironmentWrong) else logging.WARNING,
         "episode failed record=%s %s",
         claim.record_id,
         error,
     )
     await sampler.finish_turn(failed=True)
     delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
-    may_pass = cause is not Termination.MISCONFIGURED or isinstance(exc, ToolNotOffered)
-    most = config.max_failures if may_pass else 1  # retrying cannot fix a setting or a task
+    final = cause is Termination.MISCONFIGURED or isinstance(exc, EnvironmentWrong)
+    may_pass = not final or isinstance(exc, ToolNotOffered)
+    most = config.max_failures if may_pass else 1  # retrying cannot fix a setting, a task or a world's code
     try:
         await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
         sampler.episode.status = RecordStatus.FAILED

@@ -14,6 +14,7 @@ TandemError
 │   ├── ToolTimeout            no answer in time
 │   └── ToolServerUnavailable  the server is unavailable or busy: the slot is released, and no failure is counted
 ├── EnvironmentFailed      an environment, or the service that plays it, failed or lost the session
+│   ├── EnvironmentWrong       a world returned what is no step: its code is wrong, so the slot fails at once
 │   └── EnvironmentBusy        no service has room: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 ├── AgentCrashed               the agent that plays an episode through the gateway crashed, and no reply of the model caused it
@@ -90,6 +91,10 @@ class ToolServerUnavailable(ToolFailure):
 
 class EnvironmentFailed(TandemError):
     """An environment failed, its service did not answer, or lost the session. The episode ends, and its slot is retried."""
+
+
+class EnvironmentWrong(EnvironmentFailed):
+    """A world answered what is no step. The episode ends, and its slot is not retried: the same would happen again."""
 
 
 class EnvironmentBusy(EnvironmentFailed):

@@ -1,4 +1,5 @@
-"""Reads the answers of controllers: each is checked whole where it enters, and what is wrong is `EnvironmentFailed`.
+"""Reads the answers of controllers: each is checked whole where it enters, and what is wrong is `EnvironmentFailed`. A service of
+ours has checked it before (`checked_step.py`); of a foreign one, nobody knows whether it or something before it answered.
 
 So a step holds only what templates, documents and scorers take: known roles, text, tools with names, finite numbers, names
 without NUL, few levels, whole numbers of 64 bits. Half surrogate pairs, and NUL in texts, are replaced.
@@ -15,7 +16,9 @@ from sampler.environments.environment import (
     COMPLETED,
     CONTEXT_LIMIT,
     INVALID_ACTION,
+    MAX_SEATS,
     RUNNING,
+    SCORE,
     TASK_LIMIT,
     UNKNOWN,
     VALIDATION_FAILED,
@@ -29,8 +32,6 @@ from shared.outside_text import clipped, storable
 from shared.outside_values import MAX_DEPTH
 
 MAX_TOLD_CHARS = 500
-MAX_SEATS = 1000
-SCORE = "score"
 
 ENDS = MappingProxyType(
     {

@@ -7,7 +7,8 @@ POST /api/interact                   {messages}, with the header session_id â”€â
 POST /api/cancel                     the header alone
 GET  /health                         whether it serves: no token needed
 
-Full: 406 with Retry-After. No such session: 404. The environment or its worker failed: 500. A task that is not offered: 422.
+Full: 406 with Retry-After. No such session: 404. The environment or its worker failed: 500, with `"final": true` where the
+environment returned what is no step, so that playing it again cannot help. A task that is not offered: 422.
 A web page of another origin, where no token is set: 403.
 """
 
@@ -16,9 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from sampler.environments.environment import NO_INDEX, SESSION_HEADER
+from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER
 from sampler.environments.sessions import Occupied, SessionLost, WorldSessions
-from sampler.environments.worker_process import ServiceFull, TaskNotOffered, WorkerLost, WorldFailed
+from sampler.environments.worker_process import ServiceFull, TaskNotOffered, WorkerLost, WorldFailed, WorldWrong
 from sampler.mcp_docker.http import (
     Event,
     HttpRefusal,
@@ -80,6 +81,8 @@ class EnvironmentsApp:
             raise _refusal(404, str(exc)) from exc
         except TaskNotOffered as exc:
             raise _refusal(422, str(exc)) from exc
+        except WorldWrong as exc:
+            raise HttpRefusal(500, {"detail": str(exc), FINAL: True}) from exc
         except (WorkerLost, WorldFailed) as exc:
             raise _refusal(500, str(exc)) from exc
 

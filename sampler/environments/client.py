@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 
 from sampler.environments.answers import MAX_TOLD_CHARS, StepSeen, step_of
-from sampler.environments.environment import NO_INDEX, SESSION_HEADER
-from sampler.errors import EnvironmentBusy, EnvironmentFailed
+from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER
+from sampler.errors import EnvironmentBusy, EnvironmentFailed, EnvironmentWrong
 from sampler.retry_after import retry_after_s
 from shared.errors import ConfigError
 from shared.outside_text import clipped, text_of
@@ -171,7 +171,16 @@ def _refused(url: str, response: httpx.Response, content: bytes) -> Exception:
         return EnvironmentBusy(told, retry_after_s(response.headers))
     if response.status_code == TASK_REFUSED and url.endswith(START):
         return ConfigError(told)
-    return EnvironmentFailed(told)
+    return EnvironmentWrong(told) if _is_final(content) else EnvironmentFailed(told)
+
+
+def _is_final(content: bytes) -> bool:
+    """Whether our service says that the world answered what is no step."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get(FINAL) is True
 
 
 def _shown(content: bytes) -> str:

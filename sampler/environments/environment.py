@@ -11,7 +11,8 @@
 
     python -m sampler.environments --environments guess=guess.py:Guess
 
-One object plays one session. An exception is a failure of the environment: the episode is played again and never scored.
+One object plays one session. An exception is a failure of the environment: the episode is played again and never scored. What
+is no `Step` of the right values (`checked_step.py`) fails it once: the world's code is wrong, and would be wrong again.
 What the model did wrong is a message to it, a reward, or an end of the session.
 """
 
@@ -27,6 +28,9 @@ Index = int | str
 SESSION_HEADER = "session_id"
 MAX_LINE_BYTES = 32 << 20  # of a worker's answer: a step with all its messages
 STEP_SHARE = 0.8  # of `within_s`, which an adapter may use: after it the whole worker is ended, with all its sessions
+SCORE = "score"  # among the metrics: the episode's
+MAX_SEATS = 1000
+FINAL = "final"  # of a refusal: the same would happen again
 NO_INDEX = -1  # in a request: the index is among the fields of custom_task
 
 # The protocol's statuses.
@@ -39,6 +43,9 @@ TASK_LIMIT = "task limit reached"  # the world's own limit of steps
 UNKNOWN = "unknown"
 TASK_ERROR = "task error"  # the world failed
 CANCELLED = "cancelled"
+STATUSES = (
+    *(RUNNING, COMPLETED, CONTEXT_LIMIT, VALIDATION_FAILED, INVALID_ACTION, TASK_LIMIT, UNKNOWN, TASK_ERROR, CANCELLED),
+)
 
 
 class TaskRefused(ValueError):
@@ -63,22 +70,6 @@ class Step:
     result: Any = None
     seat: int | None = None
     rewards: Mapping[int, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "messages": list(self.messages),
-            "tools": None if self.tools is None else list(self.tools),
-            "status": self.status,
-            "finish": self.status != RUNNING,
-            "reward": self.reward,
-            "metrics": dict(self.metrics),
-            "result": self.result,
-        }
-        if self.seat is not None:
-            told["seat"] = self.seat
-        if self.rewards:
-            told["rewards"] = {str(seat): reward for seat, reward in self.rewards.items()}
-        return told
 
 
 class Environment(ABC):
@@ -107,6 +98,12 @@ class Environment(ABC):
     def indices(cls, name: str) -> Sequence[Index]:
         """The tasks that are there. One that is made from a seed may name a first few."""
         return range(1000)
+
+
+def require_known(task: Mapping[str, Any], *names: str) -> None:
+    """Raises TaskRefused for a field that the environment does not read: another world than the task means would be played."""
+    if unknown := sorted(str(name) for name in task if name not in names):
+        raise TaskRefused(f"custom_task has {unknown[0]!r}; expected {', '.join(names)}")
 
 
 def reply_text(replies: Sequence[Message]) -> str:

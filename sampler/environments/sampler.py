@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sampler.environments.answers import SCORE, StepSeen
+from sampler.environments.answers import StepSeen
+from sampler.environments.environment import SCORE
 from sampler.environments.session import EnvironmentSession
 from sampler.errors import EnvironmentFailed, MessagesRepeat
 from sampler.history.conversation import Conversation

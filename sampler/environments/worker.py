@@ -22,7 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from sampler.environments.adapters import environment_class
-from sampler.environments.environment import MAX_LINE_BYTES, RUNNING, Environment, NoRoom, Step, TaskRefused
+from sampler.environments.checked_step import WrongStep, checked
+from sampler.environments.environment import MAX_LINE_BYTES, Environment, NoRoom, TaskRefused
 
 MAX_THREADS = 64
 MAX_ERROR_CHARS = 500
@@ -72,6 +73,9 @@ class WorldPlayer:
             text = json.dumps({**told, "step": None, "refused": _shown(exc)})
         except NoRoom as exc:
             text = json.dumps({"n": request["n"], "busy": _shown(exc)})
+        except WrongStep as exc:
+            world = request.get("kind") or type(self._sessions.get(request.get("session", ""))).__name__
+            text = json.dumps({"n": request["n"], "wrong": f"{world} returned what is no step: {_shown(exc)}"})
         except BaseException as exc:  # noqa: BLE001 - foreign code, also its sys.exit(): the session's failure, not the worker's
             text = json.dumps({"n": request["n"], "error": f"{type(exc).__name__}: {_shown(exc)}{_place(exc)}"})
         with self._writing:
@@ -102,10 +106,11 @@ class WorldPlayer:
             self._close(session)
             raise
 
-    def _stepped(self, session: str, step: Step) -> dict[str, Any]:
-        if step.status != RUNNING:
+    def _stepped(self, session: str, step: object) -> dict[str, Any]:
+        told = checked(step)
+        if told["finish"]:
             self._close(session)
-        return step.to_json()
+        return told
 
     def _close(self, session: str) -> None:
         environment = self._sessions.pop(session, None)

@@ -39,6 +39,10 @@ class WorldFailed(Exception):
     """An environment raised: its session is over."""
 
 
+class WorldWrong(WorldFailed):
+    """An environment returned what is no step: the same would happen again."""
+
+
 class ServiceFull(Exception):
     """No room for one more session now: the client waits."""
 
@@ -92,7 +96,7 @@ class WorkerProcess:
         await asyncio.shield(self._reading)
 
     async def ask(self, request: Mapping[str, Any], timeout_s: float) -> Any:
-        """Raises WorkerLost, WorldFailed, TaskNotOffered, ServiceFull."""
+        """Raises WorkerLost, WorldFailed, WorldWrong, TaskNotOffered, ServiceFull."""
         if self.why_lost is not None:
             raise WorkerLost(self.why_lost)
         number = next(self._numbers)
@@ -180,6 +184,8 @@ def _answer_in(line: bytes) -> Mapping[str, Any]:
 def _result(answer: Mapping[str, Any]) -> Any:
     if "error" in answer:
         raise WorldFailed(answer["error"])
+    if "wrong" in answer:
+        raise WorldWrong(answer["wrong"])
     if "busy" in answer:
         raise ServiceFull(answer["busy"])
     if "refused" in answer:

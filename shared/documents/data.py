@@ -133,9 +133,7 @@ class Task(Document):
     payload: TaskPayload
     num_generations: int
     status: TaskStatus = TaskStatus.CREATED
-    rules: int | None = Field(
-        None, exclude_if=lambda number: number is None
-    )  # that settle it; stamped when it is opened
+    rules: int | None = Field(None, exclude_if=lambda number: number is None)  # number of those that settle it
     slots: list[Slot]
     last_claimed: int | None = None  # slot that the last claim leased; -1: it found only exhausted slots
     scores: list[float | None] = []  # by slot, after settlement; None: failed

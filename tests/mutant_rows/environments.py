@@ -11,7 +11,51 @@ GAME = "tests/sampler/environments/test_game.py"
 # Its tests need GAMES_PYTHON, or .games.
 ADAPTERS = "tests/sampler/environments/test_adapters.py"
 
+STEPS = "tests/sampler/environments/test_checked_step.py"
+
 MUTANTS = (
+    Mutant(
+        "worlds: what is no step fails an episode once",
+        "sampler/episode.py",
+        "or isinstance(exc, EnvironmentWrong)\n    may_pass",
+        "\n    may_pass",
+        f"{STEPS}::test_an_episode_whose_world_returns_no_step_fails_once_with_one_sentence",
+    ),
+    Mutant(
+        "worlds: a reward that is no finite number is no reward",
+        "sampler/environments/checked_step.py",
+        "        if math.isfinite(found):\n",
+        "        if True:\n",
+        f"{STEPS}::test_what_is_no_step_is_named_with_field_found_and_expected",
+    ),
+    Mutant(
+        "worlds: no escape of a terminal reaches a prompt",
+        "sampler/environments/checked_step.py",
+        'return _ESCAPE.sub("", text) if "\\x1b" in text else text',
+        "return text",
+        f"{STEPS}::test_numbers_of_any_package_are_numbers_and_escapes_of_a_terminal_are_left_out",
+    ),
+    Mutant(
+        "gymnasium: images are refused",
+        "sampler/environments/adapters/observed.py",
+        "    if (found := num_values(space)) > MAX_NUMBERS:\n",
+        "    if (found := 0) > MAX_NUMBERS:\n",
+        f"{ADAPTERS}::test_what_a_world_lacks_is_refused_with_a_sentence",
+    ),
+    Mutant(
+        "gymnasium: an observation has a bound",
+        "sampler/environments/adapters/observed.py",
+        "    if (count := _count(found)) > MAX_NUMBERS:\n",
+        "    if (count := 0) > MAX_NUMBERS:\n",
+        f"{ADAPTERS}::test_an_observation_that_is_larger_than_its_world_says_fails_the_episode_once",
+    ),
+    Mutant(
+        "openenv: nothing is run after the world's end",
+        "sampler/environments/adapters/openenv.py",
+        "            if status != RUNNING:\n",
+        "            if False:\n",
+        "tests/sampler/environments/test_openenv_calls.py::test_calls_after_the_worlds_end_are_told_that_they_were_not_run",
+    ),
     Mutant(
         "gymnasium: a number that Python does not read is no action",
         "sampler/environments/adapters/gymnasium.py",

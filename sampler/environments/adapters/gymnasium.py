@@ -1,5 +1,7 @@
 """Gymnasium's worlds with discrete or text actions, told as text: `gymnasium:FrozenLake-v1`.
 
+    name          an id that gymnasium knows, or module:id: the module is imported, and registers the world
+
     custom_task   {"options": {"is_slippery": false}, "actions": ["left", …], "instruction": "…"}
     index         the seed of the reset
 
@@ -7,10 +9,12 @@ The model replies with an action's name or number, between <action> and </action
 without an action costs its turn and no step of the world. The reward of a turn is the step's.
 """
 
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sampler.environments.adapters.observed import LEGENDS, as_text, drawing, require_small
 from sampler.environments.environment import (
     COMPLETED,
     RUNNING,
@@ -21,6 +25,7 @@ from sampler.environments.environment import (
     Step,
     TaskRefused,
     reply_text,
+    require_known,
     seed_of,
     user_says,
 )
@@ -34,20 +39,25 @@ NAMES = {
     "CartPole": ("left", "right"),
     "MountainCar": ("left", "none", "right"),
     "Acrobot": ("left", "none", "right"),
+    "MiniGrid": ("left", "right", "forward", "pickup", "drop", "toggle", "done"),
+    "BabyAI": ("left", "right", "forward", "pickup", "drop", "toggle", "done"),
 }
 MAX_DIGITS = 12  # of a number that a reply says: Python reads none of more than 4,300
-_COLORED = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m")
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 
 
 class GymnasiumEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        self._env = self._made(dict(task.get("options") or {}))
+        require_known(task, "options", "actions", "instruction")
+        options = task.get("options") or {}
+        if not isinstance(options, Mapping):
+            raise TaskRefused(f"options is {options!r}; expected an object: names and values")
+        self._env = self._made(dict(options))
         self._names = self._action_names(task.get("actions"))
         self._said = _said(self._names)
         self._steps = self._invalid = 0
         observation, _ = self._env.reset(seed=seed_of(index))
-        instruction = task.get("instruction") or f"You play {self.name}."
+        instruction = task.get("instruction") or " ".join([f"You play {self._id}.", *self._legend()])
         return Step(user_says(f"{instruction}\n{self._ask()}\n\n{self._look(observation)}"))
 
     def interact(self, replies: Sequence[Message]) -> Step:
@@ -58,7 +68,7 @@ class GymnasiumEnvironment(Environment):
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self._steps += 1
         status = COMPLETED if terminated else TASK_LIMIT if truncated else RUNNING
-        return Step(user_says(self._look(observation)), status=status, reward=float(reward), metrics=self._metrics())
+        return Step(user_says(self._look(observation)), status=status, reward=reward, metrics=self._metrics())
 
     def close(self) -> None:
         if hasattr(self, "_env"):
@@ -75,6 +85,11 @@ class GymnasiumEnvironment(Environment):
         except (gymnasium.error.Error, ImportError, TypeError, ValueError, KeyError) as exc:
             raise TaskRefused(f"gymnasium cannot make {self.name} with options {options}: {exc}") from exc
         self._renders = env.render_mode == "ansi"
+        try:
+            require_small(self.name, env.observation_space)
+        except TaskRefused:
+            env.close()
+            raise
         space = env.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             env.close()
@@ -84,7 +99,7 @@ class GymnasiumEnvironment(Environment):
         return env
 
     def _action_names(self, given: Any) -> tuple[str, ...]:
-        names = given or next((names for head, names in NAMES.items() if self.name.startswith(head)), ())
+        names = given or next((names for head, names in NAMES.items() if self._id.startswith(head)), ())
         if names and self._count and len(names) != self._count:
             raise TaskRefused(f"actions has {len(names)} names; expected {self._count}, one for each action")
         return tuple(str(name).lower() for name in names)
@@ -99,9 +114,10 @@ class GymnasiumEnvironment(Environment):
     def _action(self, text: str) -> Any:
         """The action that a reply names; None: it names none."""
         marked = _ACTION.findall(text)
-        said = (marked[-1] if marked else text).strip().lower()
-        if not self._count:
-            return said if self._env.action_space.contains(said) else None
+        raw = marked[-1] if marked else text
+        said = raw.strip().lower()
+        if not self._count:  # as the model wrote it, if the world takes it so
+            return next((one for one in (raw, raw.strip(), said) if self._env.action_space.contains(one)), None)
         found: int | None = None
         for word in self._said.findall(said):
             if word in self._names:
@@ -112,11 +128,16 @@ class GymnasiumEnvironment(Environment):
 
     def _look(self, observation: Any) -> str:
         """What the model sees: the world as text where it draws itself so, and the observation."""
-        told = observation.tolist() if hasattr(observation, "tolist") else observation
-        if not self._renders:
-            return f"Observation: {told}"
-        drawn = _COLORED.sub(r"[\1]", str(self._env.render())).strip("\n")
-        return f"{drawn}\n\nObservation: {told}"
+        told = f"Observation: {as_text(observation)}"
+        drawn = drawing(self._env.render()) if self._renders else ""
+        return f"{drawn}\n\n{told}" if drawn else told
+
+    def _legend(self) -> list[str]:
+        return [text for head, text in LEGENDS.items() if self._renders and self._id.startswith(head)]
+
+    @property
+    def _id(self) -> str:
+        return self.name.rpartition(":")[2]
 
     def _metrics(self) -> dict[str, Any]:
         return {"world_steps": self._steps, "invalid_actions": self._invalid}
@@ -125,7 +146,10 @@ class GymnasiumEnvironment(Environment):
     def indices(cls, name: str) -> Sequence[Index]:
         import gymnasium
 
-        gymnasium.spec(name)  # raises for a world that is not there
+        module, _, identity = name.rpartition(":")
+        if module:
+            importlib.import_module(module)
+        gymnasium.spec(identity)  # raises for a world that is not there
         return range(1000)
 
 

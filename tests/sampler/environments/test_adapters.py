@@ -45,7 +45,13 @@ def adapters(package: str, *names: str) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def gymnasium() -> Iterator[Service]:
     with adapters(
-        "gymnasium", "FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1"
+        "gymnasium",
+        *("FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1"),
+        *(
+            f"{name}=tests.sampler.environments.registered:{name}-v0"
+            for name in ("Picture", "Parts", "Grows", "Capital")
+        ),
+        "Own=gymnasium.envs.toy_text:FrozenLake-v1",
     ) as found:
         yield found
 
@@ -99,6 +105,14 @@ def test_a_worlds_own_limit_of_steps_is_its_limit(gymnasium: Service) -> None:
         ("FrozenLake-v1", 0, {"options": {"lava": 1}}, "with options {'lava': 1}"),
         ("FrozenLake-v1", "first", {}, "expected a whole number, which is the seed"),
         ("FrozenLake-v1", 0, {"actions": ["a"]}, "expected 4, one for each action"),
+        ("FrozenLake-v1", 0, {"option": {}}, "custom_task has 'option'; expected options, actions, instruction"),
+        ("FrozenLake-v1", 0, {"options": [1]}, "options is [1]; expected an object"),
+        (
+            "Picture",
+            0,
+            {},
+            "100,800 numbers at each step; expected at most 1,000 numbers: images are not supported yet",
+        ),
     ],
 )
 def test_what_a_world_lacks_is_refused_with_a_sentence(
@@ -106,6 +120,37 @@ def test_what_a_world_lacks_is_refused_with_a_sentence(
 ) -> None:
     answer = gymnasium.http.post("/start_sample", json={"name": name, "index": index, "custom_task": custom})
     assert (answer.status_code, told in answer.text) == (422, True), answer.text
+
+
+def test_a_world_that_a_module_registers_is_played_by_module_and_id_and_its_observations_are_json(
+    gymnasium: Service,
+) -> None:
+    session, step = gymnasium.start("Parts")
+    shown = step["messages"][0]["content"]
+    assert shown.startswith("You play Parts-v0.")
+    assert shown.endswith('Observation: {"at": 3, "grid": [[0, 0], [0, 0]], "mission": "find it"}')
+    assert gymnasium.say(session, "1").json()["reward"] == 0.5, "numpy's number"
+    assert gymnasium.http.get("/get_indices", params={"name": "Parts"}).status_code == 200
+    assert "[S]FFF" in gymnasium.start("Own")[1]["messages"][0]["content"], "also of gymnasium's own modules"
+
+
+def test_a_module_that_is_not_there_ends_the_start_of_the_service(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AssertionError, match="it ended with status 2"), adapters("gymnasium", "Lake=nowhere:Lake-v1"):
+        pass
+    assert "gymnasium:nowhere:Lake-v1 cannot be loaded by" in capfd.readouterr().err
+
+
+def test_an_observation_that_is_larger_than_its_world_says_fails_the_episode_once(gymnasium: Service) -> None:
+    answer = gymnasium.http.post("/start_sample", json={"name": "Grows", "index": 0})
+    assert (answer.status_code, answer.json()["final"]) == (500, True)
+    assert "an observation of 1,600 numbers" in answer.text
+
+
+@pytest.mark.parametrize("reply", ["<action>Paris</action>", "<action> Paris\n</action>", "Paris"])
+def test_a_text_action_is_sent_as_the_model_wrote_it(gymnasium: Service, reply: str) -> None:
+    session, _ = gymnasium.start("Capital")
+    end = gymnasium.say(session, reply).json()
+    assert (end["status"], end["reward"]) == ("completed", 1.0)
 
 
 # ---------------------------------------------------------------------- reasoning-gym

@@ -89,7 +89,6 @@ async def test_the_learners_turns_are_trained_by_its_own_seats_rewards_on_either
         ({"asks": [0, 5]}, "seat 5; expected one of 2 seats"),
         ({"earned": {"0": 1.0}}, "ended without a reward of seat O"),
         ({"earned": {"0": 1.0, "2": 1.0}}, "ended without a reward of seat O"),
-        ({"earned": {"0": 1.0, "1": None}}, "the reward of seat 1 is null"),
         ({"asks": [0, 0], "tells": [{"role": "assistant", "content": "four"}]}, "is the model's own reply"),
         ({"asks": [0, 0], "tells": [{"role": "system", "content": "Anew."}]}, "its whole history anew"),
     ],
@@ -103,6 +102,15 @@ async def test_a_world_that_breaks_the_rules_of_a_game_has_failed(
     record, slot, _ = await ended(store, sampler)
     assert (slot.status, slot.failures, record.termination) == (SlotStatus.OPEN, 1, "environment_failure")
     assert wrong in (record.error or "")
+
+
+async def test_a_reward_of_a_seat_that_is_no_number_fails_the_game_once(store: Store, shared: Service) -> None:
+    async with duels(store, shared, custom_task={"earned": {"0": 1.0, "1": None}}) as resources:
+        sampler = GameSampler(resources, await claim(store))
+        assert await play(sampler) is None
+    record, slot, _ = await ended(store, sampler)
+    assert (slot.status, slot.failures, record.termination) == (SlotStatus.FAILED, 1, "environment_failure")
+    assert "rewards.1 is None; expected a finite number" in (record.error or "")
 
 
 @pytest.mark.parametrize(

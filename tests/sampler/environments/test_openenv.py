@@ -75,6 +75,20 @@ def test_a_server_is_played_by_its_own_schema_in_sessions_of_their_own() -> None
         assert (end["status"], end["reward"]) == ("completed", 0.0)
 
 
+def test_calls_side_by_side_are_all_run() -> None:
+    with counting(1) as one:
+        session, _ = one.start("count", 7)
+        arguments = ('{"number": 8}', '{"number": 9}', '{"number": 10}')
+        calls = [
+            {"id": f"c{k}", "type": "function", "function": {"name": "act", "arguments": given}}
+            for k, given in enumerate(arguments)
+        ]
+        reply = {"role": "assistant", "content": "", "tool_calls": calls}
+        end = one.http.post("/interact", json={"messages": [reply]}, headers=session).json()
+        assert (end["status"], end["reward"]) == ("completed", 2.0)
+        assert ["was not run" in message["content"] for message in end["messages"]] == [False, False, True]
+
+
 def test_a_full_server_is_busy_and_a_broken_one_is_a_failure() -> None:
     with counting(1) as one:
         session, _ = one.start("count", 1)

@@ -127,3 +127,23 @@ class Forgetful(Environment):
         if len(self.history) > 6:
             return Step(status=COMPLETED, metrics={f"m{k}": 1 for k in range(300)} | {"m" * 101: 1, "score": 1})
         return Step(self.history[-1:])
+
+
+class Careless(Environment):
+    """Its steps are none, of the kind that the reply, or `start`, names."""
+
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        if task.get("start") == "raise":
+            raise RuntimeError("no disk")
+        return {"messages": []} if task.get("start") == "wrong" else Step(user_says("Go on."))  # type: ignore[return-value]
+
+    def interact(self, replies: Sequence[Message]) -> Step:
+        said = reply_text(replies).strip()
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        wrong: dict[str, Any] = {
+            "dict": {"messages": user_says("a"), "status": "running"},
+            "status": Step(user_says("a"), status="won"),
+            "nan": Step(user_says("a"), reward=float("nan")),
+            "image": Step([{"role": "user", "content": [image]}]),
+        }
+        return wrong[said]  # type: ignore[no-any-return]
