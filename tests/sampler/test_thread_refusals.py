@@ -118,7 +118,7 @@ async def test_after_a_failure_of_one_thread_the_others_ask_nothing_and_nothing_
         assert asking == []
         assert len(engine.prompts) == 8
     record, slot, dispatches = await ended(store, playing)
-    assert (record.termination, slot.status) == ("engine_failure", SlotStatus.OPEN)
+    assert (record.termination, slot.status) == ("misconfigured", SlotStatus.FAILED)
     assert {d.status for d in dispatches} == {DispatchStatus.FAILED}
     assert "refused by the test" in (dispatches[3].error or "")
 
