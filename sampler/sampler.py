@@ -34,6 +34,7 @@ from sampler.in_flight import InFlight
 from sampler.journal import Journal, Thread
 from sampler.messages.opening import opening_messages
 from sampler.messages.reply_message import Message
+from sampler.rendering.ahead import length_of_next_prompt, next_prompt
 from sampler.rendering.context import Prompt
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
@@ -178,15 +179,12 @@ class AsyncSampler(ABC):
         policy: str | None = None,
         thread: str | None = None,
     ) -> int:
-        """Length of the prompt that `create_chat_completions` would send for these messages. Sends and changes nothing.
-
-        Raises ConfigError as that does.
-        """
+        """Length of the prompt that `create_chat_completions` would send for these messages; of one that is far beyond
+        `max_tokens` a lower bound. Sends and changes nothing. Raises ConfigError as that does."""
         key = self._key(policy, thread)
         self._in_flight.require_free(key)
         fork = self._threads.copy_of(key, tools)
-        fork.next_prompt(messages, restart=restart)
-        return len(fork.context.ids)
+        return length_of_next_prompt(fork, messages, restart=restart)
 
     def expect(self, client: ClientRequest, *, policy: str, thread: str) -> None:
         """The thread's next request answers this one of an agent: it is stored with it."""
@@ -283,7 +281,9 @@ class AsyncSampler(ABC):
         return self._journal.newest()
 
     async def _next_turn(self, view: View, messages: Sequence[Message], asking: Asking) -> Turn | None:
-        prompt = view.next_prompt(messages, restart=asking.restart)
+        prompt = await next_prompt(view, messages, restart=asking.restart)
+        if prompt is None:
+            return None
         ids = view.context.ids
         of_engines = self.resources.policy_client(view.policy).pool.contexts.room(len(ids))
         room = min(asking.most, self.config.max_new_tokens, self.config.max_tokens - len(ids), of_engines)

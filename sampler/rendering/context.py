@@ -31,7 +31,7 @@ from sampler.rendering.known_replies import START, KnownReplies, history_with
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.prefix import prefix_of, without_prefix
 from sampler.rendering.sampled_reply import SampledReply
-from sampler.rendering.template import ChatTemplate, Message, ToolSchema
+from sampler.rendering.template import ChatTemplate, Message, PromptTooLong, ToolSchema
 from sampler.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
@@ -213,6 +213,8 @@ class Context:
                     self._messages[self._places[index]] = self._replies[index].as_message(ids[:most_calls])
             try:
                 return self._continued() if self._prefix else self._rendered(self._messages, True)
+            except PromptTooLong:
+                raise
             except ConfigError as exc:
                 refused = refused or exc
         assert refused is not None

@@ -20,10 +20,12 @@ messages may contain non-special added tokens, because models write tool calls w
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -33,6 +35,7 @@ import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from sampler.rendering.longest import LeastTokens
 from sampler.rendering.marks import MARK_END, MARK_START, Marker, any_of, pieces, unmarked, without_marks
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
@@ -44,6 +47,20 @@ ToolSchema = Mapping[str, Any]
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
+
+_LONG_CHARS = 10_000
+# Texts come one at a time, and a process that has used threads for a batch warns at every fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class PromptTooLong(ConfigError):
+    """A prompt has at least `least` tokens, which are too many."""
+
+    def __init__(self, least: int, most: int) -> None:
+        super().__init__(f"the prompt has at least {least} tokens; expected at most {most} (max_tokens)")
+        self.least = least
+
+
 # Exceptions that a template may raise on a conversation it was not written for.
 _TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
@@ -51,7 +68,7 @@ _TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, At
 @dataclass(frozen=True, eq=False)
 class ChatTemplate:
     """The template's variables: `special_tokens`, the named ones (`eos_token`, …), and `variables`, those of the settings
-    (`enable_thinking: false`)."""
+    (`enable_thinking: false`). `max_tokens`: a rendering that is certainly longer is refused before it is encoded."""
 
     tokenizer: Tokenizer
     text: str  # of the template
@@ -61,6 +78,7 @@ class ChatTemplate:
     control: Marker  # tokens that all other untrusted text may not contain
     added_re: re.Pattern[str]
     variables: Mapping[str, Any]
+    max_tokens: int | None = None
 
     @classmethod
     def from_dir(
@@ -111,6 +129,10 @@ class ChatTemplate:
             variables=dict(variables or {}),
         )
 
+    @cached_property
+    def least_tokens(self) -> LeastTokens:
+        return LeastTokens.of(self.tokenizer)
+
     @property
     def digest(self) -> str:
         """Of the template's text: two processes render alike only where it is the same."""
@@ -147,12 +169,12 @@ class ChatTemplate:
         now: datetime | None = None,
     ) -> str:
         """`render_marked` for the results of `mark` and `mark_tools`. `now`: the date for templates that write it, which must
-        not change during an episode."""
+        not change during an episode. Raises ConfigError; PromptTooLong."""
         given = {**self.variables, **self.special_tokens}
         if now is not None:
             given["strftime_now"] = now.strftime
         try:
-            return self.template.render(
+            text = self.template.render(
                 given
                 | {"messages": list(marked), "tools": marked_tools, "documents": None}
                 | {"add_generation_prompt": add_generation_prompt}
@@ -160,6 +182,13 @@ class ChatTemplate:
         except _TEMPLATE_FAULTS as exc:
             roles = ", ".join(str(message.get("role")) for message in marked)
             raise ConfigError(f"chat template refused messages with roles [{roles}]: {exc}") from exc
+        self.require_room(text, MARK_START + MARK_END)
+        return text
+
+    def require_room(self, text: str, ignored: str = "") -> None:
+        """Raises PromptTooLong if `max_tokens` tokens cannot hold the text."""
+        if self.max_tokens is not None and (least := self.least_tokens(text, ignored)) > self.max_tokens:
+            raise PromptTooLong(least, self.max_tokens)
 
     def mark(self, message: Message) -> Message:
         """A copy with the control tokens in untrusted strings marked. The role is trusted: templates make tokens of it."""
@@ -175,8 +204,11 @@ class ChatTemplate:
         return marked
 
     def encode(self, text: str) -> list[int]:
-        """Ids of trusted text: special tokens in it are recognized, none are added."""
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        """Ids of trusted text: special tokens in it are recognized, none are added. While one is encoded, other threads run:
+        only batches release Python's lock."""
+        if len(text) < _LONG_CHARS:
+            return self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self.tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of a text made by `render_marked`."""

@@ -16,7 +16,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, product
 from typing import Any
@@ -105,6 +105,7 @@ class TurnFormat:
 @lru_cache(maxsize=16)
 def turn_format(template: ChatTemplate) -> TurnFormat:
     """Raises ConfigError for a template whose turns have no end token, or one in their middle."""
+    template = replace(template, max_tokens=None)  # its own conversations may be longer than an episode's
     found = {text for text in _ends(template) if template.token_id(text) is not None}
     ends = sorted(found, key=lambda text: (-len(text), text))
     if not ends:

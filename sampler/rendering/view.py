@@ -81,6 +81,12 @@ class View:
         self.context.ids = given
         return Prompt(0, list(given), BranchCause.CLEAN)
 
+    def require_room(self, messages: Sequence[Message]) -> None:
+        """Raises PromptTooLong where the messages alone have too many tokens. Replies do not count: templates may hide parts of
+        them, and blanks at the ends of texts."""
+        texts = (message.get("content") for message in messages if message.get("role") != "assistant")
+        self.context.template.require_room("\n".join(text.strip() for text in texts if isinstance(text, str)), "\n")
+
     def require_prompt(self, ids: Sequence[int]) -> None:
         """Raises ConfigError where the next request, of another episode, was asked with other ids than this view has."""
         if (found := self.context.ids) != list(ids):

@@ -120,6 +120,7 @@ class Engines:
         config = self._config
         which = config.chat_template if policy == config.policy or config.chat_template == "none" else "auto"
         template = chosen_template(model, TemplateChoice(which, config.tool_call_parser, config.chat_template_kwargs))
+        template = replace(template, max_tokens=config.max_tokens)
         check_vocabulary(model, template)
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
