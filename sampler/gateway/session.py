@@ -22,7 +22,7 @@ from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.told import forms_of, sampled_tokens, told_reply
 from sampler.gateway.tool_results import CalledTools
 from sampler.gateway.unused import count, log_once, unused_names
-from sampler.rendering.ahead import in_thread, is_long
+from sampler.rendering.ahead import num_tokens
 from sampler.rendering.prefix import KEY as PREFIX
 from sampler.rendering.prefix import prefix_of
 from sampler.rendering.template import PromptTooLong
@@ -145,14 +145,8 @@ class AttemptSession:
         self._require_model(request)
         template = self.sampler.resources.policy_client(request.model).template
         request = with_format(request, self.output_format, template)
-
-        def num_tokens() -> int:
-            prompt = template.render_marked(request.messages, request.tools, add_generation_prompt=True)
-            begun = template.mark({"role": "assistant", "content": request.prefix})["content"]
-            return len(template.encode_marked(prompt + begun))
-
         try:
-            return await in_thread(num_tokens) if is_long([request.messages, request.tools]) else num_tokens()
+            return await num_tokens(template, request.messages, request.tools, request.prefix)
         except PromptTooLong as exc:
             raise GatewayError(Problem.TOO_LONG, f"prompt is too long: {exc}") from exc
         except ConfigError as exc:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sampler.rendering.context import Prompt
-from sampler.rendering.template import PromptTooLong
+from sampler.rendering.template import ChatTemplate, PromptTooLong
 from sampler.rendering.view import Message, View
 
 ResultT = TypeVar("ResultT")
@@ -39,6 +39,16 @@ def length_of_next_prompt(view: View, messages: Sequence[Message], *, restart: b
     except PromptTooLong as exc:
         return exc.least
     return len(view.context.ids)
+
+
+async def num_tokens(template: ChatTemplate, messages: Sequence[Any], tools: Sequence[Any], begun: str) -> int:
+    """Of a prompt, and of what its reply begins with. Raises ConfigError; PromptTooLong."""
+
+    def count() -> int:
+        prompt = template.render_marked(messages, tools, add_generation_prompt=True)
+        return len(template.encode_marked(prompt + template.mark({"role": "assistant", "content": begun})["content"]))
+
+    return await in_thread(count) if is_long([messages, tools]) else count()
 
 
 async def in_thread(work: Callable[[], ResultT]) -> ResultT:
