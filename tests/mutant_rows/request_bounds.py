@@ -34,13 +34,6 @@ MUTANTS = (
         f"{BOUNDS}::test_a_score_whose_body_ends_after_the_attempt_is_refused",
     ),
     Mutant(
-        "a score after the end of an attempt from outside is refused",
-        "sampler/gateway/attempt.py",
-        "            if not await sessions.post_score(record, score):\n                raise",
-        "            if not await sessions.post_score(record, score) and False:\n                raise",
-        f"{BOUNDS}::test_a_score_after_the_end_of_an_attempt_from_outside_is_refused",
-    ),
-    Mutant(
         "a relay's connections are bounded",
         "sampler/gateway/relay.py",
         "if len(self._running) >= MAX_CONNECTIONS:",
