@@ -78,7 +78,7 @@ def test_a_job_that_drained_after_sigterm_requeues_itself_unless_it_was_cancelle
         (tmp_path / name).chmod(0o755)
     places = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     places |= {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": array} if array else {}
-    script = f"set -euo pipefail; source {ROOT}/deploy/slurm/step.sh; run_step --ntasks=1 launcher"
+    script = f"set -euo pipefail; source '{ROOT}/deploy/slurm/step.sh'; run_step --ntasks=1 launcher"
     shell = subprocess.Popen(["bash", "-c", script], cwd=tmp_path, env=os.environ | places)
     deadline = time.monotonic() + PATIENCE_S
     while not (tmp_path / "started").exists():
@@ -96,7 +96,7 @@ def test_a_job_that_ended_by_itself_is_not_requeued(tmp_path: Path) -> None:
     (tmp_path / "scontrol").write_text("#!/usr/bin/env bash\ntouch asked\n")
     for name in ("srun", "scontrol"):
         (tmp_path / name).chmod(0o755)
-    script = f"set -euo pipefail; source {ROOT}/deploy/slurm/step.sh; run_step launcher"
+    script = f"set -euo pipefail; source '{ROOT}/deploy/slurm/step.sh'; run_step launcher"
     places = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=os.environ | places, timeout=60, check=False)
     assert done.returncode == 3
