@@ -46,6 +46,8 @@ class Run:
             "save_steps": "1",
             "keep_versions": "50",
             "num_threads": "1",
+            "wait_for_tasks_s": "3600",  # tests import more as they go
+            "drop_zero_advantage": "false",  # a step of equal rewards counts too: tests count steps
         }
         self.sampler_flags = {
             "mcp_manager_url": f"http://127.0.0.1:{self.tools_port}/mcp",
