@@ -15,7 +15,8 @@ from tests.mutants import copied
 def test_a_mutants_line_is_unique_in_its_file_and_its_test_exists(mutant: Mutant) -> None:
     source = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert source.count(mutant.old) == 1, f"{mutant.file}: {mutant.old!r}"
-    ast.parse(source.replace(mutant.old, mutant.new))
+    if mutant.file.endswith(".py"):
+        ast.parse(source.replace(mutant.old, mutant.new))
     module = ast.parse((ROOT / mutant.test_file).read_text(encoding="utf-8"))
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert mutant.test_name in functions
