@@ -11,7 +11,7 @@ The packages (in environments of their own, since they pin others than ours, and
 A row uses the first environment that has its package, and is left out, with a line, where none has. The engine is scripted: it
 calls `add` twice at once, then once, then answers; its ids are none that a tokenizer gives, and their log-probs are the bundled
 model's. Prints a table, and ends with 1 if an agent fails, an id that would be trained is not the engine's, or `trainer.verify`
-computes other log-probs.
+computes other log-probs. `ignored`: what of the requests changed nothing, by path.
 """
 
 import argparse
@@ -70,7 +70,7 @@ MOST = 1 << 20  # tokens of a context: these packages' prompts are long for a vo
 TOLERANCE = 1e-4  # nats
 HEADING = (
     f"{'package':25} {'version':10} {'dialect':9} {'streamed':8} {'tools':5} {'requests':8} bridge   fork   root "
-    f"{'sampled':7} {'same':5} {'verify':7} score causes"
+    f"{'sampled':7} {'same':5} {'verify':7} score causes, ignored"
 )
 
 
@@ -129,11 +129,16 @@ async def line_of(
     kinds = [kind_of(dispatch, dispatches) for dispatch in dispatches]
     called = sum(len(dispatch.tool_calls) for dispatch in dispatches)
     counted = " ".join(f"{kinds.count(kind):>6}" for kind in ("bridge", "fork", "root"))
-    causes = {name.removeprefix("agent_"): int(count) for name, count in record.metrics.items()}
+    counts = {name.removeprefix("agent_"): int(count) for name, count in record.metrics.items()}
+    causes = {name: count for name, count in counts.items() if not name.startswith("overridden_")}
+    ignored = sorted({name for one in dispatches if one.client for name in one.client.overridden})
     tokens = sum(len(reply) for _, reply in engine.exchanges)
     line = f"{package:25} {version:10} {dialect:9} {streamed!s:8} {called:5} {len(dispatches):8} {counted} {tokens:7} {same!s:5}"
     problem = f"\n    {record.termination} {record.error}" if record.error else ""
-    return f"{line} {worst:7.1e} {record.score} {causes}{problem}", same and not worst > TOLERANCE and not record.error
+    return (
+        f"{line} {worst:7.1e} {record.score} {causes} {', '.join(ignored) or '-'}{problem}",
+        same and not worst > TOLERANCE and not record.error,
+    )
 
 
 def block_of(words: str, folder: Path) -> Path:

@@ -1,7 +1,7 @@
-"""Command-line agents from npm play an episode through the gateway, unchanged, as `agent_command`.
+"""Command-line agents from npm, and a script with the AI SDK, play an episode through the gateway, unchanged, as `agent_command`.
 
 mkdir .npm_agents && cd .npm_agents && npm install @anthropic-ai/claude-code @openai/codex opencode-ai @google/gemini-cli \\
-    @qwen-code/qwen-code
+    @qwen-code/qwen-code ai @ai-sdk/openai zod
 unshare -n sh -c 'ip link set lo up; exec python -m tests.sampler.gateway.command_lines --npm .npm_agents'
 
 In a network namespace of its own, as above (as root), no agent can reach any host but the gateway. Each has a home directory of
@@ -29,7 +29,7 @@ from shared.files.written_file import write_text_whole
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, call
-from tests.sampler.gateway.clients_table import HEADING, line_of
+from tests.sampler.gateway.clients_table import HEADING, HERE, line_of
 
 OPENCODE = {
     "model": "tandem/main",
@@ -49,6 +49,7 @@ CODEX = """exec codex exec --skip-git-repo-check --dangerously-bypass-approvals-
 -c model_provider=tandem -c "model_providers.tandem={name='tandem', base_url='$OPENAI_BASE_URL', env_key='OPENAI_API_KEY'}" -"""
 
 
+SHELL = ("bash", "command")
 HEADERS = ("anthropic-beta", "anthropic-version", "x-stainless-retry-count", "accept", "user-agent")
 IDENTITIES = ("client_metadata", "metadata", "prompt_cache_key")
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -68,6 +69,7 @@ class CommandLine:
     env: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)  # arguments that the tool requires
     files: dict[str, str] = field(default_factory=dict)  # in the home directory
+    streamed: bool = True
 
 
 AGENTS = [
@@ -102,6 +104,11 @@ AGENTS = [
         {},
         {"is_background": False},
     ),
+    *(
+        CommandLine("ai", dialect, f"node {HERE}/vercel_ai.cjs {dialect} {how}", SHELL, streamed=how == "stream")
+        for dialect in ("chat", "responses")
+        for how in ("text", "stream", "object")
+    ),
 ]
 
 
@@ -109,9 +116,9 @@ def replies_of(agent: CommandLine) -> Callable[[str], str]:
     name, argument = agent.shell
 
     def reply(prompt: str) -> str:
-        """By the results that are there; a request without the shell (for a title) gets a few words."""
+        """By the results that are there; without the shell (for a title) a few words, or the form that is demanded."""
         if f"\n{name}(" not in prompt:
-            return "Adding numbers"
+            return '{"total": 4}' if '{"total"' in prompt else "Adding numbers"
         calls = [call(name, **{argument: f"echo $((3+{n}))", **agent.more}) for n in (1, 2, 4)]
         done = prompt.count("<tool_response>")
         return "\n".join(calls[:2]) if done == 0 else calls[2] if done < 3 else "<answer>4</answer>"
@@ -172,10 +179,10 @@ def kept_tool(tool: Any) -> bool:
 
 async def main(npm: Path, only: str, record: Path | None) -> int:
     print(HEADING)
-    good = True
+    good, modules = True, npm / "node_modules"
     with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder) / "db") as mongod:
         for number, agent in enumerate(one for one in AGENTS if only in one.package):
-            packed = npm / "node_modules" / agent.package / "package.json"
+            packed = modules / agent.package / "package.json"
             if not packed.exists():
                 print(f"{agent.package:25} not installed")
                 continue
@@ -185,12 +192,23 @@ async def main(npm: Path, only: str, record: Path | None) -> int:
             for name, text in agent.files.items():
                 (home / name).parent.mkdir(parents=True, exist_ok=True)
                 (home / name).write_text(text)
-            env = {**agent.env, "HOME": str(home), "PATH": f"{npm / 'node_modules' / '.bin'}:/usr/bin:/bin"}
+            env = {
+                **agent.env,
+                "HOME": str(home),
+                "PATH": f"{modules / '.bin'}:/usr/bin:/bin",
+                "NODE_PATH": str(modules),
+            }
             command = shlex.join(["env", *(f"{name}={value}" for name, value in env.items())]) + " " + agent.command
             version = json.loads(packed.read_text())["version"]
             async with Store.open(mongod.connection_string, f"cli-{number}") as store:
                 text, passed = await line_of(
-                    store, ScriptedEngine(replies_of(agent)), command, agent.package, version, agent.dialect, True
+                    store,
+                    ScriptedEngine(replies_of(agent)),
+                    command,
+                    agent.package,
+                    version,
+                    agent.dialect,
+                    agent.streamed,
                 )
             print(text, flush=True)
             good = good and passed

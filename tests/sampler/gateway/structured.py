@@ -2,9 +2,9 @@
 
 python -m tests.sampler.gateway.structured --python .venv_agents/bin/python
 
-The packages: openai anthropic google-genai openai-agents 'pydantic-ai-slim[openai]'. A way whose package the environment lacks
-is left out, with a line. The engine is scripted. Prints a table, and ends with 1 if the schema is in no prompt, an id that
-would be trained is not the engine's, or a score is not 1.
+The packages: openai anthropic google-genai openai-agents 'pydantic-ai-slim[openai]' instructor. A way whose package the
+environment lacks is left out, with a line. The engine is scripted. Prints a table, and ends with 1 if the schema is in no
+prompt, an id that would be trained is not the engine's, or a score is not 1.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from sampler.episode import play
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE, ended
-from tests.sampler.gateway.agents import ScriptedEngine, an_episode, trained_ids
+from tests.sampler.gateway.agents import ScriptedEngine, an_episode, call, trained_ids
 from tests.sampler.gateway.clients_table import HERE, version_of
 
 MOST = 1 << 20
@@ -31,6 +31,8 @@ WAYS = [  # function of clients/structured_output.py, package
     ("google_schema", "google-genai"),
     ("openai_agents", "openai-agents"),
     ("pydantic_ai", "pydantic-ai-slim"),
+    ("instructor_tools", "instructor"),
+    ("instructor_json_schema", "instructor"),
 ]
 
 
@@ -39,7 +41,8 @@ async def line_of(store: Store, python: str, way: str, package: str) -> tuple[st
     version = await asyncio.to_thread(version_of, python, package)
     if not version:
         return f"{way:24} {package} is not installed", True
-    engine = ScriptedEngine(lambda prompt: '{"total": 7}')
+    reply = call("Total", total=7) if way == "instructor_tools" else '{"total": 7}'
+    engine = ScriptedEngine(lambda prompt: reply)
     command = f"{python} {HERE}/structured_output.py {way}"
     async with an_episode(
         store, engine, None, max_tokens=MOST, max_prompt_tokens=MOST, agent_command=command
@@ -47,7 +50,7 @@ async def line_of(store: Store, python: str, way: str, package: str) -> tuple[st
         await play(sampler)
         record, _, dispatches = await ended(store, sampler)
     prompt = TEMPLATE.decode(engine.exchanges[0][0]) if engine.exchanges else ""
-    told = '"total"' in prompt if way != "chat_json_object" else "one JSON object" in prompt
+    told = {"chat_json_object": "one JSON object", "instructor_tools": "Total(total)"}.get(way, '"total"') in prompt
     same = trained_ids(dispatches) == engine.exchanges
     unused = sorted({name for one in dispatches if one.client for name in one.client.overridden})
     problem = f"\n    {record.termination} {record.error}" if record.error else ""

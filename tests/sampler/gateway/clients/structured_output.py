@@ -1,4 +1,4 @@
-"""A form of the answer, demanded through each vendor's SDK and two frameworks' own ways: the first argument says which. Posts
+"""A form of the answer, demanded through each vendor's SDK and three packages' own ways: the first argument says which. Posts
 the score."""
 
 import asyncio
@@ -89,10 +89,27 @@ def pydantic_ai() -> Total:
     return asyncio.run(agent.run(QUESTION)).output
 
 
+def instructor_tools() -> Total:
+    return _instructor("TOOLS")
+
+
+def instructor_json_schema() -> Total:
+    return _instructor("JSON_SCHEMA")
+
+
+def _instructor(mode: str) -> Total:
+    import instructor
+    from openai import OpenAI
+
+    client = instructor.from_openai(OpenAI(), mode=instructor.Mode[mode])
+    messages = [{"role": "user", "content": QUESTION}]
+    return client.chat.completions.create(model=MODEL, messages=messages, response_model=Total)
+
+
 found = globals()[sys.argv[1]]()
 request = urllib.request.Request(
     os.environ["TANDEM_SCORE_URL"],
-    data=json.dumps({"score": float(found == Total(total=7))}).encode(),
+    data=json.dumps({"score": float(found is not None and found.total == 7)}).encode(),
     headers={"authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "content-type": "application/json"},
 )
 urllib.request.urlopen(request, timeout=60).close()
