@@ -34,6 +34,20 @@ MUTANTS = (
         f"{BOUNDS}::test_a_score_whose_body_ends_after_the_attempt_is_refused",
     ),
     Mutant(
+        "a score after an attempt's end at another process is refused",
+        "sampler/gateway/attempt.py",
+        "            if not await sessions.post_score(record, score):\n",
+        "            if not await sessions.post_score(record, score) and False:\n",
+        f"{BOUNDS}::test_a_score_after_an_attempt_was_finished_at_another_gateway_is_refused",
+    ),
+    Mutant(
+        "a turn's score after an attempt's end at another process is refused",
+        "sampler/gateway/attempt.py",
+        "            if await sessions.over([record]):\n                raise GatewayError(Problem.NO_KEY, ENDED)\n",
+        "",
+        f"{BOUNDS}::test_a_score_after_an_attempt_was_finished_at_another_gateway_is_refused",
+    ),
+    Mutant(
         "a relay's connections are bounded",
         "sampler/gateway/relay.py",
         "if len(self._running) >= MAX_CONNECTIONS:",

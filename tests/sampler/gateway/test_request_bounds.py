@@ -140,6 +140,22 @@ async def test_a_score_after_the_end_of_an_attempt_from_outside_is_refused(store
     assert (record.score, dispatches[0].score) == (0.5, None)
 
 
+async def test_a_score_after_an_attempt_was_finished_at_another_gateway_is_refused(store: Store) -> None:
+    """The process has renewed the lease just now, and so does not do so again."""
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(["<answer>4</answer>"])) as one, gateway(store, ScriptedEngine([])) as two:
+        offer = await one.claim()
+        key = {"x-api-key": offer["api_key"]}
+        asked = {"model": offer["model"], "messages": list(offer["messages"])}
+        turn = (await one.http.post(PATH, json=asked, headers=key)).json()["id"]
+        bodies = [{"score": 0.25}, {"score": 0.25, "turn": turn.removeprefix("chatcmpl-")}]
+        for body in bodies:
+            assert (await two.http.post("/score", json=body, headers=key)).status_code == 200
+        assert (await one.finish(offer["api_key"], score=0.5)).json()["score"] == 0.5
+        late = [await two.http.post("/score", json=body, headers=key) for body in bodies]
+        assert [answer.status_code for answer in late] == [401, 401], late[0].text + late[1].text
+
+
 async def test_a_relay_has_so_many_connections_and_closes_those_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
