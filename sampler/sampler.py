@@ -34,10 +34,10 @@ from sampler.in_flight import InFlight
 from sampler.journal import Journal, Thread
 from sampler.messages.opening import opening_messages
 from sampler.messages.reply_message import Message
-from sampler.rendering.ahead import length_of_next_prompt, next_prompt
+from sampler.rendering.ahead import encode_ahead, length_of_next_prompt, next_prompt
 from sampler.rendering.context import Prompt
 from sampler.rendering.recorded import Parent
-from sampler.rendering.template import ToolSchema
+from sampler.rendering.template import PromptTooLong, ToolSchema
 from sampler.rendering.view import View
 from sampler.resources import Resources
 from sampler.scorers import Score
@@ -126,8 +126,7 @@ class AsyncSampler(ABC):
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
-        """The messages that the task's policy has received and written so far, thread by thread
-        (`sampler/messages/transcript.py`)."""
+        """What the task's policy has received and written so far, thread by thread (`sampler/messages/transcript.py`)."""
         return self._threads.messages
 
     # ------------------------------------------------------------------ what `run` uses
@@ -157,8 +156,7 @@ class AsyncSampler(ABC):
         Raises EngineError, and ConfigError for messages that were already sent (`sampler/rendering/new_messages.py`) and for a
         thread that waits for a reply.
         """
-        key = self._key(policy, thread)
-        with self._in_flight.asking(key):
+        with self._in_flight.asking(key := self._key(policy, thread)):
             view = self._threads.view(key, tools)
             before, turn = view.fork(sharing=True), None
             try:
@@ -181,10 +179,15 @@ class AsyncSampler(ABC):
     ) -> int:
         """Length of the prompt that `create_chat_completions` would send for these messages; of one that is far beyond
         `max_tokens` a lower bound. Sends and changes nothing. Raises ConfigError as that does."""
-        key = self._key(policy, thread)
-        self._in_flight.require_free(key)
-        fork = self._threads.copy_of(key, tools)
-        return length_of_next_prompt(fork, messages, restart=restart)
+        self._in_flight.require_free(key := self._key(policy, thread))
+        return length_of_next_prompt(self._threads.copy_of(key, tools), messages, restart=restart)
+
+    async def encode_ahead(
+        self, messages: Sequence[Message], *, restart: bool = False, thread: str | None = None
+    ) -> None:
+        """What is long, for `prompt_tokens`, while other episodes go on. Raises ConfigError."""
+        with suppress(PromptTooLong):
+            await encode_ahead(self._threads.copy_of(self._key(None, thread), None), messages, restart=restart)
 
     def expect(self, client: ClientRequest, *, policy: str, thread: str) -> None:
         """The thread's next request answers this one of an agent: it is stored with it."""
@@ -237,9 +240,8 @@ class AsyncSampler(ABC):
 
         `tandem tasks import --payload_model` runs the same check before it stores tasks.
         """
-        problems = list(own_payload_problems(model, self.task.payload.metadata))
-        if problems:
-            raise ConfigError(f"task {self.task.id}: {problems[0]}")
+        for problem in own_payload_problems(model, self.task.payload.metadata):
+            raise ConfigError(f"task {self.task.id}: {problem}")
         return model.model_validate(self.task.payload.metadata)
 
     async def finish_turn(

@@ -124,6 +124,15 @@ def gateway(folder: Path) -> None:
     assert held["MiB after"] > held["MiB before"] > 0
 
 
+def long_messages(folder: Path) -> None:
+    found = figures(folder, "long_messages")["long messages"]
+    assert [row["message"] for row in found] == ["one", "many"]
+    for row in found:
+        assert row["sent"] > 0 < row["p99 alone ms"], row
+        assert row["ratio"] == pytest.approx(row["p99 ms"] / row["p99 alone ms"]), row
+        assert row["peak MiB"] >= row["MiB before"] > 0 < row["health max ms"], row
+
+
 def viewer(folder: Path) -> None:
     found = figures(folder, "viewer")
     assert found["run"][0]["dispatches"] == 2000
@@ -167,6 +176,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "engine_memory": rows("engine_memory", "tree", "after", "resident MB", "tokens/s", "system CPU s"),
     "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
     "gateway": gateway,
+    "long_messages": long_messages,
     "indexes": rows(
         "indexes", "index", "journal bytes per episode", "bytes ratio", "writes ratio", "mongod ms per episode"
     ),
@@ -187,7 +197,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"agent_isolation", "indexes", "sessions", "simulate_staleness", "viewer"}
+SHORT = {"agent_isolation", "indexes", "long_messages", "sessions", "simulate_staleness", "viewer"}
 
 
 @pytest.mark.parametrize(

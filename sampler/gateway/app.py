@@ -17,8 +17,9 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -26,14 +27,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sampler.gateway.bodies import plain_json
+from sampler.gateway.bodies import MAX_BODY_BYTES, most_body_bytes, plain_json
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, GatewayError, Problem
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 from sampler.gateway.unused import header_of
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
+LONG_BYTES = 200_000  # read in a thread: a megabyte of short messages takes half a second
+_BODIES = ThreadPoolExecutor(2, thread_name_prefix="body")
 MAX_ID_CHARS = 200
 IDENTITY_CHARS = 32
 PATIENCE_S = 10.0
@@ -48,6 +50,11 @@ class ServedSession(Protocol):
     @property
     def models(self) -> list[str]: ...
 
+    @property
+    def max_tokens(self) -> int:
+        """Of a context."""
+        ...
+
     def stream_of(self, request: ChatRequest) -> ReplyStream | None: ...
 
     def unused(self, request: ChatRequest) -> list[str]: ...
@@ -61,6 +68,7 @@ class ServedSession(Protocol):
     async def note_refused(self, error: GatewayError) -> None: ...
 
 
+ResultT = TypeVar("ResultT")
 Handler = Callable[[Request, ServedSession], Awaitable[Response]]
 SessionOf = Callable[[str], Awaitable[ServedSession | None]]
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
@@ -121,21 +129,54 @@ async def _session(session_of: SessionOf, request: Request) -> ServedSession:
     raise GatewayError(Problem.NO_KEY, "the API key is unknown, or its attempt has ended")
 
 
-async def read_body(request: Request, empty: Any = None) -> tuple[bytes, Any]:
-    """`empty`: what a body without a byte stands for. Raises GatewayError for a body that is too large or no JSON."""
-    body = bytearray()
+async def read_body(
+    request: Request, most: int, read: Callable[[Any], ResultT], empty: Any = None
+) -> tuple[bytes, ResultT]:
+    """A body of at most `most` bytes, and what `read` makes of its JSON. `empty`: what a body without a byte stands for.
+
+    Raises GatewayError, for a body that is too large once its client has sent it: else it would not read the answer.
+    """
+    body, count = bytearray(), 0
     async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise GatewayError(Problem.TOO_LARGE, f"the body has more than {MAX_BODY_BYTES} bytes")
-    if not body and empty is not None:
-        return b"", empty
-    return bytes(body), plain_json(body)
+        count += len(part)
+        if count <= most:
+            body += part
+        elif count > MAX_BODY_BYTES:
+            break
+        else:
+            body.clear()
+    if count > most:
+        raise GatewayError(Problem.TOO_LARGE, f"the body has {count:,} bytes or more; expected at most {most:,}")
+    raw = bytes(body)
+    if not raw and empty is not None:
+        return raw, read(empty)
+    work = partial(_read, raw, read)
+    return raw, await asyncio.get_running_loop().run_in_executor(_BODIES, work) if count > LONG_BYTES else work()
+
+
+def _read(raw: bytes, read: Callable[[Any], ResultT]) -> ResultT:
+    return read(plain_json(raw))
+
+
+async def _request_of(
+    request: Request, session: ServedSession, read: Callable[[Any, str], ChatRequest]
+) -> tuple[bytes, ChatRequest]:
+    """Each message takes a token at least. Raises GatewayError."""
+    model, most = request.path_params.get("model", ""), session.max_tokens
+
+    def chat_of(body: Any) -> ChatRequest:
+        chat = read(body, model)
+        if (count := len(chat.messages)) > most:
+            raise GatewayError(
+                Problem.TOO_LARGE, f"{count:,} messages; expected at most {most:,}, one for a token (max_tokens)"
+            )
+        return chat
+
+    return await read_body(request, most_body_bytes(most), chat_of)
 
 
 async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> Response:
-    raw, body = await read_body(request)
-    chat = dialect.read(body, request.path_params.get("model", ""))
+    raw, chat = await _request_of(request, session, dialect.read)
     stream, headers = session.stream_of(chat), header_of(session.unused(chat))
     changed = asyncio.Event() if stream is None else stream.changed
     asking = asyncio.create_task(session.chat(chat, _sent(request, raw), stream), name="gateway request")
@@ -238,8 +279,8 @@ def _event(event: Event) -> str:
 async def _count(
     read: Callable[[Any, str], ChatRequest], name: str, request: Request, session: ServedSession
 ) -> Response:
-    _, body = await read_body(request)
-    return JSONResponse({name: await session.count_tokens(read(body, request.path_params.get("model", "")))})
+    _, chat = await _request_of(request, session, read)
+    return JSONResponse({name: await session.count_tokens(chat)})
 
 
 async def _models(request: Request, session: ServedSession) -> Response:
@@ -248,7 +289,7 @@ async def _models(request: Request, session: ServedSession) -> Response:
 
 
 async def _score(request: Request, session: ServedSession) -> Response:
-    _, body = await read_body(request)
+    _, body = await read_body(request, most_body_bytes(session.max_tokens), lambda body: body)
     given: Mapping[str, Any] = body if isinstance(body, dict) else {}
     score, turn = given.get("score"), given.get("turn")
     if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(turn, str | None):

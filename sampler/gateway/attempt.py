@@ -25,7 +25,7 @@ from sampler.resources import Resources
 from sampler.scoring import deadline_of
 from shared.documents import Claim, Record
 from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
-from shared.documents.states import RecordStatus
+from shared.documents.states import RecordStatus, Termination
 from shared.errors import ConfigError, LeaseLost
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ class Attempt:
     @property
     def models(self) -> list[str]:
         return self._resources.config.policies
+
+    @property
+    def max_tokens(self) -> int:
+        return self._resources.config.max_tokens
 
     @property
     def is_busy(self) -> bool:
@@ -154,7 +158,8 @@ class Attempt:
         with contextlib.suppress(GatewayError):
             session = await self._session()
             if session.limit is None and session.failure is None:
-                refusal = MetLimit(termination=REFUSED, turn=len(session.sampler.episode.dispatches))
+                ended = Termination.LENGTH_LIMIT if error.problem is Problem.TOO_LARGE else REFUSED
+                refusal = MetLimit(termination=ended, turn=len(session.sampler.episode.dispatches))
                 await self._resources.store.sessions.meet_limit(self.claim.record_id, refusal)
 
     async def renew(self, *, always: bool = False, if_own: bool = False) -> None:

@@ -16,7 +16,15 @@ VENDOR_TOOLS = (  # kinds of tools that a vendor's own servers run, by their beg
     *("tool_search", "google_search", "google_maps", "url_context", "enterprise_web_search"),
 )
 MAX_BODY_DEPTH = MAX_DEPTH + 10  # a call's arguments may have MAX_DEPTH levels, some levels inside a body
+MAX_BODY_BYTES = 32 * 1024 * 1024
+LEAST_BODY_BYTES = 2 * 1024 * 1024
+BYTES_PER_TOKEN = 128  # with JSON's own; a text has 4, and clients send reasoning that templates leave out
 _NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+def most_body_bytes(max_tokens: int) -> int:
+    """A larger body has no place in a context of so many tokens, and is not read."""
+    return min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
 
 
 def plain_json(text: bytes | bytearray) -> Any:

@@ -34,6 +34,7 @@ MAX_WAIT_S = 60.0
 POLL_S = 0.25
 RETRY_AFTER_S = 2
 MAX_ANSWER_CHARS = 1_000_000
+MAX_HARNESS_BYTES = 8 * 1024 * 1024  # such an answer, with each character escaped
 Offer = Mapping[str, Any]
 
 
@@ -190,4 +191,4 @@ async def _attempt(claims: Claims, request: Request) -> Attempt:
 
 
 async def _json(request: Request) -> Any:
-    return (await read_body(request, empty={}))[1]
+    return (await read_body(request, MAX_HARNESS_BYTES, lambda body: body, empty={}))[1]

@@ -68,6 +68,7 @@ class AttemptSession:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.max_tokens = self.sampler.config.max_tokens
         self._matcher = Matcher(self.head_lines)
         self._tools = CalledTools(self.sampler)
         self._turns: dict[str, Turn] = {}  # by dispatch
@@ -168,6 +169,7 @@ class AttemptSession:
             raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
 
     async def note_refused(self, error: GatewayError) -> None:
+        self.limit = self.limit or (Termination.LENGTH_LIMIT if error.problem is Problem.TOO_LARGE else None)
         self.fates.refused(str(error))
 
     def resume(self, state: EpisodeState, turns: "Sequence[Turn]") -> None:

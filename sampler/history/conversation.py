@@ -57,11 +57,11 @@ class Conversation:
 
     async def reply(self) -> Turn | None:
         """The policy's next reply; None if the context has no room for one even after the context policy."""
-        rewrites = not self._is_given and (self._in_circles or self._exceeds_budget())
+        rewrites = not self._is_given and (self._in_circles or await self._exceeds_budget())
         self._is_given = False
         if rewrites:
-            history = await self._rewritten()
-            if history is None or self._tokens_of(history) > self._config.budget_tokens:
+            history, most = await self._rewritten(), self._config.budget_tokens
+            if history is None or await self._tokens_sent(history.messages(), restart=True) > most:
                 return None
             self._history, self._new, self._in_circles = history, history.messages(), False
         restart, self._restart = rewrites or self._restart, False
@@ -94,10 +94,10 @@ class Conversation:
 
     # ------------------------------------------------------------------ inside
 
-    def _exceeds_budget(self) -> bool:
+    async def _exceeds_budget(self) -> bool:
         if self._config.new_context is NewContext.DISABLED or not self._history.rounds:
             return False
-        return self._tokens_sent(self._new) > self._config.budget_tokens
+        return await self._tokens_sent(self._new) > self._config.budget_tokens
 
     async def _rewritten(self) -> History | None:
         """None: no room to request a summary."""
@@ -118,7 +118,10 @@ class Conversation:
         for newest in (last, last.cleared()):
             shown = replace(history, rounds=(*history.rounds[:-1], newest)).messages()
             request = asking_for_a_summary(shown if restart else newest.answers)
-            if self._tokens_sent(request, restart=restart) + self._config.max_new_tokens <= self._config.max_tokens:
+            if (
+                await self._tokens_sent(request, restart=restart) + self._config.max_new_tokens
+                <= self._config.max_tokens
+            ):
                 break
         turn = await sampler.create_chat_completions(request, restart=restart, thread=self._thread)
         if turn is None:
@@ -127,9 +130,11 @@ class Conversation:
         return discard_all(history, turn.parsed.content.strip() or turn.text.strip())
 
     def _tokens_of(self, history: History) -> int:
-        return self._tokens_sent(history.messages(), restart=True)
+        """What is new in it is short, or is in `_new`."""
+        return self._sampler.prompt_tokens(history.messages(), restart=True, thread=self._thread)
 
-    def _tokens_sent(self, messages: Sequence[Message], *, restart: bool = False) -> int:
+    async def _tokens_sent(self, messages: Sequence[Message], *, restart: bool = False) -> int:
+        await self._sampler.encode_ahead(messages, restart=restart, thread=self._thread)
         return self._sampler.prompt_tokens(messages, restart=restart, thread=self._thread)
 
 

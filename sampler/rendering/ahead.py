@@ -23,12 +23,17 @@ _THREADS = ThreadPoolExecutor(2, thread_name_prefix="encode")  # each needs 200 
 async def next_prompt(view: View, messages: Sequence[Message], *, restart: bool) -> Prompt | None:
     """`view.next_prompt`; None: its prompt is far too long, and the view is as if it had been asked. Raises ConfigError."""
     try:
-        view.require_room(messages)
-        if is_long(messages):
-            await in_thread(partial(view.fork().next_prompt, messages, restart=restart))
+        await encode_ahead(view, messages, restart=restart)
         return view.next_prompt(messages, restart=restart)
     except PromptTooLong:
         return None
+
+
+async def encode_ahead(view: View, messages: Sequence[Message], *, restart: bool) -> None:
+    """So that the view, and its copies, find what is long. Raises ConfigError; PromptTooLong."""
+    view.require_room(messages)
+    if is_long([messages, view.tools if restart or view.is_opening else ()]):
+        await in_thread(partial(view.fork().next_prompt, messages, restart=restart))
 
 
 def length_of_next_prompt(view: View, messages: Sequence[Message], *, restart: bool) -> int:

@@ -49,6 +49,7 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 _LONG_CHARS = 10_000
+_HARDLY_CHARS = 256  # of a token, where one may stand for a whole word, and blanks are left out
 # Texts come one at a time, and a process that has used threads for a batch warns at every fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -186,8 +187,14 @@ class ChatTemplate:
         return text
 
     def require_room(self, text: str, ignored: str = "") -> None:
-        """Raises PromptTooLong if `max_tokens` tokens cannot hold the text."""
-        if self.max_tokens is not None and (least := self.least_tokens(text, ignored)) > self.max_tokens:
+        """Raises PromptTooLong if `max_tokens` tokens cannot hold the text; where the tokenizer has no bound, of so many
+        characters that they hardly can."""
+        if self.max_tokens is None:
+            return
+        least = self.least_tokens(text, ignored)
+        if self.least_tokens.longest is None:
+            least = len(text) // _HARDLY_CHARS
+        if least > self.max_tokens:
             raise PromptTooLong(least, self.max_tokens)
 
     def mark(self, message: Message) -> Message:

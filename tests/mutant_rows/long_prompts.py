@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 LONG = "tests/sampler/test_long_prompts.py"
+BODIES = "tests/sampler/gateway/test_long_bodies.py"
 
 MUTANTS = (
     Mutant(
@@ -15,9 +16,58 @@ MUTANTS = (
     Mutant(
         "a long prompt is encoded in a thread",
         "sampler/rendering/ahead.py",
-        "        if is_long(messages):\n",
-        "        if False:\n",
+        "    if is_long([messages, view.tools if restart or view.is_opening else ()]):\n",
+        "    if False:\n",
         f"{LONG}::test_others_go_on_while_a_long_message_is_encoded",
+    ),
+    Mutant(
+        "a long schema is encoded in a thread",
+        "sampler/rendering/ahead.py",
+        "view.tools if restart or view.is_opening else ()",
+        "()",
+        f"{LONG}::test_a_long_schema_of_a_tool_is_encoded_in_a_thread_too",
+    ),
+    Mutant(
+        "what is only counted is encoded in a thread, too",
+        "sampler/history/conversation.py",
+        "        await self._sampler.encode_ahead(messages, restart=restart, thread=self._thread)\n",
+        "",
+        "tests/sampler/test_context_policies.py::test_long_results_are_encoded_in_threads",
+    ),
+    Mutant(
+        "a tokenizer without a bound has one in characters",
+        "sampler/rendering/template.py",
+        "        if self.least_tokens.longest is None:\n",
+        "        if False:\n",
+        f"{LONG}::test_a_tokenizer_without_a_bound_refuses_what_hardly_fits",
+    ),
+    Mutant(
+        "a body without a place in the context is not read",
+        "sampler/gateway/bodies.py",
+        "    return min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))\n",
+        "    return MAX_BODY_BYTES\n",
+        f"{BODIES}::test_a_body_that_has_no_place_in_the_context_is_refused_unread",
+    ),
+    Mutant(
+        "a refused body is a limit that the attempt met",
+        "sampler/gateway/attempt.py",
+        "Termination.LENGTH_LIMIT if error.problem is Problem.TOO_LARGE else REFUSED",
+        "REFUSED",
+        f"{BODIES}::test_a_body_that_has_no_place_in_the_context_is_refused_unread",
+    ),
+    Mutant(
+        "a long body is read in a thread",
+        "sampler/gateway/app.py",
+        " if count > LONG_BYTES else work()",
+        " if False else work()",
+        f"{BODIES}::test_others_are_served_while_many_messages_are_read",
+    ),
+    Mutant(
+        "messages are as many as tokens at most",
+        "sampler/gateway/app.py",
+        "if (count := len(chat.messages)) > most:",
+        "if (count := len(chat.messages)) < 0:",
+        f"{BODIES}::test_others_are_served_while_many_messages_are_read",
     ),
     Mutant(
         "a long text is encoded without Python's lock",

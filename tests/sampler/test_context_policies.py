@@ -1,5 +1,6 @@
 """Context policies on whole episodes: the model's new history, and that none of its replies is lost or added."""
 
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from sampler.config import SamplerConfig
 from sampler.history.history import CLEARED, NOTES, History, Round, discard_all_tools
 from sampler.history.repetition import MIN_LOOP_CHARS, tail_repeats
+from sampler.rendering import ahead
+from sampler.rendering.template import ChatTemplate
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.documents.states import BranchCause, DispatchStatus
 from shared.store import Store
@@ -116,6 +119,25 @@ async def test_prompt_tokens_returns_the_exact_length_and_changes_nothing(play: 
     assert fits.prompts == alone.prompts
     over = await play([*PAGES[:3], ANSWER], number=3, new_context="discard_all", context_budget_tokens=longest - 1)
     assert over.prompts != alone.prompts
+
+
+@pytest.mark.parametrize("policy", [TOOLS, ALL], ids=["tools", "all"])
+async def test_long_results_are_encoded_in_threads(
+    play: Play, policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are only counted, too."""
+    encode, threads = ChatTemplate.encode, []
+
+    def noted(template: ChatTemplate, text: str) -> list[int]:
+        if "0123456789" * 30 in text:
+            threads.append(threading.current_thread())
+        return encode(template, text)
+
+    monkeypatch.setattr(ahead, "LONG_CHARS", 300)
+    monkeypatch.setattr(ChatTemplate, "encode", noted)
+    await play([*PAGES, ANSWER], **policy)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_discard_all_tools_keeps_replies_and_only_unread_results(play: Play) -> None:

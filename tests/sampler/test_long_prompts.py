@@ -1,6 +1,7 @@
 """A long message costs others little: it is refused by its length, or encoded while other episodes go on."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from sampler.rendering.ahead import length_of_next_prompt, next_prompt
+from sampler.rendering.ahead import LONG_CHARS, length_of_next_prompt, next_prompt
 from sampler.rendering.longest import LeastTokens
-from sampler.rendering.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate, PromptTooLong
 from sampler.rendering.view import PolicyTokens, View
+from tests.sampler.chats import chat
 from tests.sampler.episodes import MODEL
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
@@ -106,6 +108,31 @@ async def test_others_go_on_while_a_long_message_is_encoded() -> None:
     going.cancel()
     assert prompt is not None
     assert steps > 50
+
+
+async def test_a_long_schema_of_a_tool_is_encoded_in_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, threads = ChatTemplate.encode, set()
+
+    def noted(template: ChatTemplate, text: str) -> list[int]:
+        if len(text) > LONG_CHARS:
+            threads.add(threading.current_thread())
+        return encode(template, text)
+
+    tool = {"name": "find", "description": "the quick brown fox\n" * 4_000, "parameters": {"type": "object"}}
+    template = replace(chat("qwen"), max_tokens=1 << 30)
+    view = View("main", None, template, [{"type": "function", "function": tool}], "branch", PolicyTokens())
+    monkeypatch.setattr(ChatTemplate, "encode", noted)
+    assert await next_prompt(view, [{"role": "user", "content": "go"}], restart=False) is not None
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
+
+
+def test_a_tokenizer_without_a_bound_refuses_what_hardly_fits() -> None:
+    words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    template = replace(ChatTemplate.from_dir(MODEL), tokenizer=words, max_tokens=4096)
+    template.require_room("a" * 1_000_000)
+    with pytest.raises(PromptTooLong, match="expected at most 4096"):
+        template.require_room("a" * 2_000_000)
 
 
 async def test_a_long_prompt_has_the_same_ids_as_one_that_was_encoded_at_once() -> None:
