@@ -203,9 +203,13 @@ class Stuck(Wire):
 async def test_an_engine_counts_as_alive_while_a_request_to_it_lasts(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path, path: str
 ) -> None:
-    """The first load of the weights, a report, and the start."""
+    """A load of weights, a report, and the start, at which the engine has the first weights already."""
     wire = Stuck(path)
+    newest = 1 if path == "/update_weights_from_disk" else 0
     async with sharing(store, models, until, tmp_path, wire) as shared:
+        if newest:
+            await shared.serves(0)
+            await shared.announce(newest)
 
         async def is_stuck() -> bool:
             return path in wire.asked
@@ -221,7 +225,7 @@ async def test_an_engine_counts_as_alive_while_a_request_to_it_lasts(
 
             await until(is_alive)
         wire.let_go.set()
-        await shared.serves(0)
+        await shared.serves(newest)
 
 
 async def test_all_processes_of_an_engine_end_if_its_keeper_is_killed(
