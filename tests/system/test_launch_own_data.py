@@ -164,6 +164,7 @@ def test_splitting_keeps_the_launchers_arguments_in_order() -> None:
 def test_a_run_on_own_tasks_trains_without_tools_and_evaluation_and_ends(run: str, own_tasks: Path) -> None:
     flags = ["--train_file", str(own_tasks), "--num_samplers", "1", "--num_generations", "2", "--max_steps", "1"]
     flags += ["--groups_per_step", "2", "--max_turns", "1", "--max_new_tokens", "4"]
+    flags += ["--drop_zero_advantage", "false"]  # a step of equal rewards counts too
     command = [sys.executable, "-m", "scripts.launch", run, "--method", "minirl", *flags]
     process = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | PATIENT, timeout=PATIENCE_S, check=False
