@@ -101,7 +101,7 @@ def test_a_template_that_ends_prompts_with_other_blanks_than_it_shows_later_keep
 
 def test_every_template_is_tested_and_named_in_the_readme() -> None:
     files = {path.stem for path in FOLDER.glob("*.jinja")}
-    assert files == set(FAMILIES)
+    assert files - {"smollm2"} == set(FAMILIES), "SmolLM2's shows no tools: tests/sampler/test_tool_prompt.py"
     readme = (FOLDER / "README.md").read_text()
     assert all(f"`{name}.jinja`" in readme for name in files)
 

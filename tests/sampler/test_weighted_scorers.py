@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import ScorerFailed
+from sampler.errors import ScorerFailed, UnusableTask
 from sampler.sampler import METRIC_NAME
 from sampler.scorers import Score, ScoringRequest, register_scorer, score_answer
 from sampler.scorers.calling import MOST_THREADS
@@ -176,7 +176,7 @@ async def test_a_scorer_may_ask_for_what_it_needs_by_name() -> None:
     assert seen == {"reply": "it is 4", "answer": "4", "difficulty": 3, "hint": "none", "task": {"source_file": "x"}}
     call = ToolCallResult(name="add", arguments={}, result="4", is_error=False, duration_s=0.1)
     assert (await score_answer("mixed", request(tool_calls=(call,)))).value == 15.0
-    with pytest.raises(ScorerFailed, match="asks for 'difficulty', which the task does not have; expected it under"):
+    with pytest.raises(UnusableTask, match="asks for 'difficulty', which the task does not have; expected it under"):
         await score_answer("by_name", request())
 
 

@@ -100,7 +100,7 @@ OFTEN: dict[str, Look] = {
     "gateway, every attempt: its end": lambda store: store.sessions.end(PLAYED, SessionEnd(score=1.0)),
     "tandem feedback --list: episodes that wait": lambda store: store.feedback.waiting(2),
     "sampler, every episode: overdue feedback": lambda store: store.feedback.end_overdue("main"),
-    "trainer, while it waits: groups that wait for feedback": lambda store: store.feedback.count_groups("main"),
+    "trainer, while it waits: what the tasks wait for": lambda store: store.outlook.of_run(),
     "keeper, every poll_s: evaluation that is awaited": lambda store: store.evaluation.awaited_version(
         "main", before=10**6
     ),
