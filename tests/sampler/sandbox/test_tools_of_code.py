@@ -70,6 +70,7 @@ async def test_python_code_that_writes_to_other_descriptors_is_answered_with_its
         ("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", "killed", False),
         ("import time\nwhile True:\n  try:\n    time.sleep(60)\n  except BaseException: pass", "killed", False),
         ("import os; os._exit(3)", "ended (status 3)", False),
+        ("import os; os.closerange(3, 20)", "ended (status 1)", False),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended (signal 9)", False),
     ],
 )
@@ -77,7 +78,8 @@ async def test_python_code_that_does_not_return_is_ended(folder: Path, code: str
     notebook = PythonNotebook()
     try:
         await notebook.execute(PythonArguments(code="x = 1"))
-        assert end in await notebook.execute(PythonArguments(code=code, timeout_s=0.3))
+        limit_s = 30 if end.startswith("ended") else 0.3  # it ends by itself, on a busy machine later
+        assert end in await notebook.execute(PythonArguments(code=code, timeout_s=limit_s))
         assert ("NameError" in await notebook.execute(PythonArguments(code="x"))) != kept
     finally:
         await notebook.restart(ToolArguments())
