@@ -25,6 +25,7 @@ from trainer.settings.config import TrainerConfig
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 TEXT = (DEPLOY / "docker-compose.yml").read_text()
+TLS_TEXT = (DEPLOY / "docker-compose.tls.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
@@ -47,8 +48,9 @@ def flags(command: str | list[str]) -> list[str]:
 
 
 def test_every_variable_is_in_the_example_with_its_default_and_none_is_left_over() -> None:
-    used = {found[1]: found[2] for found in VARIABLE.finditer(TEXT)}
-    assert len(re.findall(r"(?<!\$)\$\{", TEXT)) == len(VARIABLE.findall(TEXT)), "each has a default"
+    text = TEXT + TLS_TEXT
+    used = {found[1]: found[2] for found in VARIABLE.finditer(text)}
+    assert len(re.findall(r"(?<!\$)\$\{", text)) == len(VARIABLE.findall(text)), "each has a default"
     example = dict(re.findall(r"^#([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), re.MULTILINE))
     assert example == used
 
@@ -166,7 +168,9 @@ def test_one_address_serves_all_gateways_and_repeats_no_request() -> None:
     """HAProxy's settings; a request that a gateway may have read is repeated by its client alone, or it is two samples."""
     lines = [line.split() for line in (DEPLOY / "gateways.cfg").read_text().splitlines()]
     port = flags(SERVICES["gateways"]["ports"])[0].rsplit(":", 1)[1]
-    assert ["bind", f":{port}"] in lines
+    assert ["bind", f":{port}", '"${TLS[*]}"'] in lines
+    assert ["bind", "127.0.0.1:9801"] in lines, "the health check's, without TLS"
+    assert "127.0.0.1/9801" in SERVICES["gateways"]["healthcheck"]["test"][-1]
     assert ["retry-on", "conn-failure"] in lines
     assert ["option", "abortonclose"] in lines
     gateways = [line for line in lines if line[:1] == ["server-template"]]
@@ -239,7 +243,7 @@ def test_images_copy_what_exists_and_the_samplers_has_neither_torch_nor_the_trai
 
 def test_every_client_of_the_database_gets_the_authoritys_certificate_with_tls() -> None:
     """deploy/docker-compose.tls.yml over docker-compose.yml."""
-    overlay: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.tls.yml").read_text())
+    overlay: dict[str, Any] = yaml.safe_load(TLS_TEXT)
     clients = {
         name
         for name, service in SERVICES.items()
@@ -252,11 +256,13 @@ def test_every_client_of_the_database_gets_the_authoritys_certificate_with_tls()
     assert with_certificate == clients | {"prepare"}
     assert [name for name, s in overlay["services"].items() if "tls-mongo" in str(s)] == ["certificates", "mongo"]
     maker = overlay["services"]["certificates"]
-    assert maker["user"] == SERVICES["mongo"]["user"], "who reads the key has written it"
+    assert [name for name, s in overlay["services"].items() if "tls-gateways" in str(s)] == ["certificates", "gateways"]
+    users = {SERVICES["mongo"]["user"], overlay["services"]["gateways"]["user"]}
+    assert {maker["user"]} == users, "who reads a key has written it"
     assert maker["network_mode"] == "none"
     assert maker["read_only"] is True
     assert maker["cap_drop"] == ["ALL"]
-    assert set(overlay["volumes"]) == {"tls-mongo", "tls-public"}
+    assert set(overlay["volumes"]) == {"tls-mongo", "tls-gateways", "tls-public"}
     assert "$${TLS_CA_FILE:+--tls_ca_file" in SERVICES["prepare"]["command"][-1]
 
 

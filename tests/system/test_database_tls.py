@@ -26,9 +26,10 @@ OPTIONS = ("--tlsMode requireTLS", "--tlsAllowConnectionsWithoutCertificates")
 
 
 def certificates(folder: Path) -> None:
-    (folder / "public").mkdir(exist_ok=True)
-    words = ["bash", str(MONGO / "certificates.sh"), str(folder), str(folder / "public"), "DNS:mongo,IP:127.0.0.1"]
-    subprocess.run(words, check=True, timeout=120)
+    for name in ("public", "gateways"):
+        (folder / name).mkdir(exist_ok=True)
+    servers = [f"{folder}=DNS:mongo,IP:127.0.0.1", f"{folder / 'gateways'}=DNS:gateways"]
+    subprocess.run(["bash", str(MONGO / "certificates.sh"), str(folder / "public"), *servers], check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
