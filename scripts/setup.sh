@@ -84,7 +84,7 @@ if ! said="$(mongod_says)"; then
   if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
     say "mongod does not start: ${said##*$'\n'}"
     say "installing the Debian package libcurl4"
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends libcurl4; } >>.venv/setup.log 2>&1 || true
+    { apt-get update -qq && apt-get -o DPkg::Lock::Timeout=60 install -y -qq --no-install-recommends libcurl4; } >>.venv/setup.log 2>&1 || true
     said="$(mongod_says)" && said=""
   fi
   if [[ -n "$said" && -z "${DB_CONNECTION_STRING:-}" ]]; then

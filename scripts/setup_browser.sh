@@ -27,7 +27,7 @@ install_chromium() {
   for name in chromium chromium-browser google-chrome; do command -v "$name" >/dev/null && return 0; done
   [[ "$(id -u)" == 0 && ! -e "$target/apt.failed" ]] && command -v apt-get >/dev/null || { echo "no Chromium: apt-get install chromium"; return 1; }
   say "installing Debian's chromium"
-  local apt=(apt-get install -y -qq --no-install-recommends)
+  local apt=(apt-get -o DPkg::Lock::Timeout=60 install -y -qq --no-install-recommends)
   { timeout 30 apt-get update -qq && timeout 120 "${apt[@]}" --download-only chromium && "${apt[@]}" chromium; } >"$target/apt.log" 2>&1 \
     || { touch "$target/apt.failed"; echo "apt-get install chromium failed: $target/apt.log"; return 1; }  # remove apt.failed to try again
 }

@@ -33,7 +33,7 @@ is_stamped() { [[ -r "$target/$1.stamp" && "$(<"$target/$1.stamp")" == "$stamp" 
 install_node() {
   [[ "$(id -u)" == 0 && ! -e "$target/apt.failed" ]] && command -v apt-get >/dev/null || return 1
   say "installing Debian's nodejs and npm"
-  local apt=(apt-get install -y -qq --no-install-recommends)
+  local apt=(apt-get -o DPkg::Lock::Timeout=60 install -y -qq --no-install-recommends)
   { timeout 30 apt-get update -qq && timeout 45 "${apt[@]}" --download-only nodejs npm && "${apt[@]}" nodejs npm; } \
     >"$target/apt.log" 2>&1 || { touch "$target/apt.failed"; return 1; }  # tried once; remove that file to try again
 }
