@@ -31,7 +31,7 @@ class DeploymentTrial:
     def __init__(self, config: DeployCheckConfig) -> None:
         self.config = config
         self.environment = {"RUN_NAME": config.run, "TRAINER_FLAGS": f"--max_steps {config.max_steps}"}
-        self.compose = Compose(config.project, self.environment)
+        self.compose = Compose(config.project, self.environment, tls=config.tls)
         self.figures: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -63,7 +63,9 @@ class DeploymentTrial:
 
     def train(self) -> None:
         started = time.monotonic()
-        self.compose = Compose(self.config.project, self.environment | {"MCP_SERVERS_FILE": EXAMPLE_TOOLS})
+        self.compose = Compose(
+            self.config.project, self.environment | {"MCP_SERVERS_FILE": EXAMPLE_TOOLS}, tls=self.config.tls
+        )
         self._scale(self.config.samplers)
         self._healthy(*SERVICES)
         self._told("all_healthy_s", time.monotonic() - started)
@@ -132,7 +134,9 @@ class DeploymentTrial:
             self._healthy(*SERVICES)
             self.compose.run("down", "--volumes", "--timeout", "20")
             say(self.compose.back_up("restore", file).strip())
-        self.compose = Compose(self.config.project, self.environment)  # MCP-Docker with its own tools
+        self.compose = Compose(
+            self.config.project, self.environment, tls=self.config.tls
+        )  # MCP-Docker with its own tools
         self.compose.run("up", "-d", profiles=False)
         self._healthy("mongo", "mcp")
         self._told("backup_and_restore_s", time.monotonic() - started)

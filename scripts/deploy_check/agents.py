@@ -9,11 +9,13 @@ so that no trainer is needed.
 
 import asyncio
 import json
+import os
 import sys
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import httpx
 from openai import APIStatusError, AsyncOpenAI
@@ -47,7 +49,12 @@ class AgentsCheckConfig(ContainersConfig):
         description="Attempts of each of the 200 tasks; a fast machine has few ones left otherwise when a gateway is ended.",
     )
     at_once: Count = Field(16, description="Agents that play at the same time.")
-    url: str = Field("http://127.0.0.1:9800", description="The address of the gateways on this machine.")
+    port: int = Field(9800, gt=0, lt=65536, description="Port of the gateways on this machine.")
+
+    @property
+    def url(self) -> str:
+        """The address of the gateways for agents on this machine; localhost is a name in their certificate."""
+        return f"https://localhost:{self.port}" if self.tls else f"http://127.0.0.1:{self.port}"
 
 
 class HostAgents:
@@ -126,9 +133,8 @@ class AgentsTrial:
 
     def __init__(self, config: AgentsCheckConfig) -> None:
         self.config = config
-        port = str(urlsplit(config.url).port or 9800)
-        variables = {"RUN_NAME": config.run, "GATEWAY_URL": config.url, "GATEWAY_PORT": port}
-        self.compose = Compose(config.project, variables, PROFILES)
+        variables = {"RUN_NAME": config.run, "GATEWAY_URL": config.url, "GATEWAY_PORT": str(config.port)}
+        self.compose = Compose(config.project, variables, PROFILES, tls=config.tls)
         self.figures: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -164,6 +170,8 @@ class AgentsTrial:
 
     async def _play(self) -> None:
         token = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "gateway", "/run/gateway/token")
+        if self.config.tls:
+            self._trust_authority()
         agents = HostAgents(self.config, self.compose.run(*token).strip())
         playing = asyncio.create_task(agents.play())
         started = time.monotonic()
@@ -184,6 +192,13 @@ class AgentsTrial:
             raise DeployCheckFailed(
                 f"attempts without a score: {json.dumps(unscored)[:2000]}; expected all to be scored"
             )
+
+    def _trust_authority(self) -> None:
+        """Agents on this machine find the authority's certificate as docs/deploy.md says: by SSL_CERT_FILE."""
+        file = Path(tempfile.mkdtemp(prefix="tandem-tls-")) / "ca.pem"
+        certificate = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "tandem", "/tls/public/ca.pem")
+        file.write_text(self.compose.run(*certificate), encoding="utf-8")
+        os.environ["SSL_CERT_FILE"] = str(file)
 
     async def _end_one(self, agents: HostAgents, how: str) -> None:
         """The attempts that are open then end at another gateway, or the same slot is played again."""

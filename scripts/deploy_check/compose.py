@@ -14,6 +14,7 @@ from shared.errors import ConfigError, TandemError
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "deploy" / "docker-compose.yml"
+TLS_FILE = ROOT / "deploy" / "docker-compose.tls.yml"
 PROFILES = ("example", "cpu-engine", "keeper", "sampler", "trainer")
 POLL_S = 2.0
 
@@ -28,9 +29,11 @@ def say(text: str) -> None:
 
 
 class Compose:
-    """One Compose project. `environment`: variables of the Compose file. `profiles`: of each command."""
+    """One Compose project. `environment`: variables of the Compose file. `profiles`: of each command. `tls`: its file too."""
 
-    def __init__(self, project: str, environment: dict[str, str], profiles: Sequence[str] = PROFILES) -> None:
+    def __init__(
+        self, project: str, environment: dict[str, str], profiles: Sequence[str] = PROFILES, *, tls: bool = False
+    ) -> None:
         words = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
         if not shutil.which(words[0]):
             raise ConfigError("neither docker-compose nor docker is on the PATH; expected a Docker engine with Compose")
@@ -38,7 +41,8 @@ class Compose:
         # As in the Compose file.
         self.image = f"{os.environ.get('IMAGES') or 'tandem'}/sampler:{os.environ.get('TANDEM_VERSION') or '0.1.0'}"
         self.base = os.environ.get("PYTHON_IMAGE") or "python:3.11-slim-bookworm"
-        self._command = [*words, "-p", project, "-f", str(FILE)]
+        files = [word for file in (FILE, TLS_FILE)[: 1 + tls] for word in ("-f", str(file))]
+        self._command = [*words, "-p", project, *files]
         self._environment = {**os.environ, **environment}
         self._profiles = profiles
 

@@ -16,6 +16,7 @@ class ContainersConfig(ServiceConfig):
 
     build: bool = Field(True, description="Build the images first. False: those that are there.")
     keep: bool = Field(False, description="Leave containers and volumes for inspection. False: remove them at the end.")
+    tls: bool = Field(False, description="With docker-compose.tls.yml: TLS to MongoDB, and of agents to the gateways.")
     step_timeout_s: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest wait for any one thing.")
 
 
