@@ -7,11 +7,12 @@
 """
 
 import re
+from typing import Any
 
 from sampler.parsers.json_calls import next_call
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import scan
-from sampler.parsers.typed_arguments import argument_types, typed
+from sampler.parsers.typed_arguments import parameter_types, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f"{OPEN}NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n{CLOSE}"
@@ -36,15 +37,19 @@ def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -
     match = _NAME.match(text, start + len(OPEN))
     assert match is not None, "blanks and a name may be empty"
     name, at = match.group(1), match.end()
-    types = argument_types(tools, name)
-    arguments = {}
+    types = parameter_types(tools, name)
+    arguments: dict[str, Any] = {}
     while text.startswith(_KEY, at):
         key, at = _tagged(text, at, _KEY, _END_KEY)
         value, at = _tagged(text, at, _VALUE, _END_VALUE) if key is not None else (None, at)
         if key is None or value is None:
             reply.error("has a key or a value that is not closed")
             return None
-        arguments[key.strip()] = typed(value, types.get(key.strip()))
+        key = key.strip()
+        if not key or key in arguments:
+            reply.error(f"has the key {key[:60]!a} twice" if key else "has an empty key")
+            return None
+        arguments[key] = typed(value, types.of(key))
     if not text.startswith(CLOSE, at):
         reply.error("is not closed" if at >= len(text) else "has text where a key or its end should be")
         return None
@@ -57,7 +62,7 @@ def _tagged(text: str, at: int, opening: str, closing: str) -> tuple[str | None,
     if not text.startswith(opening, at):
         return None, at
     end = text.find(closing, at)
-    if end < 0 or CLOSE in text[at:end]:
+    if end < 0 or any(tag in text[at + len(opening) : end] for tag in (CLOSE, _KEY, _VALUE)):
         return None, at
     blanks = _BLANKS.match(text, end + len(closing))
     assert blanks is not None, "blanks may be empty"

@@ -6,7 +6,7 @@ I look it up.
 </tool_call>
 """
 
-from sampler.parsers.json_calls import after_tag, read_closed_json
+from sampler.parsers.json_calls import add_named_call, after_tag, read_closed_json
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import scan
 
@@ -25,8 +25,5 @@ def _read_call(text: str, body_at: int, reply: ReplyBuilder) -> int:
     if read is None:
         return after_tag(text, body_at, CLOSE)
     value, end = read
-    if isinstance(value, dict):
-        reply.call(value.get("name"), value.get("arguments", {}))
-    else:
-        reply.error(f"is {type(value).__name__}, not an object")
+    add_named_call(value, reply)
     return end

@@ -1,35 +1,33 @@
-"""Reads JSON values from model text. Shared by the families that write arguments as JSON."""
+"""Reads calls that are JSON, or have JSON between tags. Shared by the families that write arguments as JSON."""
 
-import json
 from typing import Any
 
+from sampler.parsers.json_values import read_json
 from sampler.parsers.reply import ReplyBuilder
-from shared.outside_values import MAX_DEPTH
 
 # A closing tag may occur inside a JSON string. A few later ones are tried too; the bound keeps the time linear.
 _CLOSING_TAGS_TRIED = 4
 _MAX_HEAD = 1024
+ARGUMENTS = ("arguments", "parameters")
+_BESIDE = ("name", "id", "type", "index", "call_id", "tool_call_id", *ARGUMENTS)
 
 
-def read_json(body: str) -> tuple[Any, str]:
-    """(value, ""), or (None, error)."""
-    value, end, why = read_json_at(body, len(body) - len(body.lstrip()))
-    if not why and body[end:].strip():
-        return None, f"Extra data at character {end + 1}"
-    return value, why
-
-
-def read_json_at(text: str, at: int) -> tuple[Any, int, str]:
-    """The value that begins exactly at `at`, its end, and the error if there is none."""
-    try:
-        value, end = _DECODER.raw_decode(text, at)
-    except json.JSONDecodeError as exc:
-        return None, at, f"{exc.msg} at character {exc.pos - at + 1}"
-    except RecursionError:
-        return None, at, f"nested more than {MAX_DEPTH} levels deep"
-    except ValueError as exc:  # raised by the two functions below
-        return None, at, str(exc)
-    return value, end, ""
+def add_named_call(value: Any, reply: ReplyBuilder, call_id: str = "") -> None:
+    """Add the call `{"name": …, "arguments": {…}}`, or an error. `parameters` may stand for `arguments`, and OpenAI's
+    `{"type": "function", "function": {…}}` around the call."""
+    if isinstance(value, dict) and "name" not in value and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict):
+        reply.error(f"is {type(value).__name__}, not an object")
+        return
+    unknown = [name for name in value if name not in _BESIDE]
+    written = [value[name] for name in ARGUMENTS if name in value]
+    if isinstance(value.get("name"), str) and unknown:
+        reply.error(f'has {unknown[0][:60]!a} beside "name"; a parameter belongs into "arguments"')
+    elif len(written) > 1:
+        reply.error('has both "arguments" and "parameters"')
+    else:
+        reply.call(value.get("name"), written[0] if written else {}, call_id)
 
 
 def read_head(
@@ -73,17 +71,3 @@ def next_call(text: str, at: int, opening: str, close: str) -> int:
     following = text.find(opening, at)
     end = after_tag(text, at, close)
     return end if following < 0 else min(end, following)
-
-
-def _int64(digits: str) -> int:
-    """Larger numbers cannot be stored, and few tools accept them."""
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
-        raise ValueError("a whole number has more than 64 bits; write it as a string")
-    return int(digits)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_int64)

@@ -3,24 +3,28 @@
 {"name": "box_owner", "parameters": {"box": "A"}}
 <|python_tag|>{"name": "box_owner", "parameters": {"box": "A"}}; {"name": "clock", "parameters": {}}
 
-Without the tag, a reply that begins with an object without "name" is a JSON answer, not a call.
+Without the tag, a reply that begins with an object is a call if it has a name and arguments or parameters; else it is a JSON
+answer.
 """
 
 import re
+from typing import Any
 
-from sampler.parsers.json_calls import read_json_at
+from sampler.parsers.json_calls import ARGUMENTS, add_named_call
+from sampler.parsers.json_values import read_json_at
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 
 TAG = "<|python_tag|>"
 FORM = '{"name": "…", "parameters": {…}}'
 _SEPARATOR = re.compile(r"[\s;,]*")
-_BEGINS_CALL = re.compile(r'\s*\{\s*"(?:name|type|function|parameters)"\s*:')
+_BEGINS_CALL = re.compile(r'\s*\{\s*"(?:name|id|type|function|parameters|arguments)"\s*:')
+_HAS_ARGUMENTS = re.compile(r'"(?:parameters|arguments)"\s*:')
 
 
 def parse_llama3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     before, tagged, after = rest.partition(TAG)
-    if not tagged and not _BEGINS_CALL.match(rest):
+    if not tagged and not (_BEGINS_CALL.match(rest) and _HAS_ARGUMENTS.search(rest)):
         return ParsedReply(rest.strip(), reasoning=reasoning)
     reply = ReplyBuilder(reasoning, FORM)
     if tagged:
@@ -46,11 +50,17 @@ def _read_calls(text: str, tagged: bool, reply: ReplyBuilder) -> None:
         if why:
             reply.error(f"is not valid JSON: {why}")
             return
-        if not tagged and "name" not in value:
-            reply.text(text[at:end])
+        if tagged or _is_call(value):
+            add_named_call(value, reply)
         else:
-            reply.call(value.get("name"), value.get("parameters", value.get("arguments", {})))
+            reply.text(text[at:end])
         at = _skip(text, end)
+
+
+def _is_call(value: dict[str, Any]) -> bool:
+    inner = value.get("function")
+    call = inner if "name" not in value and isinstance(inner, dict) else value
+    return "name" in call and any(name in call for name in ARGUMENTS)
 
 
 def _skip(text: str, at: int) -> int:

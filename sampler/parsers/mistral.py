@@ -7,7 +7,8 @@
 import re
 from typing import Any
 
-from sampler.parsers.json_calls import read_json_at
+from sampler.parsers.json_calls import add_named_call
+from sampler.parsers.json_values import read_json_at
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import scan
 
@@ -41,17 +42,10 @@ def _read_calls(text: str, start: int, reply: ReplyBuilder) -> int:
     for entry in value if isinstance(value, list) else [value]:
         if reply.is_full():
             return len(text)
-        _add(entry, reply)
+        add_named_call(entry, reply, _usable_id(entry.get("id") if isinstance(entry, dict) else None))
     if value == []:
         reply.error("is an empty list")
     return end
-
-
-def _add(entry: Any, reply: ReplyBuilder) -> None:
-    if isinstance(entry, dict):
-        reply.call(entry.get("name"), entry.get("arguments", {}), _usable_id(entry.get("id")))
-    else:
-        reply.error(f"is {type(entry).__name__}, not an object")
 
 
 def _usable_id(value: Any) -> str:

@@ -7,11 +7,13 @@ bounded number of times, and at most MAX_DEPTH levels. Literals may be Python's 
 import re
 from typing import Any, NoReturn
 
+from sampler.parsers.json_values import exact_float
 from shared.outside_values import MAX_DEPTH
 
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _BLANKS = re.compile(r"(?:\s|\\\n)*")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?")
+_LEADING_ZERO = re.compile(r"[+-]?0\d")
 _STRING = {
     '"': re.compile(r'((?:[^"\\\n]|\\.)*+)"', re.DOTALL),
     "'": re.compile(r"((?:[^'\\\n]|\\.)*+)'", re.DOTALL),
@@ -50,11 +52,17 @@ class PythonReader:
                 self._fail("no name of an argument")
             self.at = key.end()
             self.expect("=")
-            arguments[key.group()] = self._value(0)
+            if key.group() in arguments:
+                self._fail(f"the argument {key.group()[:60]} a second time")
+            arguments[key.group()] = self.value()
             if not self.takes(","):
                 self.expect(")")
                 break
         return match.group(), arguments
+
+    def value(self) -> Any:
+        """A literal. Raises NotPython."""
+        return self._value(0)
 
     def blanks(self) -> None:
         match = _BLANKS.match(self.text, self.at)
@@ -101,6 +109,8 @@ class PythonReader:
             if opening == "{":
                 if not isinstance(item, str):
                     self._fail("a key that is no text")
+                if item in pairs:
+                    self._fail(f"the name {item[:60]!a} a second time")
                 self.expect(":")
                 pairs[item] = self._value(depth + 1)
             else:
@@ -131,8 +141,13 @@ class PythonReader:
         digits = match.group().replace("_", "")
         if len(digits) > 400:
             self._fail("a number that is too long")
+        if _LEADING_ZERO.match(digits):
+            self._fail("a number that begins with 0; write it as a text")
         self.at = match.end()
-        return float(digits) if any(c in digits for c in ".eE") else int(digits)
+        try:
+            return exact_float(digits) if any(c in digits for c in ".eE") else int(digits)
+        except ValueError as exc:
+            self._fail(str(exc))
 
 
 def _unescaped(text: str) -> str:

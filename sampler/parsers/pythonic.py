@@ -1,16 +1,18 @@
 """A list of Python calls, the format of Llama 3.2 and 4, ToolACE and others (name `pythonic`):
 
 [box_owner(box="A"), clock()]
+
+A list that is no list of calls, and begins with a name that no tool has, is text: `[sqrt(x) for x in xs]`.
 """
 
 import re
 
 from sampler.parsers.python_values import NotPython, PythonReader
-from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, schema_of, split_reasoning
 
 FORM = '[NAME(KEY="VALUE", …), …]'
 _TAGS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
-_BEGINS = re.compile(r"^[ \t]*\[\s*(?=[^\W\d][\w.\-]*\s*\()", re.MULTILINE)
+_BEGINS = re.compile(r"^[ \t]*\[\s*(?=([^\W\d][\w.\-]*)\s*\()", re.MULTILINE)
 
 
 def parse_pythonic(text: str, tools: ToolSchemas = ()) -> ParsedReply:
@@ -23,13 +25,13 @@ def parse_pythonic(text: str, tools: ToolSchemas = ()) -> ParsedReply:
         reply.text(rest[at : match.start()])
         if reply.is_full():
             return reply.done()
-        at = _read_list(rest, match.end(), reply)
+        at = _read_list(rest, match, tools, reply)
     reply.text(rest[at:])
     return reply.done()
 
 
-def _read_list(text: str, start: int, reply: ReplyBuilder) -> int:
-    reader = PythonReader(text, start)
+def _read_list(text: str, begun: re.Match[str], tools: ToolSchemas, reply: ReplyBuilder) -> int:
+    reader, before = PythonReader(text, begun.end()), reply.number
     try:
         while not reader.takes("]"):
             if reply.is_full():
@@ -39,6 +41,9 @@ def _read_list(text: str, start: int, reply: ReplyBuilder) -> int:
                 reader.expect("]")
                 break
     except NotPython as exc:
+        if reply.number == before and tools and schema_of(tools, begun.group(1)) is None:
+            reply.text(begun.group())
+            return begun.end()
         reply.error(f"is not valid: {exc}")
         line_end = text.find("\n", reader.at)
         return line_end if line_end >= 0 else len(text)

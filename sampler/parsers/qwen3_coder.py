@@ -10,16 +10,19 @@ A
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import scan
-from sampler.parsers.typed_arguments import argument_types, typed
+from sampler.parsers.typed_arguments import parameter_types, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f"{OPEN}<function=NAME><parameter=KEY>VALUE</parameter></function>{CLOSE}"
 _FUNCTION, _END_FUNCTION = "<function=", "</function>"
 _END_PARAMETER = "</parameter>"
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]*)>")
+_TAG = re.compile(r"<parameter=[^<>\n]*>")
 _BLANKS = re.compile(r"\s*")
 _REST = re.compile(r"\s*</function>\s*")
 
@@ -46,16 +49,15 @@ def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -
         reply.error("is not closed")
         return len(text)
     name = text[at + len(_FUNCTION) : name_end].strip()
-    types = argument_types(tools, name)
-    arguments = {}
+    types = parameter_types(tools, name)
+    arguments: dict[str, Any] = {}
     at = name_end + 1
     while match := _PARAMETER.match(text, at):
-        end = text.find(_END_PARAMETER, match.end())
-        if end < 0 or CLOSE in text[match.end() : end]:
-            reply.error(f"has a parameter {match.group(1).strip()!r} that is not closed")
+        key, end = match.group(1).strip(), text.find(_END_PARAMETER, match.end())
+        if problem := _problem_of(key, text[match.end() : end] if end >= 0 else CLOSE, arguments):
+            reply.error(problem)
             return _resume(text, match.end())
-        key = match.group(1).strip()
-        arguments[key] = typed(_unwrapped(text[match.end() : end]), types.get(key))
+        arguments[key] = typed(_unwrapped(text[match.end() : end]), types.of(key))
         at = end + len(_END_PARAMETER)
     closed = _REST.match(text, at)
     if closed is None:
@@ -63,6 +65,15 @@ def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -
         return _resume(text, at)
     reply.call(name, arguments)
     return closed.end() + (len(CLOSE) if text.startswith(CLOSE, closed.end()) else 0)
+
+
+def _problem_of(key: str, value: str, before: Mapping[str, Any]) -> str:
+    """Why the parameter cannot be one; empty if it can. Its end is missing if its value has a tag of the format in it."""
+    if CLOSE in value:
+        return f"has a parameter {key[:60]!r} that is not closed by {_END_PARAMETER}"
+    if inner := _TAG.search(value):
+        return f"has a parameter {key[:60]!r} that is not closed by {_END_PARAMETER} before {inner.group()[:60]}"
+    return f"has the parameter {key[:60]!r} twice" if key in before else "" if key else "has a parameter without a name"
 
 
 def _after(text: str, start: int, tag: str) -> int:

@@ -3,6 +3,8 @@
 Promises of all families
   * An error in a call becomes a message to the model (the turn is a `formaterror`); the correct calls are kept. Nothing is
     lost and nothing is fatal.
+  * A call has the arguments that the model wrote, or is an error: two values of one name, two places for arguments, numbers whose
+    digits no 64-bit number has and a missing end between two arguments are errors.
   * Arguments can be stored and sent: at most 64 levels, whole numbers of 64 bits, finite floats, valid characters.
   * Reasoning is separated and never searched for calls.
   * Time is linear in the length of the reply: at most MAX_CALLS calls are read.
@@ -12,12 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sampler.parsers.json_values import read_json
 from shared import outside_values
 
 THINK, END_THINK = "<think>", "</think>"
 MAX_CALLS = 64
 
 ToolSchemas = Sequence[Mapping[str, Any]]
+
+
+def schema_of(tools: ToolSchemas, name: str) -> Mapping[str, Any] | None:
+    """The function `name` with its `parameters`. None: it is not among the tools."""
+    for tool in tools:
+        function = tool.get("function", tool)
+        if isinstance(function, Mapping) and function.get("name") == name:
+            return function
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,10 @@ class ReplyBuilder:
         self._errors.append(f"tool call {self.number} {problem}; expected {self._form}")
 
     def call(self, name: Any, arguments: Any, call_id: str = "") -> None:
-        """Add a call, or an error if it is malformed."""
+        """Add a call, or an error if it is malformed. `arguments`: an object, or a text that is one in JSON."""
+        if isinstance(arguments, str):
+            value, why = read_json(arguments)
+            arguments = value if not why and isinstance(value, dict) else arguments
         if not isinstance(name, str) or not name:
             self.error('has no "name"')
         elif not isinstance(arguments, dict):

@@ -1,53 +1,66 @@
 """Converts arguments that a model writes as bare text (`<parameter=count>5</parameter>`), by the tool's schema.
 
-A string parameter keeps its text, even "5" or "null". Without a schema, text that is valid JSON is parsed as JSON.
+A text is converted only to a value that the schema allows and that has all its digits; else it stays text, and the tool reports
+the error. Where the schema allows any text, only `null`, objects and lists that it allows too are converted: "5" stays "5".
+Without a schema, text that is valid JSON is parsed as JSON.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from sampler.parsers.json_calls import read_json
-from sampler.parsers.reply import ToolSchemas
+from sampler.parsers.json_values import read_json
+from sampler.parsers.python_values import NotPython, PythonReader
+from sampler.parsers.reply import ToolSchemas, schema_of
+from sampler.parsers.schema_types import ANYTHING, Kinds, ParameterTypes, allows, kind_of
 
 _CONSTANTS = {"True": True, "False": False, "None": None}
+_NO_VALUE = object()
+_CONTAINERS = ("array", "object")
 
 
-def argument_types(tools: ToolSchemas, name: str) -> dict[str, set[str]]:
-    """The JSON types that the schema of the tool `name` allows, by parameter; empty if unspecified."""
-    for tool in tools:
-        function = tool.get("function", tool)
-        if isinstance(function, Mapping) and function.get("name") == name:
-            parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            if isinstance(properties, Mapping):
-                return {str(key): _types(schema) for key, schema in properties.items()}
-    return {}
+def parameter_types(tools: ToolSchemas, name: str) -> ParameterTypes:
+    """Of the tool `name`; every parameter of a tool that is not among `tools` may be anything."""
+    function = schema_of(tools, name)
+    return ParameterTypes(None if function is None else function.get("parameters"))
 
 
-def typed(text: str, types: set[str] | None) -> Any:
-    """The value of `text`. Text that fits no type stays text: the tool reports the error."""
-    types = types or set()
-    if types == {"string"}:
+def typed(text: str, kinds: Kinds) -> Any:
+    """The value of `text`."""
+    if kinds == ANYTHING:
+        value = _literal(text)
+        return text if value is _NO_VALUE or isinstance(value, str) else value
+    if allows({kind: values for kind, values in kinds.items() if values is not None}, text):
         return text
-    if "null" in types and text.strip() in ("null", "None"):
-        return None
+    is_free_text = allows(kinds, text)
+    value = _literal(text)
+    if value is _NO_VALUE and not is_free_text and any(kind in kinds for kind in _CONTAINERS):
+        value = _python_container(text)
+    if value is _NO_VALUE or not allows(kinds, value):
+        return text
+    if is_free_text and not (value is None or kind_of(value) in _CONTAINERS):
+        return text
+    return _whole(value) if kind_of(value) == "integer" and "number" not in kinds else value
+
+
+def _whole(value: int | float) -> int | float:
+    """Of `5.0` for a whole number."""
+    return int(value) if abs(value) < 2**63 else value
+
+
+def _literal(text: str) -> Any:
+    """The value that is written as JSON, or as a constant of Python."""
     value, why = read_json(text)
-    if why:
-        value = _CONSTANTS.get(text.strip(), text)
-    if isinstance(value, str) or ("string" in types and not isinstance(value, dict | list)):
-        return text
-    return value
+    return value if not why else _CONSTANTS.get(text.strip(), _NO_VALUE)
 
 
-def _types(schema: Any) -> set[str]:
-    if not isinstance(schema, Mapping):
-        return set()
-    found = schema.get("type")
-    names = {t for t in (found if isinstance(found, list) else [found]) if isinstance(t, str)}
-    for key in ("anyOf", "oneOf"):
-        options = schema.get(key)
-        for option in options if isinstance(options, list) else []:
-            names |= _types(option)
-    if not names and isinstance(schema.get("enum"), list) and all(isinstance(v, str) for v in schema["enum"]):
-        names = {"string"}
-    return names
+def _python_container(text: str) -> Any:
+    """Some models write lists and objects as Python does: {'a': None}."""
+    reader = PythonReader(text)
+    reader.blanks()
+    if text[reader.at : reader.at + 1] not in ("[", "{"):
+        return _NO_VALUE
+    try:
+        value = reader.value()
+    except NotPython:
+        return _NO_VALUE
+    reader.blanks()
+    return value if reader.at == len(text) else _NO_VALUE

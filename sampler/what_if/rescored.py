@@ -24,6 +24,7 @@ from sampler.scoring import score_text
 from shared.documents import DispatchedSamplingTask, Record, Task
 from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, TaskStatus
+from shared.documents.tool_schemas import Tools, ToolSchemas
 from shared.errors import DataError
 from shared.store.pipelines import EPOCH
 from shared.store.resettling import PlayedGroup
@@ -78,10 +79,11 @@ async def rescored(
     names = [slot.record_id for slot in task.slots if slot.status is SlotStatus.SCORED]
     records = {d["_id"]: Record.from_mongo(d) for d in group["records"] if d["_id"] in names}
     dispatches = [DispatchedSamplingTask.from_mongo(d) for d in group["dispatched_sampling_tasks"]]
+    tools = {d["_id"]: ToolSchemas.from_mongo(d).schemas() for d in group["tool_schemas"]}
 
     async def one(record: Record) -> Rescored:
         own = [d for d in dispatches if d.record == record.id and record.includes(d.id)]
-        stored, text, answer = _stored(task, record, own, config, agents, chosen)
+        stored, text, answer = _stored(task, record, own, config, agents, chosen, tools=tools)
         return await score_text(stored, text, answer), stored.episode
 
     found = await asyncio.gather(*(one(record) for record in records.values()), return_exceptions=True)
@@ -98,6 +100,8 @@ def _stored(
     config: SamplerConfig,
     agents: Agents,
     scorers: Sequence[WeightedScorer],
+    *,
+    tools: Mapping[str, Tools],
 ) -> tuple[RescoredEpisode, str, str | None]:
     """The episode, its last reply, and the answer in it."""
     if record.actors or record.policy_scores:
@@ -112,7 +116,8 @@ def _stored(
     log = EpisodeLog()
     for dispatch in own:
         assert dispatch.response is not None, "it is answered"
-        said = message_of(with_call_ids(parser(dispatch.response.text, ()), dispatch.turn))
+        parsed = parser(dispatch.response.text, tools.get(dispatch.tools_hash, ()))
+        said = message_of(with_call_ids(parsed, dispatch.turn))
         transcript = threads.setdefault(dispatch.thread, Transcript())
         transcript.told(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
         transcript.replied(said, frozenset({words_of(said), words_of({"content": dispatch.response.text})}))

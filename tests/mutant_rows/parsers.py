@@ -1,0 +1,131 @@
+"""Protections of tool calls: a call has the arguments that the model wrote, or is an error."""
+
+from tests.mutant_rows.mutant import Mutant
+
+CALLS = "tests/sampler/test_written_calls.py"
+TYPES = "tests/sampler/test_parameter_types.py"
+ERROR = f"{CALLS}::test_what_would_be_called_with_other_arguments_is_an_error"
+CHANGED = f"{CALLS}::test_an_argument_that_is_written_twice_or_would_be_changed_is_an_error"
+VALUE = f"{TYPES}::test_a_text_becomes_the_value_that_the_schema_allows"
+
+MUTANTS = (
+    Mutant(
+        "calls: `parameters` for `arguments`",
+        "sampler/parsers/json_calls.py",
+        'ARGUMENTS = ("arguments", "parameters")',
+        'ARGUMENTS = ("arguments",)',
+        f"{CALLS}::test_arguments_are_read_under_each_name_that_models_give_them",
+    ),
+    Mutant(
+        "calls: two places for arguments",
+        "sampler/parsers/json_calls.py",
+        "elif len(written) > 1:",
+        "elif False:",
+        ERROR,
+    ),
+    Mutant(
+        "calls: arguments beside the name",
+        "sampler/parsers/json_calls.py",
+        'if isinstance(value.get("name"), str) and unknown:',
+        "if False:",
+        ERROR,
+    ),
+    Mutant(
+        "calls: a name twice in an object",
+        "sampler/parsers/json_values.py",
+        "if len(members) < len(pairs):",
+        "if False:",
+        ERROR,
+    ),
+    Mutant(
+        "calls: digits that a float does not have",
+        "sampler/parsers/json_values.py",
+        "if not _is_written(value, digits):",
+        "if False:",
+        ERROR,
+    ),
+    Mutant(
+        "calls: a parameter that is not closed before the next",
+        "sampler/parsers/qwen3_coder.py",
+        "if inner := _TAG.search(value):",
+        "if False and (inner := _TAG.search(value)):",
+        f"{CALLS}::test_a_parameter_that_is_not_closed_before_the_next_is_an_error",
+    ),
+    Mutant(
+        "calls: a value that is not closed before the next key",
+        "sampler/parsers/glm45.py",
+        "for tag in (CLOSE, _KEY, _VALUE)",
+        "for tag in (CLOSE,)",
+        f"{CALLS}::test_a_parameter_that_is_not_closed_before_the_next_is_an_error",
+    ),
+    Mutant(
+        "calls: a parameter twice",
+        "sampler/parsers/qwen3_coder.py",
+        'twice" if key in before else',
+        'twice" if False else',
+        CHANGED,
+    ),
+    Mutant(
+        "calls: an argument of a Python call twice",
+        "sampler/parsers/python_values.py",
+        "if key.group() in arguments:",
+        "if False:",
+        CHANGED,
+    ),
+    Mutant(
+        "calls: a number that begins with 0",
+        "sampler/parsers/python_values.py",
+        "if _LEADING_ZERO.match(digits):",
+        "if False:",
+        CHANGED,
+    ),
+    Mutant(
+        "calls: an answer with a name",
+        "sampler/parsers/llama3.py",
+        'return "name" in call and any(name in call for name in ARGUMENTS)',
+        'return "name" in call',
+        f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
+    ),
+    Mutant(
+        "calls: a list that is no list of calls",
+        "sampler/parsers/pythonic.py",
+        "if reply.number == before and tools and",
+        "if False and",
+        f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
+    ),
+    Mutant(
+        "calls: the type behind a reference",
+        "sampler/parsers/schema_types.py",
+        "yield resolved(self._root, schema[key])",
+        "yield True",
+        VALUE,
+    ),
+    Mutant(
+        "calls: all of several schemas",
+        "sampler/parsers/schema_types.py",
+        'yield from schema["allOf"]',
+        "yield True",
+        VALUE,
+    ),
+    Mutant(
+        "calls: a constant",
+        "sampler/parsers/schema_types.py",
+        'yield _of_values([schema["const"]])',
+        "yield ANYTHING",
+        VALUE,
+    ),
+    Mutant(
+        "calls: a bound on the visited schemas",
+        "sampler/parsers/schema_types.py",
+        "return self._remaining >= 0 and depth <= MAX_DEPTH",
+        "return depth <= MAX_DEPTH and self._remaining > -50 * MAX_SCHEMAS",
+        f"{TYPES}::test_schemas_that_name_themselves_many_times_cost_a_bounded_number_of_visits",
+    ),
+    Mutant(
+        "calls: text that fits no type",
+        "sampler/parsers/typed_arguments.py",
+        "if value is _NO_VALUE or not allows(kinds, value):",
+        "if value is _NO_VALUE:",
+        VALUE,
+    ),
+)
