@@ -7,7 +7,7 @@ from typing import Any
 
 from shared.outside_values import MAX_DEPTH
 
-_SHOWN_CHARS = 60
+_QUOTED_CHARS = 60
 
 
 def read_json(body: str) -> tuple[Any, str]:
@@ -49,7 +49,7 @@ def _is_written(value: float, digits: str) -> bool:
 
 
 def _shown(digits: str) -> str:
-    return digits if len(digits) <= _SHOWN_CHARS else f"{digits[:_SHOWN_CHARS]}…"
+    return digits if len(digits) <= _QUOTED_CHARS else f"{digits[:_QUOTED_CHARS]}…"
 
 
 def _int64(digits: str) -> int:
@@ -68,7 +68,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"an object has the name {twice[:_SHOWN_CHARS]!a} more than once")
+        raise ValueError(f"an object has the name {twice[:_QUOTED_CHARS]!a} more than once")
     return members
 
 
