@@ -6,6 +6,11 @@ Start any number of samplers, on any machine that reaches the database, the engi
 or killed at any time.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import asyncio
 import logging
 import sys
@@ -21,8 +26,7 @@ from sampler.service.service import run_service
 from shared.errors import ConfigError, TandemError, one_by_one
 from shared.logs import begin_logging
 from shared.processes.concealment import conceal
-from shared.processes.interrupt import run_command
-from shared.processes.open_files import allow_many_files
+from shared.processes.open_files import require_files
 
 ConfigT = TypeVar("ConfigT", bound=SamplerConfig | EnvironmentsConfig)
 REFUSED = 2  # exit status: a setting is wrong; the launcher does not restart this sampler
@@ -37,9 +41,9 @@ def serve(config: ConfigT, run: Callable[[ConfigT], Coroutine[Any, Any, None]]) 
     conceal(config.secrets())  # stdio tool servers are children of this process
     begin_logging(config.log_level)
     collect_seldom()
-    allow_many_files()  # an episode whose agent or tools are commands takes five to ten
     errors: list[BaseException] = []
     try:
+        require_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(config))
     except* TandemError as group:

@@ -5,4 +5,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ " $* " =~ " "(-h|--help)" " ]] && ! scripts/setup.sh is_done; then cat scripts/launch/guide.txt; exit 0; fi
 scripts/setup.sh
-exec .venv/bin/python -m scripts.launch --method grpo "$@"
+wait_for_python=(); if env --block-signal=INT true 2>/dev/null; then wait_for_python=(env --block-signal=INT); fi
+exec "${wait_for_python[@]}" .venv/bin/python -m scripts.launch --method grpo "$@"  # a Ctrl-C while Python itself starts is held back until it can be answered

@@ -5,12 +5,17 @@ accelerate launch --config_file assets/fsdp2.yml -m trainer --run RUN --db_conne
 It can be started and stopped at any time: it continues from its last checkpoint, with that checkpoint's data accounting.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import logging
 import os
 
 from shared.errors import TandemError
 from shared.logs import begin_logging
-from shared.processes.interrupt import run_command
+from shared.processes.open_files import require_files
 from trainer.loop import train
 from trainer.parallel import LaunchError, end_process
 from trainer.settings.config import TrainerConfig
@@ -20,6 +25,7 @@ def main() -> None:
     config = TrainerConfig.load_or_exit()
     begin_logging(config.log_level, f"rank={os.environ.get('RANK', '0')} ")
     try:
+        require_files()
         train(config)
     except (TandemError, LaunchError) as exc:
         logging.getLogger("trainer").error("%s: %s", type(exc).__name__, exc)

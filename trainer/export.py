@@ -7,6 +7,11 @@ Configuration, tokenizer, template and frozen parameters come from the run's ini
 into it or, with --adapter true, written separately in PEFT's format.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
 import json
 import logging
 import sys
@@ -21,7 +26,6 @@ from transformers import PreTrainedModel
 
 from shared.configuration.loading import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
-from shared.processes.interrupt import run_command
 from shared.weights.files import manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.checkpoints.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen

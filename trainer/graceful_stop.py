@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from shared.processes.signals import ending_signals
+
 log = logging.getLogger(__name__)
 
 SAME_S = 1.0  # signals within this time count as one: a terminal's Ctrl-C also reaches the launcher, which forwards it
@@ -34,7 +36,7 @@ def stops_at_signals(work: Stoppable) -> Iterator[None]:
             received = time.monotonic()
         work.stopping = True
 
-    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    before = {s: signal.signal(s, stop) for s in ending_signals()}
     try:
         yield
     finally:

@@ -7,6 +7,11 @@ opens it on every network of the machine. With `--num_machines` above 1 it is to
 SIGTERM and Ctrl-C end it without a traceback; its exit status is then 128 and the signal's number.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import os
 import sys
 
@@ -53,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -7,6 +7,11 @@ shows here at once. Needs the files of the versions in question (the newest ones
 as changes. Exit status 1 when a record differs by more than the tolerance.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
 import asyncio
 import logging
 import sys
@@ -28,7 +33,6 @@ from shared.documents import DBRecordData
 from shared.documents.run import PolicyVersion
 from shared.errors import DataError, TandemError
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
-from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree

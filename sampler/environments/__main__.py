@@ -7,10 +7,14 @@ TANDEM_ENVIRONMENTS_TOKEN=… python -m sampler.environments --run RUN --environ
 Samplers of the run find it by themselves; tasks name an environment as metadata.environment. Guide: docs/environments.md.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 from sampler.__main__ import serve
 from sampler.environments.config import EnvironmentsConfig
 from sampler.environments.serving import run_environments
-from shared.processes.interrupt import run_command
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +25,7 @@ from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.metrics_page import Figure, serving
 from shared.processes.open_files import allow_many_files
+from shared.processes.signals import ending_signals
 from shared.store import Store
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ async def _serve(
 ) -> None:
     server = HttpServer(app, log_config=None)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as group:
         workers = group.create_task(sessions.keep_workers(), name="workers")

@@ -6,9 +6,13 @@ TANDEM_SAMPLER_GATEWAY_TOKEN=… python -m sampler.gateway … --gateway_host 0.
 Start any number of them; each continues every attempt. Any may be stopped or killed at any time. Guide: docs/any_agent.md.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 from sampler.__main__ import serve
 from sampler.gateway.service import GatewayConfig, run_gateway
-from shared.processes.interrupt import run_command
 
 
 def main() -> None:

@@ -6,6 +6,11 @@ TANDEM_MCP_TOKEN=… python -m sampler.mcp_docker --servers mcp_servers.json --h
 Samplers get its URL: `--mcp_manager_url http://HOST:9700/mcp`, and the token as MCP_BEARER_TOKEN. Guide: docs/mcp_docker.md.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import asyncio
 import logging
 import sys
@@ -17,7 +22,7 @@ from sampler.mcp_docker.serving import run_gateway
 from shared.errors import ConfigError
 from shared.logs import begin_logging
 from shared.processes.concealment import conceal
-from shared.processes.interrupt import run_command
+from shared.processes.open_files import require_files
 
 SETTING_REFUSED = 2  # exit status: a setting is wrong
 
@@ -27,6 +32,7 @@ def main() -> None:
     conceal(config.secrets())
     begin_logging(config.log_level)
     try:
+        require_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_gateway(config))
     except ConfigError as exc:

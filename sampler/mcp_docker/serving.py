@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 from dataclasses import astuple
@@ -26,6 +25,7 @@ from shared.http.connections import BACKLOG, ConnectionLimits
 from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.open_files import allow_many_files
+from shared.processes.signals import ending_signals
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, c
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         loop.add_signal_handler(number, stop.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = asyncio.create_task(stop.wait())

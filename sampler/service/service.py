@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import random
-import signal
 import socket
 import time
 from collections import Counter, deque
@@ -48,6 +47,7 @@ from shared.documents.states import RunState
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
+from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
@@ -100,7 +100,7 @@ class SamplerService:
         self._settling = Settling(store, worker, config, self._rules, agents.judge, *told)
 
     async def run(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
         self._playable.check(asked)

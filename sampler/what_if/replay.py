@@ -6,6 +6,11 @@ One request for each turn: what the engine read then, and the reply; one token i
 that the engine serves are compared, unless told otherwise. Exit status 1 when one differs by more than the tolerance.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
 import asyncio
 import sys
 from typing import ClassVar
@@ -22,7 +27,6 @@ from shared.configuration.secrets import secret_field
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
-from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from shared.what_if.sampled import SampledEpisode, SampledTurn, read_episode, speller

@@ -10,6 +10,11 @@ never changes: an interrupted call is continued by the same call, with the same 
 else. RUN2 remembers its settings, and refuses others.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -39,7 +44,6 @@ from shared.documents.scoring import MAX_SCORERS, WeightedScorer
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
-from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.user_code.frames import cause_of
 

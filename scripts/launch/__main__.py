@@ -14,11 +14,15 @@ the end of its log, stops the rest and exits with 1; samplers are restarted a fe
 exits with 130, SIGTERM with 143; a second Ctrl-C kills without waiting.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import asyncio
 import logging
 import math
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +32,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 from rich.console import Console
 
-from scripts.launch import commands, dry_run, report, summary, summary_text
+from scripts.launch import dry_run, report, summary, summary_text
 from scripts.launch.cause import cause_of, full_disk
 from scripts.launch.children import POLL_S, ChildDied, Children
 from scripts.launch.clock import PhaseClock
@@ -39,6 +43,7 @@ from scripts.launch.lock import RunLock
 from scripts.launch.nodes import place_lines, stop_line
 from scripts.launch.placing import gpu_lines
 from scripts.launch.policies import load_policies
+from scripts.launch.preparing import prepare
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
 from scripts.launch.services import (
     memory_lines,
@@ -84,8 +89,7 @@ def main() -> None:
         if config.dry_run:
             sys.exit(dry_run.show(console, policies))
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
-            if any(policy.engine == "sglang" and policy.starts_engine and not policy.placed for policy in policies):
-                install_sglang()
+            prepare(policies)
             launch = Launch(policies, children, Display(config.run, console))
             status = asyncio.run(launch.until_done_or_interrupted())
         if launch.evaluated is not None:
@@ -99,12 +103,6 @@ def main() -> None:
             console.print(f"cause: {cause}", markup=False, highlight=False, soft_wrap=True)
         status = 1
     sys.exit(status)
-
-
-def install_sglang() -> None:
-    """Install before anything is started, since the first time takes minutes; prints progress to the terminal."""
-    if status := subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode:
-        raise TandemError(f"SGLang could not be installed (status {status}, see above); without it: --engine local")
 
 
 class Launch:
@@ -345,4 +343,4 @@ class Launch:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -31,6 +31,7 @@ from shared.configuration.secrets import is_secret_variable
 from shared.errors import TandemError
 from shared.files.private_file import append_private
 from shared.files.private_folder import make_private_folder
+from shared.processes.environment import plain_environment
 from shared.processes.mongod import Mongod
 
 POLL_S = 0.25
@@ -140,6 +141,8 @@ class Child:
 
 def _inherited(kind: str) -> dict[str, str]:
     """The launcher's environment, without secrets of other kinds of services and without its own rank under torchrun."""
+    if kind == "tools":  # the example's own server needs no key of an engine or a judge
+        return plain_environment()
     own = f"TANDEM_{kind.upper()}_"
     return {
         name: value
@@ -182,6 +185,7 @@ class Children:
         self._reaper = subprocess.Popen(
             [sys.executable, "-S", "-E", "-m", "scripts.launch.reaper"],
             cwd=self._root,
+            env=plain_environment(),
             stdin=subprocess.PIPE,
             start_new_session=True,
             pass_fds=() if self._lock_fd is None else (self._lock_fd,),

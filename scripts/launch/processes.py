@@ -79,7 +79,12 @@ def _stop_stage(group: Sequence[Target], force: Callable[[], bool], tell: Callab
         _signal(target.pid, signal.SIGTERM)
     _wait(any_alive, max(target.grace_s for target in group), force)
     for target in filter(is_alive, group):
-        tell(f"{target.name} did not end within {target.grace_s:g} s: killing it")
+        why = (
+            "is killed, as the second Ctrl-C demands"
+            if force()
+            else f"did not end within {target.grace_s:g} s: killing it"
+        )
+        tell(f"{target.name} {why}")
         _signal(target.pid, signal.SIGKILL)
     _wait(any_alive, LEFTOVER_GRACE_S, lambda: False)
     for target in group:

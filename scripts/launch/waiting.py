@@ -9,6 +9,7 @@ from typing import Any
 
 from scripts.launch.settings import LaunchConfig
 from shared.errors import TandemError
+from shared.processes.signals import not_ignored
 
 ASK_S = 0.2
 
@@ -46,7 +47,7 @@ def signals_set(event: asyncio.Event, again: Callable[[], None]) -> Iterator[lis
             again()
         event.set()
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, receive, number)
     try:

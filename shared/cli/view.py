@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from shared.cli.connect import CONNECT_TIMEOUT_S, Connection, answer, connection
 from shared.configuration.secrets import given_secret
 from shared.errors import ConfigError
 from shared.names import LOOPBACK_HOSTS, check_run_name
+from shared.processes.signals import ending_signals
 from shared.store import Store
 from shared.store.connecting import connect, first_contact
 from shared.store.primary import until_primary
@@ -83,7 +83,7 @@ async def _serve(store: Store, run: str | None, host: str, port: int, token: str
             server_header=False,
             timeout_graceful_shutdown=KEPT_OPEN_S,
         )
-        for signal_number in (signal.SIGINT, signal.SIGTERM):
+        for signal_number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(signal_number, server.handle_exit, signal_number, None)
         path = "/" if run is None else f"/runs/{in_url(run)}"
         place = f"[{host}]" if ":" in host else host

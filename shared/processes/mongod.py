@@ -25,6 +25,8 @@ from shared.errors import ConfigError, TandemError
 from shared.files.private_file import append_private
 from shared.files.private_folder import make_private_folder
 from shared.files.written_file import write_text_whole
+from shared.processes.environment import plain_environment
+from shared.processes.open_files import FEWEST_OF_DATABASE, require_files
 
 # 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
 LIGHT = (
@@ -103,6 +105,7 @@ class Mongod:
 
     def start(self, timeout_s: float = 60.0) -> "Mongod":
         """Start the server and wait until it answers (about half a second). Raises MongodFailed with the end of its log."""
+        require_files(FEWEST_OF_DATABASE)
         data = self.folder / "data"
         make_private_folder(self.folder)  # its files are conversations, and its log quotes documents
         make_private_folder(data)
@@ -122,6 +125,7 @@ class Mongod:
         with append_private(self.folder / "mongod.out") as out:  # output before it opens its log
             self.process = subprocess.Popen(
                 [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT, *self.options],
+                env=plain_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

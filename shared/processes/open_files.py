@@ -2,7 +2,20 @@
 
 import resource
 
+from shared.errors import ConfigError
+
 _UNLIMITED = 1 << 20
+FEWEST = 512  # of a service: each episode takes five to ten
+FEWEST_OF_DATABASE = 1024  # MongoDB keeps a file open for each collection and index: with 400, three runs end it
+
+
+def require_files(fewest: int = FEWEST) -> None:
+    """Raise ConfigError, at once, where this user may open fewer files."""
+    if (most := allow_many_files()) < fewest:
+        raise ConfigError(
+            f"this process may open {most} files; expected at least {fewest} (the limit is `ulimit -Hn` of the shell, "
+            "LimitNOFILE of systemd, ulimits of a container)"
+        )
 
 
 def allow_many_files() -> int:

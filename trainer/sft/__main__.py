@@ -1,6 +1,10 @@
 """Supervised fine-tuning: `python -m trainer.sft --help` explains its settings."""
 
-from shared.processes.interrupt import run_command
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 from trainer.parallel import end_process
 from trainer.sft.training import main
 

@@ -8,6 +8,11 @@ A group's *push* is how far its part of the optimizer's step moves the reply's l
 (`pushes`). It has the sign of the change that the group asked for; compare pushes with each other alone.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +33,6 @@ from shared.documents.run import PolicyVersion
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
-from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree

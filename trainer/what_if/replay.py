@@ -6,6 +6,11 @@ Where `trainer.verify` answers "do engine and trainer agree?" for a run, this sh
 a token differs by more than the tolerance, or none could be compared.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -24,7 +29,6 @@ from shared.documents.run import PolicyVersion
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
-from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from shared.what_if.sampled import SampledEpisode, Spell, read_episode, speller

@@ -3,9 +3,13 @@
 python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import asyncio
 import logging
-import signal
 import sys
 
 from sampler.engine.client.engine_client import EngineClient
@@ -16,8 +20,9 @@ from shared.errors import TandemError, one_by_one
 from shared.files.private_folder import temporary_folder
 from shared.logs import begin_logging
 from shared.processes.concealment import conceal
-from shared.processes.interrupt import run_command
 from shared.processes.metrics_page import of_worker, serving
+from shared.processes.open_files import require_files
+from shared.processes.signals import ending_signals
 from shared.store import Store
 from shared.weights.assembly import Assembly
 
@@ -26,7 +31,7 @@ log = logging.getLogger("sampler.engine.keeper")
 
 async def keep(config: KeeperConfig) -> None:
     stop = asyncio.Event()
-    for sig in (signal.SIGINT, signal.SIGTERM):
+    for sig in ending_signals():
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
     client = EngineClient(api_key=config.engine_api_key)
     cache = config.cache_dir or temporary_folder(config.run, config.policy)
@@ -43,6 +48,7 @@ def main() -> None:
     begin_logging(config.log_level)
     errors: list[BaseException] = []
     try:
+        require_files()
         asyncio.run(keep(config))
     except* TandemError as group:
         errors = [*one_by_one(group)]

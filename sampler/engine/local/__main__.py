@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from shared.processes.interrupt import INTERRUPTED, begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program()
+
 import argparse
 import asyncio
 import logging
@@ -13,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sampler.engine.local.memory import CACHE_SHARE, MAX_RUNNING
-from shared.processes.interrupt import INTERRUPTED, run_command
+from shared.processes.signals import ending_signals
 
 if TYPE_CHECKING:
     from shared.http.server import HttpServer
@@ -92,7 +97,7 @@ async def _serve_until_signal(server: HttpServer, listener: socket.socket) -> bo
         received.append(number)
         server.handle_exit(number, None)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, end, number)
     with listener:
         log.info("listening at http://%s:%d", *listener.getsockname()[:2])
