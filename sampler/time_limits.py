@@ -1,7 +1,7 @@
 """Time limits that count work alone: they stand still while the work waits for a place in front of a bounded resource.
 
     async with time_limit(120):              raises TimeoutError
-        async with queued():                 around the wait for a place: no limit of this work runs
+        async with queued(Wait(…)):          around the wait for a place: no limit of this work runs
             await places.acquire()
         ...                                  the work itself
 
@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+
+from shared.processes.waits import OpenWait, Wait, waiting
 
 
 class TimeLimit:
@@ -66,13 +68,14 @@ async def time_limit(seconds: float | None) -> AsyncIterator[TimeLimit]:
 
 
 @asynccontextmanager
-async def queued() -> AsyncIterator[None]:
-    """What the block takes counts for no limit around it."""
+async def queued(wait: Wait, since: float | None = None) -> AsyncIterator[OpenWait]:
+    """What the block takes counts for no limit around it; the process's heartbeat says what it waits for, `since` when."""
     limits = _LIMITS.get()
     for limit in limits:
         limit.stop()
     try:
-        yield
+        with waiting(wait, inside=True, since=since) as one:
+            yield one
     finally:
         for limit in limits:
             limit.go_on()

@@ -21,6 +21,12 @@ from tests.mutant_rows.mutant import Mutant
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("sampler", "shared", "trainer", "scripts", "tests", "assets", "docs", "pyproject.toml")
+INSTALLED = (
+    ".games",
+    ".mcp_servers",
+    ".sglang",
+    ".axe",
+)  # others' programs: tests that find none are skipped, and miss nothing
 LIMIT_S = 900.0
 FAILED = 1  # pytest's exit status where tests failed; others say that they could not run
 
@@ -50,6 +56,9 @@ def copied(folder: Path) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
         else:
             shutil.copy2(source, target)
+    for name in INSTALLED:
+        if (ROOT / name).exists():
+            (folder / name).symlink_to((ROOT / name).resolve())
     return folder
 
 

@@ -18,7 +18,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ def train(config: TrainerConfig) -> None:
     with (
         parallel_session(**config.parallel.model_dump()) as parallel,
         StoreBridge(config.db_connection_string, config.run) as bridge,
+        ExitStack() as stack,
     ):
         _seed(config.seed + parallel.data.rank)
         if config.preset is not None and parallel.is_main:
@@ -69,6 +70,7 @@ def train(config: TrainerConfig) -> None:
         if parallel.is_main:
             warn_of_unused(config, config.without_effect())
             _warn_of_staleness(config)
+        status = stack.enter_context(_status(bridge, config, parallel))
         device = TrainerDevice(bridge, config.sharing, parallel, _worker_id(config))
         learner = _learner(config, parallel, device)
         publisher = Publisher(bridge, config, parallel, learner, device)
@@ -86,7 +88,8 @@ def train(config: TrainerConfig) -> None:
             bridge(bridge.store.settings.keep(f"trainer-{config.policy}", config.snapshot(), _worker_id(config)))
         evaluation = Evaluation(bridge, config, parallel)
         saved_steps = SavedSteps(bridge, config, parallel, trainer_generation)
-        with stream, stops_at_signals(stream), _status(bridge, config, parallel) as status:
+        status.announce()
+        with stream, stops_at_signals(stream):
             publisher.begin(trainer_generation)
             fence = checkpoint.Fence(
                 trainer_generation,
@@ -255,18 +258,30 @@ def _headline(metrics: dict[str, float]) -> dict[str, float]:
 
 
 class Status:
-    """This process's activity, for `tandem status`; sent by the bridge's thread while torch computes."""
+    """This process's activity, for `tandem status`; sent by the bridge's thread while torch computes.
+
+    Before `announce` it sends waits alone: a trainer that is refused at its start leaves no trace.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._activity = Activity(worker.doing)
+        self.activity = Activity(worker.doing)
+        self._is_announced = False
         self._wait: Callable[[], Wait | None] = lambda: None
 
     def doing(self, what: str, *, alarms: list[str] | None = None, **stats: float) -> None:
         """Set the activity. `alarms` replace the previous ones; None keeps them."""
         update: dict[str, Any] = {"stats": self._worker.stats | stats}
         self._worker = self._worker.model_copy(update=update if alarms is None else {**update, "alarms": alarms})
-        self._activity.set(what)
+        self.activity.set(what)
+
+    def announce(self) -> None:
+        self._is_announced = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a heartbeat is to be sent."""
+        return self._is_announced or self.activity.wait is not None
 
     @contextmanager
     def waiting(self, step: int, wait: Callable[[], Wait | None]) -> Iterator[None]:
@@ -281,9 +296,9 @@ class Status:
     @property
     def worker(self) -> Worker:
         if (wait := self._wait()) is not None:
-            self._activity.set(wait)
-        stats = self._worker.stats | {WAITED: self._activity.waited_s}
-        return self._worker.model_copy(update={"doing": str(self._activity), "stats": stats})
+            self.activity.set(wait)
+        stats = self._worker.stats | {WAITED: self.activity.waited_s}
+        return self._worker.model_copy(update={"doing": str(self.activity), "stats": stats})
 
 
 def _worker_id(config: TrainerConfig) -> str:
@@ -296,16 +311,21 @@ def _status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> I
     worker = Worker(id=_worker_id(config), kind="trainer", host=host, pid=pid, doing="starting")
     status = Status(worker.model_copy(update={"stats": {"rank": parallel.rank}, "heartbeat_s": HEARTBEAT_S}))
 
+    sent: list[Worker] = []  # the last heartbeat
+
     async def beat() -> None:
         while True:
-            await bridge.store.workers.heartbeat(status.worker)
+            if status.is_due:
+                await bridge.store.workers.heartbeat(status.worker)
+                sent[:] = [status.worker]
             await asyncio.sleep(HEARTBEAT_S)
 
     beating = bridge.background(beat())
     address = config.report.metrics_address if parallel.is_main else None
     try:
-        with serving(address, config.run, lambda: of_worker(status.worker)):
+        with status.activity.of_process(), serving(address, config.run, lambda: of_worker(status.worker)):
             yield status
     finally:
         beating.cancel()
-        bridge(bridge.store.workers.leave(worker.id, failure_now()))
+        if sent or status.is_due:
+            bridge(bridge.store.workers.leave(worker.id, failure_now()))

@@ -32,6 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from shared.errors import ConfigError
+from shared.processes.waits import Wait
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +195,11 @@ def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int
 
 def _peers(line: DeviceMesh, device: torch.device) -> Peers:
     return Peers(line.get_local_rank(), line.size(), device, line.get_group())
+
+
+def rank_0_wait(what: str) -> Wait:
+    """Of the other ranks, for what rank 0 looks for."""
+    return Wait("rank 0", f"it waits for {what}, and its own heartbeat says why", f"it has {what}")
 
 
 def end_process(status: int) -> NoReturn:

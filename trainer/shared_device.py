@@ -11,6 +11,7 @@ shares its GPUs with engines, all ranks wait for these, and only the states on t
 
 import asyncio
 import logging
+import math
 import socket
 import time
 import uuid
@@ -21,17 +22,19 @@ from typing import Any
 from shared.documents.leases import LeaseClaim
 from shared.documents.states import LeaseKind
 from shared.errors import ConfigError
+from shared.processes.waits import OpenWait, Wait, waiting
 from shared.store.leases import lease_id
 from trainer.learner import Learner
 from trainer.modeling.residence import to_device, to_host
-from trainer.parallel import Parallel
+from trainer.parallel import Parallel, rank_0_wait
 from trainer.settings.sharing import SharingSettings
 from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 
 CLAIM_POLL_S = 0.1
-TELL_S = 30.0  # between two reports of what is waited for
+LEASE_LOOK_S = 1.0  # at what the device is waited for
+LOG_EVERY_S = 30.0
 RENEWALS = 4  # of a lease, in its time
 
 
@@ -46,6 +49,7 @@ class TrainerDevice:
         self._worker = worker
         self._device = _agreed(parallel.everyone.gather_objects((socket.gethostname(), settings.shared_device)))
         self._lease = lease_id(LeaseKind.GPU, self._device or "")
+        self._looked_at = self._logged_at = -math.inf
         if self._device is not None and parallel.is_main:
             bridge(self._leases.ensure(LeaseKind.GPU, self._device))
 
@@ -87,7 +91,8 @@ class TrainerDevice:
     def _begin(self, learner: Learner | None) -> tuple[LeaseClaim | None, Any]:
         while True:
             claim, renewing = self._acquire() if self._parallel.is_main else (None, None)
-            self._parallel.barrier()
+            with waiting(rank_0_wait("the device")):
+                self._parallel.barrier()
             if learner is not None and self._shares_here:
                 to_device(learner, self._parallel.device)
             self._parallel.barrier()
@@ -101,36 +106,49 @@ class TrainerDevice:
                 self.vacate(learner)
 
     def _acquire(self) -> tuple[LeaseClaim, Any]:
-        told = time.monotonic()
-        while True:
-            holder = f"{self._worker}:{uuid.uuid4().hex}"
-            claim = self._bridge(self._leases.claim(self._lease, holder, self._settings.device_lease_s))
-            if claim is not None:
-                renewing = self._bridge.background(self._renew(claim))
-                while not (taken := self._bridge(self._leases.take(claim))):
-                    if renewing.done():  # over: the process was stopped for longer than the lease
-                        break
-                    told = self._tell(told)
-                    time.sleep(CLAIM_POLL_S)
-                if taken:
+        with waiting(self._wait()) as wait:
+            while True:
+                holder = f"{self._worker}:{uuid.uuid4().hex}"
+                claim = self._bridge(self._leases.claim(self._lease, holder, self._settings.device_lease_s))
+                if claim is not None and (renewing := self._taken(claim, wait)) is not None:
                     return claim, renewing
-            told = self._tell(told)
+                self._look(wait)
+                time.sleep(CLAIM_POLL_S)
+
+    def _taken(self, claim: LeaseClaim, wait: OpenWait) -> Any:
+        """Its renewal, once every engine sleeps. None: the claim is over, since the process was stopped for too long."""
+        renewing = self._bridge.background(self._renew(claim))
+        while not self._bridge(self._leases.take(claim)):
+            if renewing.done():
+                return None
+            self._look(wait)
             time.sleep(CLAIM_POLL_S)
+        return renewing
 
     async def _renew(self, claim: LeaseClaim) -> None:
         """Ends when the lease is over."""
         while await self._leases.renew(claim, self._settings.device_lease_s):  # noqa: ASYNC110  # nothing else ends it
             await asyncio.sleep(self._settings.device_lease_s / RENEWALS)
 
-    def _tell(self, told: float) -> float:
-        if time.monotonic() - told < TELL_S:
-            return told
-        lease = self._bridge(self._leases.get(self._lease))
+    def _look(self, wait: OpenWait) -> None:
+        """Once a second: what is waited for."""
+        now = time.monotonic()
+        if now - self._looked_at < LEASE_LOOK_S:
+            return
+        self._looked_at = now
+        wait.set(self._wait())
+        if now - max(wait.since, self._logged_at) >= LOG_EVERY_S:
+            self._logged_at = now
+            log.info("%s", wait.wait)
+
+    def _wait(self) -> Wait:
+        what, lease = f"device {self._device}", self._bridge(self._leases.get(self._lease))
         awake = [one.service for one in lease.occupants if one.asleep_for is None]
-        log.info(
-            "waiting for the device lease=%s holder=%s awake=%s", self._lease, lease.holder, ",".join(awake) or "none"
-        )
-        return time.monotonic()
+        if lease.holder is not None and not lease.holder.startswith(f"{self._worker}:"):
+            end = f"that releases it, or has not renewed it for {self._settings.device_lease_s:g} s (device_lease_s)"
+            return Wait(what, f"{lease.holder} holds it", end)
+        on_it = f"engines on it are awake: {', '.join(sorted(awake))}" if awake else "it was just claimed"
+        return Wait(what, on_it, "every engine on it sleeps, or its keeper has died")
 
 
 def _agreed(settings: Sequence[tuple[str, str | None]]) -> str | None:

@@ -23,6 +23,7 @@ from sampler.errors import EnvironmentBusy
 from sampler.time_limits import queued
 from shared.documents.run import EnvironmentService
 from shared.outside_text import clipped
+from shared.processes.waits import Wait
 
 LIST_AGE_S = 1.0  # of the list of services when one is chosen
 BUSY_S = 1.0  # least rest of a service that refused: Retry-After may be 0
@@ -150,7 +151,7 @@ class Environments:
                 waiting.why = clipped(why, MAX_WHY_CHARS) or waiting.why
                 if time.monotonic() >= end:
                     raise EnvironmentBusy(f"no room in environment {kind}: {waiting.why}")
-                async with queued():
+                async with queued(self._room_wait(kind, waiting), waiting.since):
                     await asyncio.sleep(POLL_S)  # services are asked, and tell nothing by themselves
         finally:
             if waiting is not None:
@@ -178,7 +179,9 @@ class Environments:
             if waiting is not None:
                 waiting.why = clipped(why, MAX_WHY_CHARS)
             try:
-                async with queued(), asyncio.timeout(max(0.0, end - time.monotonic()) if places.locked() else None):
+                left_s = max(0.0, end - time.monotonic()) if places.locked() else None
+                wait = self._room_wait(kind, _Waiting(0.0, why))
+                async with queued(wait), asyncio.timeout(left_s):
                     await places.acquire()
             except TimeoutError as exc:
                 raise EnvironmentBusy(why) from exc
@@ -189,6 +192,10 @@ class Environments:
             yield
         finally:
             places.release()
+
+    def _room_wait(self, kind: str, waiting: _Waiting) -> Wait:
+        limit = f"for {self._config.environment_wait_s:g} s at most (environment_wait_s)"
+        return Wait(f"room in environment {kind}", waiting.why, f"a session of it ends, {limit}")
 
     def _wait(self, kind: str) -> _Waiting:
         waiting = self._waiting.setdefault(kind, _Waiting(time.monotonic(), "all sessions of its services are in use"))

@@ -26,6 +26,7 @@ from sampler.time_limits import queued
 from shared.documents import TaskPayload
 from shared.documents.states import Termination
 from shared.errors import ConfigError, OwnCodeFailed, TandemError
+from shared.processes.waits import Wait
 from shared.user_code.frames import definition_of, name_of, told
 from shared.user_code.loading import load_function
 
@@ -98,7 +99,7 @@ class AgentSampler(AgentEpisode):
         assert self.config.agent_command is not None, "checked by run"
         isolated = None if self.config.agent_isolation == "none" else self.resources.agent_sandbox
         if isolated is not None:
-            async with queued():
+            async with queued(Wait("the agents' sandbox", "it is opened once for all", "it is open")):
                 await isolated.open(self.config)
         watch = MachineWatch()
         ended = await run_command(
@@ -125,7 +126,8 @@ class AgentSampler(AgentEpisode):
             raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.said}", outside)
 
     async def _preloaded(self, command: list[str]) -> list[str]:
-        async with queued():  # one loads, and the others wait for that
+        wait = Wait("agent_preload", "a process loads the modules once for all", "they are loaded")
+        async with queued(wait):
             return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)
 
 

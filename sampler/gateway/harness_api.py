@@ -8,6 +8,7 @@ GET  /health
 """
 
 import asyncio
+import contextlib
 import hmac
 import math
 import time
@@ -29,6 +30,7 @@ from shared.documents.agent_sessions import SessionEnd
 from shared.episodes.feedback import FeedbackGiven
 from shared.errors import FeedbackRefused
 from shared.outside_text import MAX_ERROR_CHARS, clipped
+from shared.processes.waits import Wait, waiting
 
 MAX_WAIT_S = 60.0
 POLL_S = 0.25
@@ -135,12 +137,14 @@ async def _claim(claims: Claims, token: str | None, line: asyncio.Lock, request:
 async def _next_offer(claims: Claims, line: asyncio.Lock, request: Request, wait_s: float) -> Offer | None:
     """The first of the clients that wait in `line` asks for a task; the others cost nothing until it has one."""
     until = time.monotonic() + wait_s
-    try:
-        async with asyncio.timeout(wait_s):
-            await line.acquire()
-    except TimeoutError:
-        return None
-    try:
+    wait = Wait("a task for an agent's claim", "none is free", f"one is, for {wait_s:g} s at most")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(waiting(wait, inside=True))
+        try:
+            async with asyncio.timeout(wait_s):
+                await stack.enter_async_context(line)
+        except TimeoutError:
+            return None
         while not (claims.is_draining or await request.is_disconnected()):
             if (offer := await claims.claim_attempt()) is not None:
                 return offer
@@ -148,8 +152,6 @@ async def _next_offer(claims: Claims, line: asyncio.Lock, request: Request, wait
                 break
             await asyncio.sleep(min(POLL_S, left_s))
         return None
-    finally:
-        line.release()
 
 
 async def _heartbeat(claims: Claims, request: Request) -> Response:

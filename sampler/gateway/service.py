@@ -22,6 +22,7 @@ from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
 from sampler.kinds import SamplerKinds
+from sampler.service.idle import agents_wait
 from sampler.service.loops import every
 from sampler.service.process import ServiceProcess, service_process
 from sampler.service.service import SamplerService
@@ -34,6 +35,7 @@ from shared.errors import ConfigError, StoreRefused, StoreUnavailable
 from shared.http.connections import BACKLOG, ConnectionLimits
 from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
+from shared.processes.waits import Wait
 from shared.tasks.sampler_names import EXTERNAL
 
 log = logging.getLogger(__name__)
@@ -157,6 +159,10 @@ class GatewayService(SamplerService):
         await self._renew_at_the_end()
         looking.cancel()
         await self._attempts.close()
+
+    async def _doing(self) -> str | Wait:
+        attempts, busy = self._attempts.places, len(self._attempts.busy)
+        return await agents_wait(self._view, self._store, attempts, busy, self._config.attempt_idle_s)
 
     async def _renew(self) -> None:
         await self._attempts.renew()

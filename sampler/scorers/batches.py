@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.time_limits import queued
+from shared.processes.waits import Wait
 
 GATHER_S = 0.01  # for requests that come together
 MAX_BATCH_SIZE = 1024
@@ -47,7 +48,8 @@ class Batches:
         self._waiting.append(waiting)
         if self._running is None or self._running.done():  # in no caller's context: its limits are not the batch's
             self._running = loop.create_task(self._run(), name="batches of a scorer", context=Context())
-        async with queued():  # every batch before it has its own limit
+        wait = Wait("a batch of a scorer", "the batch before it is scored", "that ends, each within its limit")
+        async with queued(wait):  # every batch before it has its own limit
             await waiting.begun
         return await answer
 

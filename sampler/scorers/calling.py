@@ -17,6 +17,7 @@ from typing import Any
 
 from sampler.errors import ScorerFailed, UnusableTask
 from sampler.time_limits import queued
+from shared.processes.waits import Wait
 
 OF_REQUEST = ("answer", "accepted", "query", "reply", "payload", "messages", "tool_calls", "said", "judge", "episodes")
 METADATA = "metadata"
@@ -108,7 +109,9 @@ class Threads:
     async def _wait(self, places: asyncio.Semaphore) -> None:
         """For a place. It is not the call's time, but has an end: calls that hang never give theirs back."""
         try:
-            async with queued(), asyncio.timeout(MOST_WAIT_S):
+            end = f"a call ends, for {MOST_WAIT_S:g} s at most"
+            wait = Wait("a scorer's thread", f"{self._most} calls of scorers run", end)
+            async with queued(wait), asyncio.timeout(MOST_WAIT_S):
                 await places.acquire()
         except TimeoutError as exc:
             raise ScorerFailed(

@@ -19,6 +19,7 @@ from sampler.time_limits import queued
 from shared.processes.child import end_child
 from shared.processes.out_of_memory import out_of_memory_kills
 from shared.processes.run_module import command
+from shared.processes.waits import Wait
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,10 @@ class MathChecker:
         Raises UnusableTask and ScorerFailed.
         """
         free = self._places()
-        async with queued():  # each request before this one has its own bound, and so has this one
+        wait = Wait(
+            "a worker of the scorer math", f"all {self._most} compare answers", "one ends, each within its limit"
+        )
+        async with queued(wait):  # each request before this one has its own bound, and so has this one
             worker = await free.get()
             try:
                 return await self._decided(worker, answer, accepted)

@@ -43,6 +43,17 @@ async def doing_of(view: DatabaseState, store: Store, *, idle: bool) -> str | Wa
     return await _task_wait(store, view.seq_limit) if idle and view.doing in SAMPLING else view.doing
 
 
+async def agents_wait(view: DatabaseState, store: Store, attempts: int, busy: int, idle_s: float) -> str | Wait:
+    """Of a gateway with `attempts` open, `busy` of them with a request: agents elsewhere come when they like."""
+    if busy or view.doing not in SAMPLING:
+        return view.doing
+    if attempts:
+        end = f"an agent sends one, or an attempt had none for {idle_s:g} s and is lost (attempt_idle_s)"
+        return Wait("requests of agents", f"{attempts} attempts are open, and none has a request", end)
+    seen = await store.outlook.of_run()
+    return Wait("an agent", f"no attempt is open; tasks: {seen}", "one claims a task")
+
+
 async def _task_wait(store: Store, seq_limit: int | None) -> Wait:
     seen = await store.outlook.of_run()
     if seen.next_seq is None:

@@ -48,7 +48,7 @@ from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFail
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
-from shared.processes.waits import WAITED, Activity, Wait
+from shared.processes.waits import WAITED, Activity, Wait, waiting
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
 from shared.user_code.frames import cause_of
@@ -100,6 +100,10 @@ class SamplerService:
         self._settling = Settling(store, worker, config, self._rules, agents.judge, *told)
 
     async def run(self) -> None:
+        with self._activity.of_process():
+            await self._run()
+
+    async def _run(self) -> None:
         for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
@@ -260,7 +264,9 @@ class SamplerService:
         """Let episodes in flight end within the grace time; then cancel them, which releases their slots."""
         log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
         if self._episodes:
-            await asyncio.wait(self._episodes, timeout=self._config.grace_s)
+            end = f"they end, for {self._config.grace_s:g} s at most (grace_s)"
+            with waiting(Wait("its episodes", f"it stops, and {len(self._episodes)} were being played", end)):
+                await asyncio.wait(self._episodes, timeout=self._config.grace_s)
         late = dict(self._episodes)
         for task in late:
             task.cancel()
@@ -287,8 +293,7 @@ class SamplerService:
 
     async def _beat(self) -> None:
         stats = self._engines.stats()
-        idle = not self._playing and not self._plays_elsewhere  # a gateway's agents come when they like
-        self._activity.set("draining" if self._stop.is_set() else await doing_of(self._view, self._store, idle=idle))
+        self._activity.set("draining" if self._stop.is_set() else await self._doing())
         await self._store.workers.heartbeat(
             Worker(
                 id=self._worker,
@@ -315,6 +320,9 @@ class SamplerService:
                 },
             )
         )
+
+    async def _doing(self) -> str | Wait:
+        return await doing_of(self._view, self._store, idle=not self._playing)
 
     def _alarms(self) -> list[str]:
         tellers = (

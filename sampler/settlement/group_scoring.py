@@ -36,6 +36,7 @@ from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import BranchCause, SlotStatus
 from shared.errors import ConfigError, DoesNotFit, MalformedDocument
 from shared.outside_text import clipped
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.tokens.flatten import answered
 
@@ -91,8 +92,9 @@ class GroupScoring:
         if attempt is None:
             return
         try:
-            async with self._renewed(task.id, attempt), time_limit(self._config.episode_timeout_s):
-                scores = await self._all(task)
+            with waiting(self._wait(task, attempt), inside=True):
+                async with self._renewed(task.id, attempt), time_limit(self._config.episode_timeout_s):
+                    scores = await self._all(task)
             kept = await self._store.group_scores.keep(task, attempt, scores, _totals(task, scores))
         except UnusableTask as exc:
             await self._failed(task, attempt, str(exc))
@@ -109,6 +111,13 @@ class GroupScoring:
             self._failing.pop(task.id, None)
             if kept is not None:
                 await self._settle(kept)
+
+    def _wait(self, task: Task, attempt: int) -> Wait:
+        scorers = ", ".join(asked.name for asked in _asked(task))
+        limit = f"for {self._config.episode_timeout_s:g} s at most (episode_timeout_s)"
+        return Wait(
+            f"the scores of group {task.id}", f"{scorers} (attempt {attempt}) has not answered", f"it does, {limit}"
+        )
 
     async def _all(self, task: Task) -> list[GroupScore]:
         """Raises ConfigError for a scorer that is not known here."""

@@ -17,6 +17,7 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
 from sampler.retry_after import retry_after_s
 from sampler.tools.http_bodies import SESSION_HEADER
+from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,9 @@ class PatientClient(httpx2.AsyncClient):
             if not self._line.is_open or waited_s + wait_s > MAX_BUSY_S:
                 raise ServerBusy(response.status_code, wait_s)
             self._line.postpone(wait_s)
-            await asyncio.sleep(wait_s)
+            end = f"it has a place, for {MAX_BUSY_S:g} s at most"
+            with waiting(Wait(f"the tool server at {request.url.host}", "it says that it is busy", end), inside=True):
+                await asyncio.sleep(wait_s)
             waited_s, tries = waited_s + wait_s, tries + 1
 
     def _note_session(self, request: httpx2.Request, response: httpx2.Response) -> None:

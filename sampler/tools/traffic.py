@@ -26,6 +26,7 @@ from sampler.tools.circuit import Circuit
 from sampler.tools.own_ends import Ends
 from sampler.tools.servers import ToolServer
 from shared.outside_text import clipped
+from shared.processes.waits import Wait
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class ServerTraffic:
         patience = _Patience(self._patience_s)
         while True:
             async with contextlib.AsyncExitStack() as places:
-                async with queued():
+                async with queued(self._opening_wait()):
                     await self._turn(patience)
                     await places.enter_async_context(self._short.place())
                     await places.enter_async_context(self._opening)
@@ -138,6 +139,21 @@ class ServerTraffic:
                 else:
                     self.circuit.opened()
                     return found
+
+    def _opening_wait(self) -> Wait:
+        name, limit = (
+            f"a session with tool server {self.server.name}",
+            f"for {self._patience_s:g} s at most (tool_wait_s)",
+        )
+        if self.circuit.is_closed:
+            return Wait(
+                name, "as many are opened now as may be at once", "one of them is open, each within tool_open_s"
+            )
+        return Wait(
+            name,
+            f"no session with it can be opened ({clipped(self.circuit.why, _MAX_TOLD_CHARS)})",
+            f"one can, {limit}",
+        )
 
     async def _turn(self, patience: "_Patience") -> None:
         """Wait while the server is unavailable. Raises ToolServerUnavailable."""
@@ -233,7 +249,7 @@ class _Places:
 
     async def take(self) -> None:
         if self._free is not None:
-            async with queued():
+            async with queued(Wait("a connection to a tool server", "all are in use (max_connections)", "a call ends")):
                 await self._free.acquire()
 
     def give_back(self) -> None:

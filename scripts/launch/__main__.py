@@ -91,7 +91,8 @@ def main() -> None:
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
             prepare(policies)
             launch = Launch(policies, children, Display(config.run, console))
-            status = asyncio.run(launch.until_done_or_interrupted())
+            with launch.display.activity.of_process():
+                status = asyncio.run(launch.until_done_or_interrupted())
         if launch.evaluated is not None:
             report.show(console, config, launch.evaluated)
         elif launch.figures is not None:
@@ -260,7 +261,8 @@ class Launch:
             which = f"an engine that serves version {version}"
             limit = f"at most {as_clock(limit_s)} (start_timeout_s)" if limited else "until a machine brings one"
             self.display.begin_phase(f"waiting for an engine that serves version {version}", lambda: limit)
-            await until(self.config, which, lambda: self._is_served(store, version), limit_s)
+            why = "none has loaded it yet" if limited else "no machine has brought one yet"
+            await until(self.config, which, why, lambda: self._is_served(store, version), limit_s)
             self.clock.begin(phase)
             self.display.begin_phase(f"evaluating version {version}", played.progress)
             await played.play()

@@ -19,7 +19,7 @@ from scripts.launch.children import Child
 from scripts.launch.errors import Repeats
 from scripts.launch.figures import MOVING_STEPS, Snapshot, StepMetrics
 from scripts.launch.long_waits import LongWaits
-from shared.processes.waits import as_clock
+from shared.processes.waits import WAITED, Activity, as_clock
 
 REFRESH_S = 1.0
 
@@ -36,6 +36,7 @@ class Display:
         self._snapshot = Snapshot()
         self._alarms = Repeats()
         self._waits = LongWaits()
+        self.activity = Activity("")  # the launcher's own waits
         self.trainers: dict[str, Child] = {}  # by policy
         self._printed_steps: dict[str, int] = {}
         self._started = self._phase_since = time.monotonic()
@@ -71,11 +72,18 @@ class Display:
         if not self.console.is_terminal:
             while True:
                 self._print_new_steps()
+                self._note_long_wait()
                 await asyncio.sleep(REFRESH_S)
         with Live(self.render(), console=self.console, auto_refresh=False, transient=True) as live:
             while True:
+                self._note_long_wait()
                 live.update(self.render(), refresh=True)
                 await asyncio.sleep(REFRESH_S)
+
+    def _note_long_wait(self) -> None:
+        """Of the launcher itself. That it stays while a trainer works is none: the phase says so."""
+        if self.activity.wait is not None and self._waits.is_due("launch", self.activity.waited_s):
+            self.note(f"the launcher {self.activity}")
 
     def _print_new_steps(self) -> None:
         for policy, metrics in self.metrics.items():
@@ -95,6 +103,8 @@ class Display:
         since = as_clock(time.monotonic() - self._phase_since)
         head = Text.assemble((self.run_name, "bold"), "  ", phase, f" for {since}  ", (self.phase_detail(), "cyan"))
         parts: list[RenderableType] = [head]
+        if self.activity.wait is not None:
+            parts.append(Text(f"{self.activity}", style="dim", overflow="ellipsis", no_wrap=True))
         for policy, metrics in self.metrics.items():
             if metrics.lines:
                 parts += [self._bar(policy), _grid(self._step_figures(policy)[1:])]
@@ -164,7 +174,8 @@ class Display:
                 load,
             )
         for worker in self.snapshot.workers:
-            if worker.id in self.snapshot.live and worker.kind != "keeper":  # shown with its engine
+            waits = bool(worker.stats.get(WAITED))
+            if worker.id in self.snapshot.live and (worker.kind != "keeper" or waits):  # else shown with its engine
                 table.add_row(worker.kind, f"{worker.host}:{worker.pid}", worker.doing, _stats_text(worker.stats))
         return table
 

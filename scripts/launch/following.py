@@ -7,6 +7,7 @@ from collections.abc import Callable
 from scripts.launch.rounds import POLL_S, EvalRound
 from scripts.launch.settings import LaunchConfig
 from shared.documents.states import RunState
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 
 
@@ -24,10 +25,12 @@ async def until_over(store: Store, config: LaunchConfig, tell: Callable[[str], N
 async def _lasts(store: Store, policy: str, limit_s: float) -> bool:
     """Whether the run is still over after `limit_s`; False as soon as it is not."""
     deadline = time.monotonic() + limit_s
-    while await is_over(store, policy):
-        if time.monotonic() > deadline:
-            return True
-        await asyncio.sleep(POLL_S)
+    end = f"one does, for {limit_s:g} s at most (start_timeout_s)"
+    with waiting(Wait("a trainer that continues the run", "the run has ended", end)):
+        while await is_over(store, policy):
+            if time.monotonic() > deadline:
+                return True
+            await asyncio.sleep(POLL_S)
     return False
 
 

@@ -17,13 +17,19 @@ class LongWaits:
         found = []
         for worker in workers:
             waited = worker.stats.get(WAITED)
-            waited_s = float(waited) if isinstance(waited, int | float) else 0.0
-            due_s = self._next_s.get(worker.id, FIRST_S)
-            if waited_s < FIRST_S:
-                self._next_s[worker.id] = FIRST_S
-            elif waited_s >= due_s:
-                while due_s <= waited_s:
-                    due_s *= 10
-                self._next_s[worker.id] = due_s
+            if self.is_due(worker.id, float(waited) if isinstance(waited, int | float) else 0.0):
                 found.append(f"{worker.kind} {worker.host}:{worker.pid} {worker.doing}")
         return found
+
+    def is_due(self, process: str, waited_s: float) -> bool:
+        """Whether the wait of this process has become long since the last call."""
+        due_s = self._next_s.get(process, FIRST_S)
+        if waited_s < FIRST_S:
+            self._next_s[process] = FIRST_S
+            return False
+        if waited_s < due_s:
+            return False
+        while due_s <= waited_s:
+            due_s *= 10
+        self._next_s[process] = due_s
+        return True

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.evaluation.rounds import evaluation_round
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
 from shared.tasks.lines import check_unique_ids
@@ -75,10 +76,14 @@ class EvalRound:
         await self.wait()
 
     async def wait(self) -> None:
-        while True:
-            if await self.is_complete():
-                return
-            await asyncio.sleep(POLL_S)
+        with waiting(self._wait()) as wait:
+            while not await self.is_complete():
+                wait.set(self._wait())
+                await asyncio.sleep(POLL_S)
+
+    def _wait(self) -> Wait:
+        what = f"the held-out tasks of version {self.version}"
+        return Wait(what, f"{self.done} of {self.total} are settled", "samplers have played all, or they fail for good")
 
     async def text(self) -> str:
         figures = (await evaluation_round(self._store, self._policy, self.version)).overall

@@ -16,7 +16,7 @@ from scripts.launch.placement import EnginePlace
 from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
 
-ENVIRONMENTS_SAID = re.compile(r"\b(serving .+ at http\S+) workers=", re.MULTILINE)
+ENVIRONMENTS_SERVED = re.compile(r"\b(serving .+ at http\S+) workers=", re.MULTILINE)
 TOOLS_URL = re.compile(r"^tools at (\S+)$", re.MULTILINE)
 
 
@@ -25,8 +25,8 @@ async def start_tools(config: LaunchConfig, children: Children) -> str | None:
     if config.tools != BUNDLED or not config.num_samplers:
         return None if config.tools == BUNDLED else config.tools
     child = start_bundled_tools(config, children)
-    url: str = await until(config, "the tool server to print its URL", lambda: _tools_url(child))
-    await until(config, f"{url} to answer", lambda: _listens(url))
+    url: str = await until(config, "the tool server's URL", "it is starting", lambda: _tools_url(child))
+    await until(config, f"the tool server at {url}", "it does not answer yet", lambda: _listens(url))
     return url
 
 
@@ -41,9 +41,10 @@ async def start_environments(config: LaunchConfig, children: Children, database:
     child = start_environment_service(config, children, database)
     if child is None:
         return None
-    what = "the environments to be served (a worker loads each once)"
-    said: str = await until(config, what, lambda: _environments_said(child))
-    return said
+    found: str = await until(
+        config, "the environments", "a worker loads each once", lambda: _served_environments(child)
+    )
+    return found
 
 
 def start_environment_service(config: LaunchConfig, children: Starter, database: str) -> Child | None:
@@ -55,8 +56,8 @@ def start_environment_service(config: LaunchConfig, children: Starter, database:
     return children.start(Program("environments", "environments", commands.environments(config), log_path, environment))
 
 
-def _environments_said(child: Child) -> str | None:
-    found = ENVIRONMENTS_SAID.search(child.log_text())
+def _served_environments(child: Child) -> str | None:
+    found = ENVIRONMENTS_SERVED.search(child.log_text())
     return found[1] if found else None
 
 

@@ -1,6 +1,7 @@
 """Waiting for conditions with a time limit, and for the signals that end a run."""
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,26 +11,32 @@ from typing import Any
 from scripts.launch.settings import LaunchConfig
 from shared.errors import TandemError
 from shared.processes.signals import not_ignored
+from shared.processes.waits import Wait, waiting
 
 ASK_S = 0.2
 
 
-async def until(config: LaunchConfig, what: str, ask: Callable[[], Any], limit_s: float | None = None) -> Any:
-    """Poll `ask` until it returns neither None nor False. Raises TandemError after `limit_s`; None: `start_timeout_s`."""
+async def until(config: LaunchConfig, what: str, why: str, ask: Callable[[], Any], limit_s: float | None = None) -> Any:
+    """Poll `ask` until it returns neither None nor False; the display says that the launcher waits for `what`, since `why`.
+
+    Raises TandemError after `limit_s`; None: `start_timeout_s`.
+    """
     limit_s = config.start_timeout_s if limit_s is None else limit_s
+    limit = f", for {limit_s:g} s at most (start_timeout_s)" if math.isfinite(limit_s) else ""
     deadline = time.monotonic() + limit_s
-    while True:
-        answer = ask()
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise TandemError(
-                f"timed out after {limit_s:g} s waiting for {what}; see {config.log_folder}/{config.run}_*.log, "
-                "or allow more with --start_timeout_s"
-            )
-        await asyncio.sleep(ASK_S)
+    with waiting(Wait(what, why, f"it is there{limit}")):
+        while True:
+            answer = ask()
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            if answer:
+                return answer
+            if time.monotonic() > deadline:
+                raise TandemError(
+                    f"timed out after {limit_s:g} s waiting for {what}: {why}; see {config.log_folder}/{config.run}_*.log, "
+                    "or allow more with --start_timeout_s"
+                )
+            await asyncio.sleep(ASK_S)
 
 
 @contextmanager

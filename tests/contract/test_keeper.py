@@ -112,6 +112,12 @@ async def test_drain_lets_requests_finish_and_samplers_send_none_meanwhile(
 
         await until(is_known)
         assert (await kept.service()).status is ServiceStatus.DRAINING
+
+        async def says_why() -> bool:
+            (keeper,) = await store.workers.all()
+            return f"for requests in flight at {engine.url}: " in keeper.doing and "(drain_s)" in keeper.doing
+
+        await until(says_why)
         late = asyncio.create_task(kept.ask())  # sent now, it would get version 0
         await kept.client.resume(engine.url)
         for reply in await kept.land(flight):

@@ -27,6 +27,7 @@ from tests.mutant_rows import (
     store,
     trainer,
     viewer,
+    waits,
     what_if,
 )
 from tests.mutant_rows.mutant import Mutant
@@ -58,5 +59,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *store.MUTANTS,
     *trainer.MUTANTS,
     *viewer.MUTANTS,
+    *waits.MUTANTS,
     *what_if.MUTANTS,
 )

@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(
         "draining: the keeper waits until every sampler knows",
         "sampler/engine/keeper/update.py",
-        "    await asyncio.sleep(min(SETTLE_S, limit_s))\n",
+        "        await asyncio.sleep(min(SETTLE_S, limit_s))\n",
         "",
         f"{KEEPER}::test_an_idle_engine_is_drained_only_once_every_sampler_knows",
     ),

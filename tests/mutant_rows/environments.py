@@ -297,8 +297,8 @@ MUTANTS = (
     Mutant(
         "environments: the wait for a place among those that start is bounded",
         "sampler/environments/choosing.py",
-        "asyncio.timeout(max(0.0, end - time.monotonic()) if places.locked() else None)",
-        "asyncio.timeout(None)",
+        "async with queued(wait), asyncio.timeout(left_s):",
+        "async with queued(wait), asyncio.timeout(None):",
         f"{BUSY}::test_a_controller_that_starts_nothing_delays_no_other_and_is_told_in_time",
     ),
     Mutant(

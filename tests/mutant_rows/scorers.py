@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "a wait for a scorer's thread ends",
         "sampler/scorers/calling.py",
-        "async with queued(), asyncio.timeout(MOST_WAIT_S):",
-        "async with queued():",
+        "async with queued(wait), asyncio.timeout(MOST_WAIT_S):",
+        "async with queued(wait):",
         "tests/sampler/test_queues.py::test_a_place_that_never_comes_is_a_failure",
     ),
     Mutant(

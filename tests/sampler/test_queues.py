@@ -13,7 +13,9 @@ from sampler.scorers.math_checker import MathChecker
 from sampler.time_limits import queued, time_limit
 from sampler.tools import Traffic
 from sampler.tools.servers import ToolServer
+from shared.processes.waits import Wait
 
+PLACE = Wait("a place", "all are taken", "one is free")
 HARD = [r"2^{2^{2^{2^{2^{2}}}}}", "9**9**9**9", r"\int_0^1 x^{10^{10}} dx"]
 
 
@@ -34,13 +36,13 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 async def test_waiting_counts_for_no_limit_around_it_and_work_does() -> None:
     async with time_limit(0.5), time_limit(0.5):
-        async with queued():
+        async with queued(PLACE):
             await asyncio.sleep(1)
         await asyncio.sleep(0)
 
     async def waits_and_works() -> None:
         async with time_limit(0.2):
-            async with queued():
+            async with queued(PLACE):
                 await asyncio.sleep(0.5)
             await asyncio.sleep(60)
 
@@ -50,7 +52,7 @@ async def test_waiting_counts_for_no_limit_around_it_and_work_does() -> None:
 
 async def test_a_wait_in_a_task_of_the_work_stops_the_works_limit() -> None:
     async def waits(seconds: float) -> None:
-        async with queued():
+        async with queued(PLACE):
             await asyncio.sleep(seconds)
 
     async with time_limit(0.5), asyncio.TaskGroup() as group:
@@ -60,7 +62,7 @@ async def test_a_wait_in_a_task_of_the_work_stops_the_works_limit() -> None:
 
 async def test_a_limit_inside_of_a_wait_goes_on() -> None:
     with pytest.raises(TimeoutError):
-        async with queued(), time_limit(0.1):
+        async with queued(PLACE), time_limit(0.1):
             await asyncio.sleep(60)
 
 
@@ -68,7 +70,7 @@ async def test_a_wait_that_outlives_its_limit_changes_nothing() -> None:
     let_go = asyncio.Event()
 
     async def waits() -> None:
-        async with queued():
+        async with queued(PLACE):
             await let_go.wait()
 
     async with time_limit(60):

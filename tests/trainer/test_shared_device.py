@@ -1,20 +1,25 @@
 """A trainer that shares a device: its ranks agree on the device, and use it only while they hold its lease."""
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from shared.documents.leases import Lease
 from shared.documents.states import LeaseState
 from shared.processes.mongod import Mongod
 from tests.trainer.conftest import launch
 from tests.trainer.published import Trained, publish_bridge
+from trainer.loop import _status
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
+from trainer.shared_device import TrainerDevice
 from trainer.store_bridge import StoreBridge
 
+T = TypeVar("T")
 LEASE, LONG_S, LIMIT_S = "gpu:here", 600.0, 60.0
 
 
@@ -84,9 +89,48 @@ def surviving(trained: Trained) -> int:
     return sum(version.withdrawn_to is None for version in trained.versions())
 
 
-def awaited(ask: Callable[[], Lease | None]) -> Lease:
+def awaited(ask: Callable[[], T | None]) -> T:
     deadline = time.monotonic() + LIMIT_S
     while not (found := ask()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return found
+
+
+def test_a_trainer_says_whose_device_it_waits_for_also_before_it_has_begun(
+    bridge: StoreBridge, alone: Parallel, tmp_path: Path
+) -> None:
+    """A start without a wait leaves no trace, since it may be refused."""
+    config = TrainerConfig(
+        run=bridge.store.run,
+        db_connection_string="given",
+        model_name_or_path=tmp_path,
+        output_dir=tmp_path,
+        shared_device="here",
+    )
+    leases = bridge.store.leases
+
+    def doing() -> list[str]:
+        return [worker.doing for worker in bridge(bridge.store.workers.all())]
+
+    with _status(bridge, config, alone):
+        pass
+    assert doing() == []
+    with _status(bridge, config, alone) as status:
+        device = TrainerDevice(bridge, config.sharing, alone, "trainer")
+        bridge(leases.occupy(LEASE, "keeper", "http://e", LONG_S, asleep=False))
+        work = contextvars.copy_context().run
+        loading = threading.Thread(target=work, args=(lambda: held(device),), daemon=True)
+        loading.start()
+        awaited(
+            lambda: [text for text in doing() if "for device here: engines on it are awake: http://e; until" in text]
+        )
+        claimed = awaited(lambda: bridge(leases.claimed(LEASE)))
+        assert bridge(leases.confirm(LEASE, "keeper", claimed.attempt))
+        loading.join(LIMIT_S)
+        assert status.activity.wait is None
+
+
+def held(device: TrainerDevice) -> None:
+    with device.held():
+        pass

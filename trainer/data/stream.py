@@ -26,7 +26,7 @@ from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.data.selection_metrics import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.data.supply import TaskSupply
-from trainer.parallel import Parallel
+from trainer.parallel import Parallel, rank_0_wait
 from trainer.reporting.token_logprobs import TokenLogprobs, documents
 from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
@@ -91,7 +91,7 @@ class RecordStream:
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
         self.used_up = False  # rank 0: it did because no task can give data any more
-        self.waiting: Wait | None = None  # rank 0: what `wait` waits for now
+        self.waiting: Wait | None = None  # what `wait` waits for now
         self.paused = False  # rank 0: the run is paused, so no step begins even if data is ready
 
     def __enter__(self) -> Self:
@@ -120,6 +120,8 @@ class RecordStream:
             ):  # this step was not prefetched: read while waiting
                 self._prefetch.start(step, self._buffer)
         found = self._wait_for_groups(step) if self._parallel.is_main else None
+        if not self._parallel.is_main:
+            self.waiting = rank_0_wait(f"the groups of step {step}")
         self._found = self._parallel.broadcast_object(found)
         return self._found is not None
 

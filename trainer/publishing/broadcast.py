@@ -23,6 +23,7 @@ from shared.documents.run import PolicyVersion
 from shared.documents.states import OfferState
 from shared.processes.child import end_child
 from shared.processes.run_module import command
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.files import WEIGHTS_FILE
 
@@ -149,13 +150,20 @@ class Broadcaster:
     async def _wait_for_joins(self, version: PolicyVersion) -> None:
         """Wait until every possible engine has joined, at most `join_s`."""
         deadline = time.monotonic() + self.settings.join_s
-        while time.monotonic() < deadline:
-            live = await self._store.services.live(self._policy)
-            offer = (await self._store.versions.get(self._policy, version.version)).offer
-            assert offer is not None, "only what was offered is gone through with"
-            if all(offer.rank_of(service.id) for service in live if service.broadcast_ranks > 0):
-                return
-            await asyncio.sleep(JOIN_POLL_S)
+        with waiting(self._join_wait(version, []), inside=True) as wait:
+            while time.monotonic() < deadline:
+                live = await self._store.services.live(self._policy)
+                offer = (await self._store.versions.get(self._policy, version.version)).offer
+                assert offer is not None, "only what was offered is gone through with"
+                missing = [one.url for one in live if one.broadcast_ranks > 0 and not offer.rank_of(one.id)]
+                if not missing:
+                    return
+                wait.set(self._join_wait(version, missing))
+                await asyncio.sleep(JOIN_POLL_S)
+
+    def _join_wait(self, version: PolicyVersion, missing: list[str]) -> Wait:
+        what = f"engines that join the broadcast of version {version.version}"
+        return Wait(what, f"missing: {', '.join(missing)}", f"all have, for {self.settings.join_s:g} s at most")
 
 
 class Sender:

@@ -27,6 +27,7 @@ from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.run import PolicyVersion
 from shared.documents.states import OfferState
 from shared.errors import DataError
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.buckets import Bucket, buckets_of
 from shared.weights.files import WEIGHTS_FILE
@@ -106,13 +107,15 @@ class Receiver:
     async def _settled(self, version: int, limit_s: float) -> BroadcastOffer | None:
         """The offer once sending begins; None if it was withdrawn or expired."""
         deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            offer = (await self._store.versions.get(self._policy, version)).offer
-            if offer is None or offer.state not in (OfferState.OPEN, OfferState.SENDING):
-                return None
-            if offer.state is OfferState.SENDING:
-                return offer
-            await asyncio.sleep(POLL_S)
+        end = f"the trainer begins to send, or withdraws it, for {limit_s:g} s at most"
+        with waiting(Wait(f"the broadcast of version {version}", "other engines may still join", end)):
+            while time.monotonic() < deadline:
+                offer = (await self._store.versions.get(self._policy, version)).offer
+                if offer is None or offer.state not in (OfferState.OPEN, OfferState.SENDING):
+                    return None
+                if offer.state is OfferState.SENDING:
+                    return offer
+                await asyncio.sleep(POLL_S)
         log.warning("the offer was not closed version=%d limit_s=%g: loading from disk", version, limit_s)
         return None
 

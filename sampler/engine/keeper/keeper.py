@@ -20,7 +20,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
@@ -36,10 +35,12 @@ from sampler.engine.keeper.starting import announce_first, first_answer, has_loa
 from sampler.engine.keeper.update import drain, update
 from sampler.engine.keeper.wanted import loadable_from, wanted_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
+from sampler.service.loops import every
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
 from shared.processes.failure import failure_now
+from shared.processes.waits import Activity
 from shared.store import Store
 from shared.weights.assembly import Assembly, Reached
 
@@ -71,6 +72,7 @@ class Keeper:
         self._fresh = False  # started, and given no weights since
         self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes read
         self._status = ServiceStatus.DOWN
+        self._activity = Activity()
         self._error: str | None = None
         self._capacity = config.capacity
         self._restarts = 0
@@ -86,18 +88,23 @@ class Keeper:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. Raises EngineUnavailable if the engine cannot be started or kept running, KeyRefused."""
         self._stop = stop
+        with self._activity.of_process():
+            await self._run(stop)
+
+    async def _run(self, stop: asyncio.Event) -> None:
         await self._store.runs.save_config("keeper", self._config.snapshot())
         await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
         await announce_first(self._store, self._config)
         async with self._share.occupied() if self._share else contextlib.nullcontext():
             try:
-                async with reports_start(self._store, self._id, lambda: self.url, self._config.start_timeout_s):
+                async with reports_start(self._store, self._id, self._activity):
                     await self._start_engine()
                     await self._follow()
+                await self._beat()
                 async with asyncio.TaskGroup() as group:
                     loops = [
-                        group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),
-                        group.create_task(self._every(self._beat, self._config.heartbeat_s), name="beat"),
+                        group.create_task(every(self._follow, self._config.poll_s), name="follow"),
+                        group.create_task(every(self._beat, self._config.heartbeat_s), name="beat"),
                     ]
                     await stop.wait()
                     async with self._changing:
@@ -336,13 +343,7 @@ class Keeper:
                 wants_full=self._wants_full,
                 heartbeat_s=self._config.heartbeat_s,
             )
-            await report(self._store, service, stats)
-
-    @staticmethod
-    async def _every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
-        while True:
-            await work()
-            await asyncio.sleep(period_s)
+            await report(self._store, service, stats, self._activity)
 
     def _require_child(self) -> EngineChild:
         assert self._child

@@ -17,6 +17,7 @@ from typing import Literal
 
 from sampler.engine.client.engine_client import EngineClient
 from shared.documents.states import LeaseKind
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.store.leases import lease_id
 from shared.store.liveness import LEAST_SILENCE_S
@@ -63,13 +64,19 @@ class SharedDevice:
     async def until_free(self, stop: asyncio.Event) -> None:
         """Before the engine starts, and after all processes of an earlier one have ended: wait for the device, or for `stop`."""
         self.asleep = True
-        while not stop.is_set():
-            await self._stay()
-            await self._confirm_if_claimed()
-            if await self._may_wake():
-                self.asleep = False
-                return
-            await asyncio.sleep(WAIT_S)
+        with waiting(self._wait(None)) as wait:
+            while not stop.is_set():
+                await self._stay()
+                await self._confirm_if_claimed()
+                if await self._may_wake():
+                    self.asleep = False
+                    return
+                wait.set(self._wait((await self._leases.get(self._lease)).holder))
+                await asyncio.sleep(WAIT_S)
+
+    def _wait(self, holder: str | None) -> Wait:
+        why = f"{holder} has it" if holder else "a trainer claims it"
+        return Wait(f"device {self._device}", why, "that releases it, or its lease ends")
 
     async def is_claimed(self) -> bool:
         return await self._leases.claimed(self._lease) is not None

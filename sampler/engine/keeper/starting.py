@@ -11,6 +11,7 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.client.reports import ServerInfo
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.errors import EngineError, EngineUnavailable, KeyRefused
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.assembly import Reached
 from shared.weights.files import manifest_of
@@ -27,18 +28,20 @@ async def first_answer(
     Raises EngineUnavailable after `limit_s`, KeyRefused.
     """
     deadline = asyncio.get_running_loop().time() + limit_s
-    while True:
-        try:
-            await client.model_info(url)
-            return await client.server_info(url)
-        except KeyRefused:
-            raise
-        except EngineError as exc:
-            if is_over():
-                return None
-            if asyncio.get_running_loop().time() > deadline:
-                raise EngineUnavailable(f"{url} did not answer within {limit_s:g} s: {exc}") from exc
-        await asyncio.sleep(ASK_S)
+    wait = Wait("its engine", f"{url} does not answer yet", f"it does, for {limit_s:g} s (start_timeout_s)")
+    with waiting(wait):
+        while True:
+            try:
+                await client.model_info(url)
+                return await client.server_info(url)
+            except KeyRefused:
+                raise
+            except EngineError as exc:
+                if is_over():
+                    return None
+                if asyncio.get_running_loop().time() > deadline:
+                    raise EngineUnavailable(f"{url} did not answer within {limit_s:g} s: {exc}") from exc
+            await asyncio.sleep(ASK_S)
 
 
 async def announce_first(store: Store, config: KeeperConfig) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engine_pool import LIST_AGE_S
 from sampler.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
+from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,15 @@ async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -
     """Return when the engine has finished all its requests, or after `limit_s`. Its service must be DRAINING meanwhile."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
-    await asyncio.sleep(min(SETTLE_S, limit_s))
-    while loop.time() < deadline:
-        load = await client.load(url)
-        if load.running + load.waiting == 0:
-            return
-        await asyncio.sleep(poll_s)
+    what, end = f"requests in flight at {url}", f"all have ended, for {limit_s:g} s at most (drain_s)"
+    with waiting(Wait(what, "samplers learn that it drains", end)) as wait:
+        await asyncio.sleep(min(SETTLE_S, limit_s))
+        while loop.time() < deadline:
+            load = await client.load(url)
+            if load.running + load.waiting == 0:
+                return
+            wait.set(Wait(what, f"{load.running} running, {load.waiting} waiting", end))
+            await asyncio.sleep(poll_s)
     log.warning("not drained limit_s=%g url=%s: retracting running requests", limit_s, url)
 
 

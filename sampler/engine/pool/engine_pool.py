@@ -26,6 +26,7 @@ from sampler.engine.client.streamed import OnIds
 from sampler.engine.pool.contexts import EngineContexts
 from sampler.engine.pool.progress import Continuation, Progress
 from sampler.errors import ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
+from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
 
@@ -255,37 +256,47 @@ class EnginePool:
     async def is_up(self, version: int | None = None) -> bool:
         """Whether an engine takes requests now, one that serves `version` if that is given."""
         await self._refresh_if_old()
-        return any(
-            service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
-            for service in self._services
-        )
+        return bool(self._live(version))
 
     async def _choose(self, affinity: str | None, version: int | None) -> str:
-        """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect.
-
-        An engine that drains returns within its keeper's `drain_s`, or leaves the list: while it drains, the wait does not
-        count.
-        """
+        """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect. An engine
+        that drains returns within its keeper's `drain_s`, or leaves the list: while it drains, the wait does not count."""
+        await self._refresh_if_old()
+        if (url := self._chosen(affinity, version)) is not None:
+            return url
         deadline = time.monotonic() + self._limits.wait_s
-        while True:
-            await self._refresh_if_old()
-            live = [
-                service
-                for service in self._services
-                if service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
-            ]
-            if live and self._list_age_s() < LIST_AGE_S:  # reading the list may have taken long
-                return self._least_loaded(live, affinity)
-            if any(service.status == "DRAINING" for service in self._services):
-                deadline = time.monotonic() + self._limits.wait_s
-            if time.monotonic() >= deadline:
-                states = ", ".join(
-                    f"{s.url} {s.status} version {s.version}{' (suspect)' * self._is_suspect(s.url)}"
-                    for s in self._services
-                )
-                what = "no engine is up" if version is None else f"no engine is up that serves version {version}"
-                raise NoEngineServes(f"{what} after {self._limits.wait_s:g} s; known: {states or 'none'}")
-            await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+        with waiting(self._wait(version), inside=True) as wait:
+            while True:
+                if any(service.status == "DRAINING" for service in self._services):
+                    deadline = time.monotonic() + self._limits.wait_s
+                if time.monotonic() >= deadline:
+                    which = "" if version is None else f" that serves version {version}"
+                    known = f"after {self._limits.wait_s:g} s; known: {self._states()}"
+                    raise NoEngineServes(f"no engine is up{which} {known}")
+                await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+                await self._refresh_if_old()
+                if (url := self._chosen(affinity, version)) is not None:
+                    return url
+                wait.set(self._wait(version))
+
+    def _chosen(self, affinity: str | None, version: int | None) -> str | None:
+        live = self._live(version)
+        if live and self._list_age_s() < LIST_AGE_S:  # reading the list may have taken long
+            return self._least_loaded(live, affinity)
+        return None
+
+    def _live(self, version: int | None) -> list[Service]:
+        up = [one for one in self._services if one.status == "UP" and not self._is_suspect(one.url)]
+        return [one for one in up if version in (None, one.version)]
+
+    def _wait(self, version: int | None) -> Wait:
+        what = "an engine" if version is None else f"an engine that serves version {version}"
+        return Wait(what, f"none; known: {self._states()}", f"one is up, for {self._limits.wait_s:g} s at most")
+
+    def _states(self) -> str:
+        suspect = {True: " (suspect)", False: ""}
+        states = (f"{s.url} {s.status} version {s.version}{suspect[self._is_suspect(s.url)]}" for s in self._services)
+        return ", ".join(states) or "none"
 
     def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:
         loads = {service.url: self._load(service) for service in live}

@@ -110,3 +110,17 @@ async def test_replays_at_the_only_process_are_counted(store: Store) -> None:
         assert (await one.finish(offer["api_key"], score=1)).json()["status"] == "scored"
     record, _ = await documents(store, offer["record"])
     assert record.metrics == {"agent_first": 1, "agent_replayed": 2}
+
+
+async def test_a_gateway_says_that_it_waits_for_agents_or_for_their_requests(store: Store) -> None:
+    await tasks(store)
+
+    async def doing() -> str:
+        workers = await store.workers.all()
+        return workers[0].doing if workers else ""
+
+    async with gateway(store, ScriptedEngine(["<answer>7</answer>"]), heartbeat_s=0.05, poll_s=0.05) as one:
+        idle = "for an agent: no attempt is open; tasks: more tasks to open; until one claims a task"
+        await until(doing, lambda said: said.endswith(idle))
+        await one.claim()
+        await until(doing, lambda said: "for requests of agents: 1 attempts are open, and none has a request" in said)

@@ -1,0 +1,100 @@
+"""Waits without a `Wait`, by the reason: `tests/test_waits.py` allows no other."""
+
+FOLDERS = {
+    "scripts/bench/": "benchmarks print where they are, and belong to no run",
+    "scripts/deploy_check/": "prints each condition before it waits for it",
+    "sampler/engine/local/": "an engine's requests: the sampler that sent one says that it waits for it",
+    "sampler/mcp_docker/": "a server of tools, no process of a run: its clients say that they wait for it (`queued`)",
+}
+
+REASONS: dict[str, tuple[str, ...]] = {
+    "until a signal: the process serves meanwhile": (
+        "sampler/engine/keeper/keeper.py:Keeper._run",
+        "sampler/environments/serving.py:_serve",
+        "sampler/gateway/service.py:GatewayService._work",
+        "shared/cli/metrics.py:_serve",
+        "shared/cli/server.py:_wait",
+        "shared/http/pages.py:serving_thread.serve",
+        "shared/http/server.py:HttpServer.main_loop",
+    ),
+    "the end of a process that was killed or asked to end, with a limit of seconds": (
+        "sampler/engine/keeper/child.py:EngineChild.kill",
+        "sampler/engine/keeper/child.py:_sweep",
+        "sampler/environments/adapters/shell.py:run_in_sandbox",
+        "sampler/gateway/preload/interpreters.py:PreloadedInterpreter._end",
+        "sampler/tools/server_process.py:end_marked",
+        "sampler/tools/server_process.py:has_ended",
+        "sampler/tools/stdio.py:stdio_transport.end",
+        "scripts/launch/children.py:Children.stop",
+        "scripts/launch/processes.py:_wait",
+        "shared/processes/child.py:end_child",
+        "shared/processes/guard.py:_end",
+    ),
+    "tasks of this process that were cancelled, or that have limits of their own": (
+        "sampler/gateway/app.py:_chat",
+        "sampler/gateway/relay.py:Relay.close",
+        "sampler/gateway/session.py:AttemptSession._answered",
+        "sampler/gateway/session.py:AttemptSession._give_up",
+        "sampler/gateway/session.py:AttemptSession.close",
+        "sampler/gateway/shared_journal.py:finished",
+        "sampler/tools/busy.py:PatientClient.end_session",
+        "sampler/tools/connection.py:Connection._converse",
+        "scripts/launch/__main__.py:Launch.until_done_or_interrupted",
+        "shared/store/retry.py:_ends",
+        "trainer/store_bridge.py:StoreBridge._close",
+    ),
+    "a call of an episode: its own time-out ends it, and the record says so": (
+        "sampler/agents/pool.py:ModelPool._ask_one",
+        "sampler/tools/connection.py:Connection._ask",
+        "sampler/tools/link.py:Link.call",
+    ),
+    "a few seconds at most, with an error at the end": (
+        "sampler/environments/adapters/mariadb_server.py:MariadbServer._wait",
+        "sampler/gateway/attempt.py:Attempt._whole",
+        "sampler/gateway/preload/fork_server.py:PreloadedForks.serve",
+        "sampler/gateway/server.py:GatewayServer._start",
+        "scripts/launch/lock.py:RunLock.__enter__",
+        "shared/traces/otlp.py:Exporter._post",
+    ),
+    "an environment service: its clients say that they wait for room, and its heartbeat how many sessions it has": (
+        "sampler/environments/sessions.py:WorldSessions._free_worker",
+        "sampler/environments/sessions.py:WorldSessions.drain",
+    ),
+    "the heartbeat says it by other means: `doing_of` for a sampler, `RecordStream.waiting` for a trainer": (
+        "sampler/service/service.py:SamplerService._work",
+        "trainer/data/stream.py:RecordStream._wait_for_groups",
+        "trainer/data/stream.py:RecordStream.next_batch",
+    ),
+    "inside of a wait that its caller owns": (
+        "scripts/launch/__main__.py:Launch.follow",
+        "scripts/launch/rounds.py:EvalRound.play",
+        "trainer/shared_device.py:TrainerDevice._taken",
+    ),
+    "no wait: a renewal, or work in a thread next to the step, for which nothing waits": (
+        "sampler/settlement/group_scoring.py:GroupScoring._renewed.renew",
+        "trainer/data/prefetch.py:Prefetch.fill",
+        "trainer/shared_device.py:TrainerDevice._renew",
+        "scripts/launch/step_cost.py:_size",
+        "scripts/launch/step_cost.py:tell_costs",
+    ),
+    "the launcher's phase is shown, and the awaited processes say themselves what they wait for": (
+        "scripts/launch/children.py:Children.wait_exit",
+        "scripts/launch/following.py:_end_of_run",
+    ),
+    "the database is away, so no heartbeat can be written: the log says it, and after its patience an error": (
+        "shared/store/first_start.py:_until",
+        "shared/store/primary.py:until_primary",
+        "shared/store/retry.py:repeated.verb",
+    ),
+    "a command in the foreground of a person, who sees it": (
+        "sampler/what_if/resettle.py:_settle_all",
+        "scripts/chromium.py:PageOfChromium.until",
+        "scripts/chromium.py:_address",
+        "scripts/viewer_pictures.py:_taken",
+        "shared/cli/fork.py:_ended",
+        "shared/cli/status.py:status.work",
+        "shared/cli/tail.py:tail.work",
+        "shared/cli/trace_export.py:_by_group",
+    ),
+}
+UNOWNED = {name: reason for reason, names in REASONS.items() for name in names}
