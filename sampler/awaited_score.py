@@ -12,6 +12,7 @@ from sampler.errors import ScorerFailed
 from sampler.own_calls import call_own
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, is_finite_number
+from sampler.scorers.registry import with_floats
 from sampler.scoring import ScoreComesLater, deadline_of
 from shared.documents.feedback import MAX_DEADLINE_S
 from shared.errors import ConfigError, OwnCodeFailed
@@ -68,8 +69,10 @@ def _checked(sampler: AsyncSampler, score: Score) -> Score:
         raise OwnCodeFailed(f"ScoreComesLater: otherwise is {score!r}; expected a Score{where}")
     if not all(isinstance(given, Mapping) for given in (score.details, score.others, score.actors)):
         raise OwnCodeFailed(f"evaluate_record returned {score}; expected details, others and actors to be dicts{where}")
-    if not all(map(is_finite_number, (score.value, *score.others.values(), *score.actors.values()))):
-        raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers{where}")
+    try:
+        score = with_floats(score)
+    except ValueError as exc:
+        raise ScorerFailed(f"evaluate_record returned the score {exc}{where}") from exc
     if unknown := score.others.keys() - sampler.resources.others:
         raise ScorerFailed(f"evaluate_record scored policies {sorted(unknown)}, which are not in other_policies")
     if unknown := score.actors.keys() - sampler.episode.actors:

@@ -6,8 +6,8 @@ from typing import Any
 from sampler.config import SamplerConfig
 from sampler.engine.pool.engine_pool import EngineReply
 from sampler.engine.pool.turn_sources import Source
+from sampler.episode_threads import Reply
 from sampler.messages.reply_message import Message, beyond_text
-from sampler.parsers import ParsedReply
 from sampler.rendering.recorded import Parent
 from sampler.rendering.view import View
 from shared.documents import DispatchedSamplingTask, SampledResponse, Task
@@ -67,14 +67,12 @@ def sampling_params(config: SamplerConfig, task: Task, end_ids: Sequence[int]) -
     }
 
 
-def answer_values(
-    reply: EngineReply, source: Source, text: str, parsed: ParsedReply, message: Message
-) -> dict[str, Any]:
+def answer_values(reply: EngineReply, source: Source, said: Reply) -> dict[str, Any]:
     """The fields of a dispatch that its reply sets."""
     generation = reply.generation
     return {
-        "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
-        "error": clipped("; ".join(parsed.errors), MAX_ERROR_CHARS) or None,
+        "status": DispatchStatus.FORMAT_ERROR if said.parsed.errors else DispatchStatus.COMPLETED,
+        "error": clipped("; ".join(said.parsed.errors), MAX_ERROR_CHARS) or None,
         "service": generation.url,
         "sampled_by": source.policy,
         "continuations": len(reply.continuations),
@@ -85,10 +83,11 @@ def answer_values(
             "completion": len(generation.output_ids),
         },
         "response": SampledResponse(
-            text=text,
-            message=beyond_text(text, message),
+            text=said.text,
+            message=beyond_text(said.text, said.message),
             output_ids=pack_ints(generation.output_ids),
             output_logprobs=pack_floats(generation.logprobs),
             finish_reason=generation.finish_reason,
+            in_reasoning=said.in_reasoning,
         ),
     }

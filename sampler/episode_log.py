@@ -4,10 +4,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.rendering.prefix import prefix_of
 from shared.documents import DispatchedSamplingTask, ToolCallResult
 from shared.documents.actors import Seated, seat_of
 from shared.documents.states import RecordStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredText:
+    """A reply, or a text that an agent returned. `in_reasoning`: the prompt opened its reasoning."""
+
+    text: str
+    in_reasoning: bool = False
+
+    @property
+    def answer_text(self) -> str:
+        """The text outside of its reasoning, where the answer is looked for."""
+        return behind_reasoning(self.text, in_reasoning=self.in_reasoning)
+
+    @classmethod
+    def of_reply(cls, dispatch: DispatchedSamplingTask) -> "ScoredText":
+        """Of an answered request, with the beginning that its client wrote."""
+        assert dispatch.response is not None, "an answered request has a reply"
+        text = prefix_of(dispatch.messages) + dispatch.response.text
+        return cls(text, dispatch.response.in_reasoning)
+
+
+NOTHING = ScoredText("")
 
 
 @dataclass(slots=True)
@@ -20,6 +44,7 @@ class EpisodeLog:
     versions: set[int] = field(default_factory=set)  # of the task's own policy
     other_versions: dict[str, set[int]] = field(default_factory=dict)  # of the other policies that took turns
     replies: dict[int, str] = field(default_factory=dict)  # of the task's own policy, by turn; without summaries
+    begun_in_reasoning: set[int] = field(default_factory=set)  # turns whose prompt opened the reasoning
     answer: str | None = None
     final_score: float | None = (
         None  # it counts even if the episode's time ends; nothing was requested since it was given
@@ -43,6 +68,12 @@ class EpisodeLog:
         """The reply to the request that was asked last, of the task's own policy."""
         return self.replies[max(self.replies)] if self.replies else ""
 
+    @property
+    def last_scored(self) -> ScoredText:
+        """The last reply, and where its answer is looked for."""
+        turn = max(self.replies, default=-1)
+        return ScoredText(self.last_reply, turn in self.begun_in_reasoning)
+
     def replied(self, dispatch: DispatchedSamplingTask, owner: str) -> None:
         """Count an answered request. `owner`: the task's policy."""
         assert dispatch.response is not None, "an answered request has a reply"
@@ -54,6 +85,8 @@ class EpisodeLog:
             self.other_versions.setdefault(str(dispatch.policy), set()).update(sampled_by)
             return
         self.replies[dispatch.turn] = prefix_of(dispatch.messages) + dispatch.response.text
+        if dispatch.response.in_reasoning:
+            self.begun_in_reasoning.add(dispatch.turn)
         if dispatch.sampled_by is None:
             self.versions |= sampled_by
 

@@ -11,6 +11,7 @@ from sampler.journal import Thread
 from sampler.messages.reply_message import Message, message_of, with_call_ids
 from sampler.messages.transcript import Transcript, joined
 from sampler.parsers import ParsedReply, without_calls
+from sampler.parsers.reasoning import ends_in_reasoning
 from sampler.rendering.prefix import prefix_of, without_prefix
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
@@ -25,11 +26,12 @@ from shared.what_if.fork import EarlierTurn, Origin
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One reply as text, parsed, and as a message."""
+    """One reply as text, parsed, and as a message. `in_reasoning`: the prompt opened its reasoning."""
 
     text: str
     parsed: ParsedReply
     message: Message
+    in_reasoning: bool
 
 
 class EpisodeThreads:
@@ -86,8 +88,8 @@ class EpisodeThreads:
         whether calls in it are calls, or text."""
         number = self._turns_before + dispatch.turn
         whole = prefix_of(dispatch.messages) + text
-        parsed = self._resources.parser(whole, view.context.tools or ())
-        parsed = with_call_ids(parsed if may_call else without_calls(parsed, whole), number)
+        in_reasoning = view.context.opens_reasoning
+        parsed = with_call_ids(self._parsed(whole, view, may_call=may_call, in_reasoning=in_reasoning), number)
         message = message_of(parsed)
         words = reply_words(message, whole, view.context.format.end_think)
         view.add_reply(dispatch.id, parent, output_ids, message, words)
@@ -96,7 +98,13 @@ class EpisodeThreads:
             transcript = self._transcripts.setdefault(view.thread, Transcript())
             transcript.told(without_prefix(dispatch.messages), restart=restart)
             transcript.replied(said, words)
-        return Reply(text, parsed, message)
+        return Reply(text, parsed, message, in_reasoning)
+
+    def _parsed(self, text: str, view: View, *, may_call: bool, in_reasoning: bool) -> ParsedReply:
+        if in_reasoning and ends_in_reasoning(text, in_reasoning=True):  # never searched for calls
+            return ParsedReply("", reasoning=text.strip())
+        parsed = self._resources.parser(text, view.context.tools or ())
+        return parsed if may_call else without_calls(parsed, text)
 
     def resume(self, turn: TurnState, state: EpisodeState, tools: Sequence[ToolSchema]) -> Turn:
         """Add an answered request of a thread that never restarted, with the ids that its documents have."""

@@ -162,7 +162,7 @@ class PortedSampler(AsyncSampler):
         if found is None:
             return await super().evaluate_record()
         details: dict[str, Any] = json.loads(json.dumps(self.ported.record.meta_infos, default=str))
-        return Score(float(found), details)
+        return Score(found, details)
 
 
 _told: set[tuple[type, str]] = set()

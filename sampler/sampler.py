@@ -14,7 +14,6 @@ errors (`EngineError`, `ToolFailure`, `AgentFailed`, `ScorerFailed`): the servic
 a reward.
 """
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -51,6 +50,7 @@ from shared.documents.scoring import WeightedScorer
 from shared.documents.states import DispatchStatus, Termination
 from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
+from shared.scores import EXPECTED, is_usable, real_number, usable_score
 from shared.user_code.payload import own_payload_problems
 
 __all__ = ["AsyncSampler", "Turn"]
@@ -96,8 +96,8 @@ class AsyncSampler(ABC):
     async def evaluate_record(self) -> Score:
         """Score the episode: apply the task's scorer to the answer in the last reply. Raise ScoreComesLater where the score
         comes as feedback."""
-        reply = self.episode.last_reply
-        return await score_text(self, reply, extract_answer(reply, self.task.payload.answer_schema))
+        last = self.episode.last_scored
+        return await score_text(self, last, extract_answer(last.answer_text, self.task.payload.answer_schema))
 
     def opening_messages(self) -> list[Message]:
         """The system prompt, including the answer's form (`answer_instruction`), and the task's query."""
@@ -216,24 +216,26 @@ class AsyncSampler(ABC):
 
         Call it from `run` or `evaluate_record`. The episode's score is the total: the last turn receives the remainder.
         Only per-turn advantages use it (`reward_to_go`, `gigpo`). Raises ValueError for a turn of another episode
-        and for a score that is not finite.
+        and for a score that the trainer cannot use.
         """
-        if turn.dispatch_id not in self.episode.dispatches or not math.isfinite(score):
+        if turn.dispatch_id not in self.episode.dispatches or not is_usable(score):
             raise ValueError(
-                f"score {score} of turn {turn.dispatch_id}: expected a finite number for a turn of this episode"
+                f"score {score} of turn {turn.dispatch_id}: expected {EXPECTED}, for a turn of this episode"
             )
-        self.episode.turn_scores[turn.dispatch_id] = float(score)
+        value = usable_score(score)
+        self.episode.turn_scores[turn.dispatch_id] = value
         if self._journal.is_unwritten(turn.dispatch_id):
-            self._journal.amend(turn.dispatch_id, score=float(score))
+            self._journal.amend(turn.dispatch_id, score=value)
 
     def add_metric(self, name: str, value: float) -> None:
         """Record a number about this episode; a second call replaces the first. `tandem show` prints it with the record,
         `tandem status` its mean by source, and the trainer logs `metric/NAME` and `metric_by_source/SOURCE/NAME`. Raises
         ValueError.
         """
-        if not METRIC_NAME.fullmatch(name) or not math.isfinite(value):
+        number = real_number(value)
+        if not METRIC_NAME.fullmatch(name) or number is None:
             raise ValueError(f"metric {name!r} is {value}: expected letters, digits, - and _, and a finite number")
-        self.episode.metrics[name] = float(value)
+        self.episode.metrics[name] = number
 
     def own_payload(self, model: type[PayloadT]) -> PayloadT:
         """The task's `metadata` validated as your `model`. Raises ConfigError naming the task and the field.
@@ -342,7 +344,7 @@ class AsyncSampler(ABC):
             heard.whole(text)
         told = {"restart": asking.restart, "may_call": asking.options.may_call}
         said = self._threads.replied(view, dispatch, parent, generation.output_ids, text, **told)
-        values = answer_values(reply, source, text, said.parsed, said.message)
+        values = answer_values(reply, source, said)
         self._journal.amend(dispatch.id, **values)
         self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
         await self._journal.answered(dispatch.id)

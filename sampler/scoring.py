@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
-from sampler.episode_log import EpisodeLog
+from sampler.episode_log import EpisodeLog, ScoredText
 from sampler.scorers import Score, ScoringRequest, score_answer
 from sampler.scorers.registry import is_group_scorer, require_scorer
 from sampler.scorers.weighted import combined, judge_metrics, metrics_of
@@ -55,7 +55,7 @@ class ScoreComesLater(Exception):
         self.deadline_s, self.otherwise = deadline_s, otherwise
 
 
-async def score_text(sampler: PlayedEpisode, text: str, answer: str | None) -> Score:
+async def score_text(sampler: PlayedEpisode, scored: ScoredText, answer: str | None) -> Score:
     """Apply the task's scorers to a reply, or a text that an agent returned. Raises ScoreComesLater where only feedback
     counts."""
     sampler.episode.answer, sampler.episode.seeks_answer = answer, True
@@ -66,7 +66,8 @@ async def score_text(sampler: PlayedEpisode, text: str, answer: str | None) -> S
         answer=answer,
         accepted=payload.accepted,
         query=payload.query,
-        reply=text,
+        reply=scored.text,
+        in_reasoning=scored.in_reasoning,
         payload=payload.model_dump(mode="json"),
         messages=sampler.conversation,
         tool_calls=tuple(call for calls in sampler.episode.tool_calls.values() for call in calls),

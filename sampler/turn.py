@@ -6,12 +6,11 @@ from typing import Any
 
 from sampler.messages.reply_message import Message
 from sampler.parsers import ParsedReply
-from sampler.parsers.reply import END_THINK, THINK
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.rendering.view import View
 from shared.documents import SampledResponse
 
 HALF = "\ufffd"  # where the bytes of a character are not complete
-_TAIL_IDS = 16  # in which a template opens the reasoning for the model
 _OVERLAP_IDS = 8  # decoded again before new ones: a decoder may write a token otherwise at the beginning of a text
 
 
@@ -32,6 +31,11 @@ class Turn:
     def number(self) -> int:
         """Of the turn in its episode, in the order in which the model was asked."""
         return int(self.dispatch_id.rpartition(":")[2])
+
+    @property
+    def answer_text(self) -> str:
+        """The text outside of its reasoning, with calls as the model wrote them."""
+        return behind_reasoning(self.text, in_reasoning=self.response is not None and self.response.in_reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,7 @@ class Heard:
 
     def __init__(self, listener: Listener, dispatch_id: str, view: View) -> None:
         self._listener, self._dispatch_id, self._view = listener, dispatch_id, view
-        tail = view.context.template.decode(view.context.ids[-_TAIL_IDS:])
-        self._opens = THINK in tail and END_THINK not in tail.rpartition(THINK)[2]
-
+        self._opens = view.context.opens_reasoning
         self._known: Sequence[int] = ()
         self._known_text = ""
 

@@ -22,6 +22,7 @@ from sampler.errors import EngineUnavailable, NoEngineServes, VersionAway
 from sampler.messages.opening import NONE, opening_messages
 from sampler.messages.reply_message import Message
 from sampler.parsers import ParsedReply
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler, Turn
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
@@ -131,7 +132,7 @@ class ActorSampler(AsyncSampler):
         turn = await self._reply_of(self.seats[seat].label, name, messages)
         if turn is not None:
             self._heard[name] = count
-            text = turn.parsed.content.strip()
+            text = behind_reasoning(turn.parsed.content).strip()
             self.said.append(Said(seat, name, text, turn))
             self.episode.said.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
         return turn

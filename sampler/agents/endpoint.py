@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sampler.agents.config import ModelConfig
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.retry_after import retry_after_s
 from shared.outside_text import storable, text_of
 
@@ -28,7 +29,6 @@ _REQUESTS_OWN = frozenset({400, 413, 422})
 _MAX_TOLD_CHARS = 300
 NO_KEY = "none"  # the client requires a key; a service without keys ignores it
 _VERSION = re.compile(r"/v\d+(?:/|$)")  # in the path of nearly every OpenAI-compatible endpoint
-_THOUGHT = re.compile(r"\A.*</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Endpoint:
             raise RequestFailed(
                 self._quoted(f"the answer has no choices[0].message.content: {body}"), may_pass=True
             ) from exc
-        text = storable(_THOUGHT.sub("", text).strip()) if isinstance(text, str) else ""
+        text = storable(behind_reasoning(text).strip()) if isinstance(text, str) else ""
         if finish not in ("stop", "length", "eos", None):  # aborted or filtered: the text is incomplete
             raise RequestFailed(self._quoted(f"the answer ended by {finish!r}"), may_pass=True)
         if not text:

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+from sampler.parsers.reasoning import behind_reasoning
+
 
 def last_object(text: str) -> dict[str, Any]:
     """The last JSON object of a reply, after its reasoning; {} without one."""
-    text = text.rpartition("</think>")[2]
+    text = behind_reasoning(text)
     decoder, at, found = json.JSONDecoder(), 0, {}
     while (at := text.find("{", at)) >= 0:
         try:

@@ -30,6 +30,7 @@ from shared.documents.states import Termination
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
 from shared.outside_values import MAX_DEPTH
+from shared.scores import EXPECTED, is_usable, usable_score
 
 MAX_TOLD_CHARS = 500
 
@@ -185,12 +186,12 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """A finite number, or None. Raises ValueError for all else, such as NaN, which must not become a reward."""
+    """A usable score, or None. Raises ValueError for all else, such as NaN, which must not become a reward."""
     if value is None:
         return None
-    if not is_finite_number(value):
-        raise ValueError(f"{name} is {shortened(value)}; expected a finite number")
-    return float(value)
+    if not is_usable(value):
+        raise ValueError(f"{name} is {shortened(value)}; expected {EXPECTED}")
+    return usable_score(value)
 
 
 def _earned(seat: int, reward: Any) -> float:

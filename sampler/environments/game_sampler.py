@@ -13,6 +13,7 @@ from sampler.environments.sampler import EnvironmentTask, World, add_metrics
 from sampler.environments.session import EnvironmentSession
 from sampler.errors import EnvironmentFailed, MessagesRepeat
 from sampler.messages.reply_message import Message
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.scorers import Score
 from sampler.turn import Turn
 from shared.documents.states import Termination
@@ -86,5 +87,6 @@ class GameSampler(ActorSampler):
 
 
 def _move(turn: Turn) -> Message:
-    """The reply as the protocol has it. One that was cut is sent as it is: what it is worth is the world's to say."""
-    return {"role": "assistant", "content": turn.parsed.content or turn.text or " "}
+    """The reply as the protocol has it, without reasoning. One that was cut is sent as it is: what it is worth is the world's to
+    say."""
+    return {"role": "assistant", "content": behind_reasoning(turn.parsed.content) or turn.answer_text or " "}

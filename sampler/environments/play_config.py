@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from shared.configuration.secrets import secret_field
+from shared.scores import LARGEST_SCORE
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -46,6 +47,8 @@ class EnvironmentPlayConfig(BaseModel):
     cut_game_reward: float = Field(
         -1.0,
         allow_inf_nan=False,
+        ge=-LARGEST_SCORE,
+        le=LARGEST_SCORE,
         description="Reward of every seat in a game that max_turns or a seat's context cut: not above that of a loss, or who "
         "loses gains by never ending the game.",
     )

@@ -22,6 +22,7 @@ from sampler.errors import EnvironmentFailed, MessagesRepeat
 from sampler.history.conversation import Conversation
 from sampler.mcp_sampler import error_messages
 from sampler.messages.reply_message import Message
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.rendering.words import Words, words_of
 from sampler.sampler import METRIC_NAME, AsyncSampler
 from sampler.scorers import Score
@@ -207,7 +208,7 @@ class Talk:
             }
             for call in turn.parsed.tool_calls
         ]
-        content = turn.parsed.content if calls or not turn.parsed.errors else turn.text
+        content = behind_reasoning(turn.parsed.content) if calls or not turn.parsed.errors else turn.answer_text
         sent: Message = {"role": "assistant", "content": content or ("" if calls else " ")}
         if calls:
             sent["tool_calls"] = calls

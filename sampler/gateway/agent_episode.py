@@ -6,7 +6,8 @@ the last reply.
 
 from collections.abc import Mapping
 
-from sampler.errors import AgentCrashed
+from sampler.episode_log import ScoredText
+from sampler.errors import AgentCrashed, ScorerFailed
 from sampler.gateway.crash import ACT, Evidence, scored_because
 from sampler.gateway.session import AttemptSession
 from sampler.sampler import AsyncSampler
@@ -15,12 +16,13 @@ from sampler.scorers.answers import extract_answer
 from sampler.scoring import score_text
 from shared.documents.states import Termination
 from shared.outside_text import error_text
+from shared.scores import usable_score
 
 
 class AgentEpisode(AsyncSampler):
     """`returned`: a text, a number, or nothing."""
 
-    returned: str | float | None
+    returned: object
 
     def begin(self, session: AttemptSession) -> None:
         self._session, self.returned = session, None
@@ -69,9 +71,18 @@ class AgentEpisode(AsyncSampler):
         if isinstance(self.returned, str):
             return await self._scored(self.returned)
         if self.returned is not None:
-            return Score(float(self.returned), {"scorer": "agent"}, is_final=True)
+            return Score(self._number(self.returned), {"scorer": "agent"}, is_final=True)
         return await super().evaluate_record()
+
+    def _number(self, returned: object) -> float:
+        """Raises ScorerFailed: the episode fails, and the sampler goes on."""
+        try:
+            return usable_score(returned)
+        except ValueError as exc:
+            raise ScorerFailed(f"the agent returned {exc}, or a text that has the answer, or None") from exc
 
     async def _scored(self, text: str) -> Score:
         """A returned text without the answer's form is the answer itself."""
-        return await score_text(self, text, extract_answer(text, self.task.payload.answer_schema) or text.strip())
+        scored = ScoredText(text)
+        answer = extract_answer(scored.answer_text, self.task.payload.answer_schema)
+        return await score_text(self, scored, answer or scored.answer_text.strip() or None)

@@ -80,7 +80,7 @@ class AgentSampler(AgentEpisode):
             self.count()
         return self.termination()
 
-    async def _played(self, attempt: OpenAttempt) -> str | float | None:
+    async def _played(self, attempt: OpenAttempt) -> object:
         task = AgentTask(
             base_url=f"{attempt.url}/v1",
             url=attempt.url,
@@ -131,8 +131,8 @@ class AgentSampler(AgentEpisode):
             return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)
 
 
-async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | None:
-    """Raises AgentCrashed for any exception of the agent, and OwnCodeFailed for what is no agent."""
+async def _called(agent: Callable[..., Any], task: AgentTask) -> object:
+    """What the agent returned. Raises AgentCrashed for any exception of the agent, and OwnCodeFailed for what is no agent."""
     try:
         answer = agent(task)
         if not inspect.isawaitable(answer):
@@ -142,8 +142,4 @@ async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | N
         raise
     except (Exception, SystemExit) as exc:  # the agent's code, or that of its framework
         raise AgentCrashed(f"{name_of(agent)}: {told(exc, agent)}", outside_cause(exc)) from exc
-    if not isinstance(found, str | int | float | None):
-        raise OwnCodeFailed(
-            f"{name_of(agent)} returned {type(found).__name__}; expected a text, a number or None{definition_of(agent)}"
-        )
     return found

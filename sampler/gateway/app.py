@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sampler.gateway.bodies import MAX_BODY_BYTES, most_body_bytes, plain_json
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, GatewayError, Problem
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, GatewayError, Problem, checked_score
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 from sampler.gateway.unused import header_of
@@ -294,10 +294,7 @@ async def _score(request: Request, session: ServedSession) -> Response:
     score, turn = given.get("score"), given.get("turn")
     if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(turn, str | None):
         raise GatewayError(Problem.INVALID, 'expected {"score": a number, "turn": the id of a reply, or nothing}')
-    try:
-        await session.give_score(float(score), turn)
-    except OverflowError as exc:
-        raise GatewayError(Problem.INVALID, "score is beyond the range of a floating-point number") from exc
+    await session.give_score(checked_score(score), turn)
     return JSONResponse({"ok": True})
 
 

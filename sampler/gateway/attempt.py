@@ -14,7 +14,7 @@ import time
 
 from sampler.episode import play
 from sampler.errors import EngineError
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, reply_id
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score, reply_id
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.resuming import REFUSED
 from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
@@ -135,8 +135,7 @@ class Attempt:
 
     async def give_score(self, score: float, turn: str | None = None) -> None:
         """Of the attempt, or of the turn with this reply id, which any process may have served. Raises GatewayError."""
-        if not math.isfinite(score):
-            raise GatewayError(Problem.INVALID, f"score is {score}; expected a finite number")
+        score = checked_score(score)
         await self.renew()
         sessions, record = self._resources.store.sessions, self.claim.record_id
         if turn is None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from sampler.mcp_docker.sandbox.launch import ContainerOptions
 from sampler.mcp_docker.sandbox.limit_settings import Count, LimitSettings
 from shared.configuration.secrets import secret_field
+from shared.scores import LARGEST_SCORE
 
 _CONTAINER = ContainerOptions()
 
@@ -92,6 +93,8 @@ class AgentPlayConfig(BaseModel):
     agent_crash_score: float = Field(
         0.0,
         allow_inf_nan=False,
+        ge=-LARGEST_SCORE,
+        le=LARGEST_SCORE,
         description="The score of an episode whose agent failed because of the model's reply, unless the agent has posted one.",
     )
     agent_answers: bool = Field(

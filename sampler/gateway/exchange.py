@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from sampler.rendering.template import ToolSchema
+from shared.scores import usable_score
 
 ReceivedMessage = dict[str, Any]
 
@@ -139,6 +140,14 @@ class ChatReply(ReplyHead):
     stopped_by: str | None = None
     tokens: Sequence[SampledToken] | None = None
     is_replayed: bool = False
+
+
+def checked_score(score: object) -> float:
+    """Raises GatewayError for a score that the trainer cannot use."""
+    try:
+        return usable_score(score)
+    except ValueError as exc:
+        raise GatewayError(Problem.INVALID, f"score is {exc}") from exc
 
 
 def reply_id(dispatch_id: str) -> str:

@@ -31,6 +31,7 @@ from shared.episodes.feedback import FeedbackGiven
 from shared.errors import FeedbackRefused
 from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.processes.waits import Wait, waiting
+from shared.scores import LARGEST_SCORE
 
 MAX_WAIT_S = 60.0
 POLL_S = 0.25
@@ -63,7 +64,7 @@ class _ClaimBody(BaseModel, extra="forbid", strict=True):
 
 
 class _FinishBody(BaseModel, extra="forbid", strict=True):
-    score: float | None = Field(None, allow_inf_nan=False)
+    score: float | None = Field(None, allow_inf_nan=False, ge=-LARGEST_SCORE, le=LARGEST_SCORE)
     answer: str | None = Field(None, max_length=MAX_ANSWER_CHARS)
     error: str | None = None
     give_back: bool = False

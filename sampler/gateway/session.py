@@ -6,7 +6,6 @@ was before. The session ends with its attempt, and its key with it.
 """
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sampler.errors import EngineError, EngineRefused, KeyRefused
 from sampler.gateway.crash import RequestFates, is_cancelled
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score
 from sampler.gateway.matching import KnownThread, Match, Matcher
 from sampler.gateway.output_format import FormatRule, grammar_of, with_format
 from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
@@ -157,10 +156,9 @@ class AttemptSession:
         """The score of the attempt, or of the turn with this reply id. Raises GatewayError."""
         if self._ended:
             raise GatewayError(Problem.NO_KEY, "the attempt has ended")
-        if not math.isfinite(score):
-            raise GatewayError(Problem.INVALID, f"score is {score}; expected a finite number")
+        score = checked_score(score)
         if turn is None:
-            self.score = float(score)
+            self.score = score
             self.fates.is_score_final = True
             self.sampler.episode.final_score = None if self.failure is not None else self.score
         elif turn in self._turns:

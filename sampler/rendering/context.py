@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from sampler.parsers.reasoning import ends_in_reasoning
 from sampler.rendering.known_replies import START, KnownReplies, history_with
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.prefix import prefix_of, without_prefix
-from sampler.rendering.sampled_reply import SampledReply
+from sampler.rendering.sampled_reply import SampledReply, prompt_ending
 from sampler.rendering.template import ChatTemplate, Message, PromptTooLong, ToolSchema
 from sampler.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format
 from shared.documents.states import BranchCause
@@ -94,6 +95,13 @@ class Context:
     def has_replies(self) -> bool:
         """Whether the current history contains replies of the episode."""
         return bool(self._replies)
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """Whether the template opened the reasoning of the reply to the current prompt. What a message says opens none."""
+        header = self.format.header
+        is_plain = bool(header) and self._text.endswith(header)
+        return ends_in_reasoning(header if is_plain else prompt_ending(self.format, self.template, self._text))
 
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""

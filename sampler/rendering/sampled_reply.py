@@ -36,7 +36,7 @@ class SampledReply:
         self.number = next(_numbers)
         self.end_id = output_ids[-1] if ended else None
         self.body_ids = list(output_ids[:-1] if ended else output_ids)
-        self.opener = _opener(turn, template, prompt_text)
+        self.opener = prompt_ending(turn, template, prompt_text)
         self._turn = turn
         self._template = template
         self.prefix: str = template.mark({"role": "assistant", "content": prefix})["content"]
@@ -103,7 +103,7 @@ def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int |
     return high
 
 
-def _opener(turn: TurnFormat, template: ChatTemplate, text: str) -> str:
+def prompt_ending(turn: TurnFormat, template: ChatTemplate, text: str) -> str:
     """The ending of a prompt: the header of the reply, or everything from the template's last special token."""
     tail = text[text.rfind(MARK_END) + 1 :]  # after the last marked token of untrusted text
     places = [match.start() for match in template.special.tokens.finditer(tail)]

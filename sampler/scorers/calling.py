@@ -19,7 +19,19 @@ from sampler.errors import ScorerFailed, UnusableTask
 from sampler.time_limits import queued
 from shared.processes.waits import Wait
 
-OF_REQUEST = ("answer", "accepted", "query", "reply", "payload", "messages", "tool_calls", "said", "judge", "episodes")
+OF_REQUEST = (
+    "answer",
+    "accepted",
+    "query",
+    "reply",
+    "answer_text",
+    "payload",
+    "messages",
+    "tool_calls",
+    "said",
+    "judge",
+    "episodes",
+)
 METADATA = "metadata"
 KEYWORDS = (*OF_REQUEST, METADATA)
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -10,9 +10,9 @@ The third parameter is optional. A function of one parameter takes a `ScoringReq
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
-from sampler.scorers.registry import Score, Scorer, ScoringRequest, is_finite_number, register_scorer
+from sampler.scorers.registry import Score, Scorer, ScoringRequest, register_scorer
 from shared.errors import ConfigError
 
 Wanted = Callable[..., Awaitable[Score | float]]
@@ -38,11 +38,9 @@ def _as_scorer(name: str, wanted: Wanted) -> Scorer:
         )
 
     @functools.wraps(wanted)
-    async def scorer(request: ScoringRequest) -> Score:
+    async def scorer(request: ScoringRequest) -> Any:
         found: Any = await wanted(*_arguments(request, len(parameters)))
-        return (
-            Score(found) if is_finite_number(found) else cast(Score, found)
-        )  # the caller rejects a result that is not a score
+        return found  # the caller rejects what is no score
 
     return scorer
 

@@ -106,7 +106,7 @@ async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -
     parts += [
         rubric,
         UNTRUSTED.format(mark=mark),
-        quoted_reply("reply", mark, request.reply, MAX_REPLY_CHARS),
+        quoted_reply("reply", mark, request.answer_text, MAX_REPLY_CHARS),
         question,
     ]
     judge, messages = request.judge, [{"role": "user", "content": "\n\n".join(parts)}]

@@ -6,8 +6,8 @@ judge without a verdict `AgentFailed`: infrastructure failures, never score 0.
 """
 
 import asyncio
+import contextlib
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed, UnusableTask
+from sampler.parsers.reasoning import behind_reasoning
 from sampler.scorers.batches import MAX_BATCH_SIZE, Batches
 from sampler.scorers.calling import Signature, Threads, call, called_with
 from sampler.scorers.details import explained, no_answer
@@ -24,6 +25,7 @@ from shared.documents.scoring import WeightedScorer
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.outside_text import clipped
 from shared.redaction import without
+from shared.scores import EXPECTED, real_number, usable_score
 from shared.tasks import scorer_names as known_names
 from shared.user_code.frames import cause_of, definition_of, told
 from shared.user_code.loading import import_own
@@ -41,6 +43,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class ScoringRequest:
     """`answer`: extracted, or None; `accepted`: the right answers; `reply`: the last reply's text.
+    `in_reasoning`: the prompt opened its reasoning.
 
     `payload` is the task's; `judge` the scorer agent, if configured. `messages`: the policy's whole conversation, with
     reasoning and tool calls (`sampler/messages/transcript.py`: bounded). `tool_calls`: with results, errors and durations.
@@ -51,11 +54,17 @@ class ScoringRequest:
     accepted: tuple[str, ...]
     query: str = ""
     reply: str = ""
+    in_reasoning: bool = False
     payload: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[ToolCallResult, ...] = ()
     said: tuple[Mapping[str, str], ...] = ()
     judge: Judge | None = None
+
+    @property
+    def answer_text(self) -> str:
+        """The last reply outside of its reasoning, where the answer is looked for."""
+        return behind_reasoning(self.reply, in_reasoning=self.in_reasoning)
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,12 @@ class GroupEpisode:
     termination: str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[ToolCallResult, ...] = ()
+    in_reasoning: bool = False  # the prompt opened that of the last reply
+
+    @property
+    def answer_text(self) -> str:
+        """The last reply outside of its reasoning."""
+        return behind_reasoning(self.reply, in_reasoning=self.in_reasoning)
 
 
 @dataclass(frozen=True)
@@ -260,13 +275,23 @@ def _value_of(found: Any) -> Any:
 
 
 def _checked(name: str, found: Any, judge: Judge | None) -> Score:
-    score = Score(found) if is_finite_number(found) else found
-    if isinstance(score, Score) and is_finite_number(score.value) and isinstance(score.details, Mapping):
-        return score
-    registered, shown = _SCORERS[name], _shown(judge, clipped(repr(found), MAX_SHOWN_CHARS))
-    expected = "expected a finite number, or Score(value=<finite number>, details={…})"
-    text = f"scorer {name!r} returned {shown}; {expected}{definition_of(registered.home)}"
-    raise registered.failure(text, is_mistake=not isinstance(score, Score))
+    """With floats. Raises ScorerFailed: what a function returns depends on the episode, and never ends a sampler."""
+    score = found if isinstance(found, Score) else Score(found)
+    if isinstance(score.details, Mapping):
+        with contextlib.suppress(ValueError):
+            return with_floats(score)
+    shown, where = _shown(judge, clipped(repr(found), MAX_SHOWN_CHARS)), definition_of(_SCORERS[name].home)
+    raise ScorerFailed(
+        f"scorer {name!r} returned {shown}; expected {EXPECTED}, or Score(value=…, details={{…}}){where}"
+    )
+
+
+def with_floats(score: Score) -> Score:
+    """The score with its numbers as floats, whatever real-number types they have. Raises ValueError for one that the trainer
+    cannot use."""
+    others = {name: usable_score(value) for name, value in score.others.items()}
+    actors = {name: usable_score(value) for name, value in score.actors.items()}
+    return replace(score, value=usable_score(score.value), others=others, actors=actors)
 
 
 def _shown(judge: Judge | None, value: T) -> T:
@@ -276,8 +301,5 @@ def _shown(judge: Judge | None, value: T) -> T:
 
 
 def is_finite_number(value: object) -> bool:
-    """True for a number that fits into a double."""
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:
-        return False
+    """True for a real number of any type that fits into a double."""
+    return real_number(value) is not None

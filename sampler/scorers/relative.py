@@ -85,7 +85,7 @@ async def judge_pairs(request: GroupRequest) -> list[Score]:
 @register_group_scorer("diversity")
 async def diversity(request: GroupRequest) -> list[Score]:
     """1 − the mean Jaccard likeness of the replies' word pairs to those of the other replies. A group of one gets 0."""
-    pairs = [_word_pairs(episode.reply) for episode in request.episodes]
+    pairs = [_word_pairs(episode.answer_text) for episode in request.episodes]
     n = len(pairs)
     if n < 2:
         return [Score(0.0, {"reason": "nothing to compare with"})] * n
@@ -105,7 +105,9 @@ async def _ask(
     parts += [f"Rubric:\n{rubric if isinstance(rubric, str) else json.dumps(rubric)}"]
     mark = mark_of(*(one.record for one in request.episodes))
     parts += [UNTRUSTED.format(mark=mark)]
-    parts += [quoted_reply(f"reply {k}", mark, one.reply, MAX_REPLY_CHARS) for k, one in enumerate(replies, start=1)]
+    parts += [
+        quoted_reply(f"reply {k}", mark, one.answer_text, MAX_REPLY_CHARS) for k, one in enumerate(replies, start=1)
+    ]
     return await judge.ask_for([{"role": "user", "content": "\n\n".join([*parts, question])}], read)
 
 

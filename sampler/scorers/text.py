@@ -1,6 +1,10 @@
-"""Scorers that compare texts: exact_match, includes, f1. Letter case, white space and Unicode compatibility forms are ignored."""
+"""Scorers that compare texts: exact_match, includes, f1; squad_match and squad_f1, as the evaluation of SQuAD.
+
+Letter case, white space and Unicode compatibility forms are ignored; by SQuAD's scorers ASCII punctuation and articles, too.
+"""
 
 import re
+import string
 import unicodedata
 from collections import Counter
 
@@ -12,6 +16,7 @@ from shared.outside_text import clipped
 _SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _LETTER = rf"[^\W{_SPACELESS}]"
 _WORD = re.compile(rf"[{_SPACELESS}]|{_LETTER}+")
+_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -60,6 +65,34 @@ async def f1(request: ScoringRequest) -> Score:
     shared = (given & wanted).total()
     reason = f"of its {given.total()} words {shared} are among the {wanted.total()} of {quoted(best)}"
     return Score(_f1(given, wanted), {"reason": reason})
+
+
+@register_scorer("squad_match")
+async def squad_match(request: ScoringRequest) -> Score:
+    """1 if the answer equals an accepted one, without letter case, ASCII punctuation, articles and white space.
+
+    The exact match of SQuAD (Rajpurkar et al. 2016, `evaluate-v1.1.py`). Texts of which nothing would remain, such as "The", are
+    compared as they are.
+    """
+    for one in request.accepted:
+        if _squad(request.answer or "") == _squad(one):
+            return Score(1.0, {"reason": f"the same words as {quoted(one)}"})
+    return Score(0.0, {"reason": f"other words than {accepted_ones(request.accepted)}"})
+
+
+@register_scorer("squad_f1")
+async def squad_f1(request: ScoringRequest) -> Score:
+    """The F1 of SQuAD over the words of `squad_match`: the best one of the accepted answers."""
+    given = Counter(_squad(request.answer or "").split())
+    if not request.accepted:
+        return Score(0.0, {"reason": f"compared with {accepted_ones(())}"})
+    best, value = max(((one, _f1(given, Counter(_squad(one).split()))) for one in request.accepted), key=lambda f: f[1])
+    return Score(value, {"reason": f"F1 {value:.3g} with {quoted(best)}"})
+
+
+def _squad(text: str) -> str:
+    plain = _ARTICLE.sub(" ", text.lower().translate(_ASCII_PUNCTUATION))
+    return " ".join(plain.split()) or _normalized(text)
 
 
 def _f1(given: Counter[str], wanted: Counter[str]) -> float:

@@ -16,6 +16,7 @@ from sampler.scorers.registry import Score, default_scorer, is_finite_number
 from shared.documents import TaskPayload
 from shared.documents.scoring import WeightedScorer
 from shared.names import LONGEST
+from shared.scores import EXPECTED, usable_score
 
 NOT_IN_METRICS = re.compile(r"[^A-Za-z0-9_-]")
 HASH_CHARS = 6  # of a name that a metric cannot hold
@@ -58,16 +59,12 @@ def _summed(parts: Sequence[tuple[float, float, Mapping[str, float]]]) -> dict[s
 
 
 def weighted_sum(parts: Sequence[tuple[float, float]]) -> float:
-    """The sum of weight times value. Raises ScorerFailed if no double can hold it."""
+    """The sum of weight times value. Raises ScorerFailed if the trainer cannot use it."""
     try:
-        total = math.fsum(weight * value for weight, value in parts)
-    except OverflowError:
-        total = math.inf
-    if not math.isfinite(total):
-        raise ScorerFailed(
-            f"the weighted scores {[value for _, value in parts]} have no finite sum; expected smaller values"
-        )
-    return total
+        return usable_score(math.fsum(weight * value for weight, value in parts))
+    except (OverflowError, ValueError) as exc:
+        told = [value for _, value in parts]
+        raise ScorerFailed(f"the sum of the weighted scores {told} is no usable score; expected {EXPECTED}") from exc
 
 
 def metrics_of(scorers: Sequence[WeightedScorer], scores: Sequence[Score]) -> dict[str, float]:

@@ -8,7 +8,9 @@ part of the statistics. A single episode has advantage 0.
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import TypeVar
 
 from sampler.settlement.config import Advantage, GigpoMode, GroupConfig
@@ -16,7 +18,8 @@ from sampler.settlement.groups import ScoredEpisode, follows, turn_rewards
 from sampler.settlement.registry import estimate, register_advantage
 
 ZSCORE_EPSILON = 1e-6
-ALIKE = 1e-12  # rewards this close count as equal: the difference is rounding
+ALIKE = 1e-12  # of the largest: a difference from the mean up to this is rounding
+SMALLEST, LARGEST = 1e-150, 1e150  # between them squares are ordinary doubles
 Key = TypeVar("Key")
 Norm = Callable[[Sequence[float]], list[float]]
 
@@ -32,14 +35,17 @@ def group_advantages(
 
 
 def mean_baseline(rewards: Sequence[float]) -> list[float]:
-    """A_i = R_i − mean(R): Dr. GRPO, arXiv 2503.20783; MiniRL, arXiv 2512.01374."""
-    mean = math.fsum(rewards) / len(rewards)
-    return [_zero_if_tiny(r - mean) for r in rewards]
+    """A_i = R_i − mean(R): Dr. GRPO, arXiv 2503.20783; MiniRL, arXiv 2512.01374. Of unequal rewards never all 0."""
+    centered = _centered(rewards)
+    return [_as_float(a) for a in _exactly_centered(rewards)] if centered is None else centered
 
 
 def zscore(rewards: Sequence[float]) -> list[float]:
-    """A_i = (R_i − mean(R)) / (std(R) + 1e-6), with the sample standard deviation: GRPO, arXiv 2402.03300."""
-    centered = mean_baseline(rewards)
+    """A_i = (R_i − mean(R)) / (std(R) + 1e-6), with the sample standard deviation: GRPO, arXiv 2402.03300. Of unequal rewards
+    never all 0."""
+    centered = _centered(rewards)
+    if centered is None:
+        return _exact_zscore(rewards)
     if len(rewards) < 2:
         return centered
     std = math.sqrt(math.fsum(a * a for a in centered) / (len(rewards) - 1))
@@ -56,7 +62,7 @@ def leave_one_out(rewards: Sequence[float]) -> list[float]:
 def maxrl(rewards: Sequence[float]) -> list[float]:
     """A_i = (R_i − mean(R)) / mean(R), for rewards of 0 and 1: MaxRL, arXiv 2602.02710. 0 if the mean is not positive."""
     mean = math.fsum(rewards) / len(rewards)
-    return [a / mean for a in mean_baseline(rewards)] if mean > ALIKE else [0.0] * len(rewards)
+    return [a / mean for a in mean_baseline(rewards)] if mean > ALIKE * max(map(abs, rewards)) else [0.0] * len(rewards)
 
 
 NORMS: dict[Advantage, Norm] = {
@@ -77,8 +83,38 @@ for _name, _norm in NORMS.items():
     _register_by_episode(_name, _norm)
 
 
-def _zero_if_tiny(value: float) -> float:
-    return 0.0 if abs(value) < ALIKE else value
+def _centered(rewards: Sequence[float]) -> list[float] | None:
+    """R_i − mean(R), 0 where that is rounding. None: doubles do not tell these unequal rewards apart, or not their squares."""
+    largest = max(map(abs, rewards))
+    if min(rewards) == max(rewards):
+        return [0.0] * len(rewards)
+    if not SMALLEST < largest < LARGEST:
+        return None
+    mean = math.fsum(rewards) / len(rewards)
+    found = [0.0 if abs(r - mean) <= ALIKE * largest else r - mean for r in rewards]
+    return found if any(found) else None
+
+
+def _exactly_centered(rewards: Sequence[float]) -> list[Fraction]:
+    exact = [Fraction(r) for r in rewards]
+    mean = sum(exact, Fraction(0)) / len(exact)
+    return [r - mean for r in exact]
+
+
+def _exact_zscore(rewards: Sequence[float]) -> list[float]:
+    centered = _exactly_centered(rewards)
+    scale = max(abs(a) for a in centered)
+    std = scale * Fraction(math.sqrt(math.fsum(float(a / scale) ** 2 for a in centered) / (len(rewards) - 1)))
+    return [_as_float(a / (std + Fraction(ZSCORE_EPSILON))) for a in centered]
+
+
+def _as_float(value: Fraction) -> float:
+    """The nearest double that is neither 0, unless `value` is, nor infinite."""
+    try:
+        found = float(value)
+    except OverflowError:
+        found = sys.float_info.max if value > 0 else -sys.float_info.max
+    return found or math.copysign(math.ulp(0.0), value) * (value != 0)
 
 
 # ---------------------------------------------------------------------- by turn

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 
 from sampler.agents import Judge
 from sampler.config import SamplerConfig
+from sampler.episode_log import NOTHING, ScoredText
 from sampler.errors import AgentFailed, ScorerFailed, UnusableTask
 from sampler.messages.transcript import Transcript, joined
 from sampler.rendering.words import words_of
@@ -236,11 +237,13 @@ def _episode(record: Record, slot: Slot, dispatches: Sequence[DispatchedSampling
         transcript = threads.setdefault(dispatch.thread, Transcript())
         transcript.told(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
         transcript.replied(said, frozenset({words_of(said), words_of(dispatch.response.message)}))
+    last = ScoredText.of_reply(own[-1]) if own else NOTHING
     return GroupEpisode(
         record=record.id,
         score=slot.score or 0.0,
         answer=record.answer,
-        reply=own[-1].response.text if own and own[-1].response is not None else "",
+        reply=last.text,
+        in_reasoning=last.in_reasoning,
         termination=record.termination,
         messages=joined(list(threads.values())),
         tool_calls=tuple(call for dispatch in own for call in dispatch.tool_calls),

@@ -12,7 +12,7 @@ from typing import Any
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
-from sampler.episode_log import EpisodeLog
+from sampler.episode_log import NOTHING, EpisodeLog, ScoredText
 from sampler.messages.reply_message import message_of, with_call_ids
 from sampler.messages.transcript import Transcript, joined
 from sampler.parsers import get_parser
@@ -83,8 +83,8 @@ async def rescored(
 
     async def one(record: Record) -> Rescored:
         own = [d for d in dispatches if d.record == record.id and record.includes(d.id)]
-        stored, text, answer = _stored(task, record, own, config, agents, chosen, tools=tools)
-        return await score_text(stored, text, answer), stored.episode
+        stored, last, answer = _stored(task, record, own, config, agents, chosen, tools=tools)
+        return await score_text(stored, last, answer), stored.episode
 
     found = await asyncio.gather(*(one(record) for record in records.values()), return_exceptions=True)
     for result in found:
@@ -102,7 +102,7 @@ def _stored(
     scorers: Sequence[WeightedScorer],
     *,
     tools: Mapping[str, Tools],
-) -> tuple[RescoredEpisode, str, str | None]:
+) -> tuple[RescoredEpisode, ScoredText, str | None]:
     """The episode, its last reply, and the answer in it."""
     if record.actors or record.policy_scores:
         whose = "seats" if record.actors else "other policies"
@@ -122,12 +122,13 @@ def _stored(
         transcript.told(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
         transcript.replied(said, frozenset({words_of(said), words_of({"content": dispatch.response.text})}))
         log.tool_calls[dispatch.id] = tuple(dispatch.tool_calls)
-    text = own[-1].response.text if own and own[-1].response is not None else ""
-    answer = extract_answer(text, task.payload.answer_schema)
-    if record.session is not None or (answer is None and record.answer is not None):
+    last = ScoredText.of_reply(own[-1]) if own else NOTHING
+    answer = extract_answer(last.answer_text, task.payload.answer_schema)
+    in_reasoning = answer is None and extract_answer(last.text, task.payload.answer_schema) == record.answer
+    if record.session is not None or (answer is None and not in_reasoning):
         answer = record.answer  # an agent said it, or a sampler of one's own extracted it
     stored = RescoredEpisode(config, RescoredResources(agents), task, scorers, joined(list(threads.values())), log)
-    return stored, text, answer
+    return stored, last, answer
 
 
 def unsettled(group: PlayedGroup, scores: Mapping[str, Rescored]) -> PlayedGroup:

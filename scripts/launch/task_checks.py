@@ -47,8 +47,8 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
     for split, path in files:
         if mix is None or not mix.of_split(split):
             check_playable(ROOT / path, ImportTarget(split, payload_model=model, check=check))
-    for text, count in check.warnings.items():
-        tell(f"{count} tasks: {text}")
+    for text in check.told:
+        tell(text)
     return check.asked
 
 
@@ -79,7 +79,17 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
         knows_samplers=True,
         lacking=kinds.lacking,
         elsewhere=EXTERNAL,
+        default_scorers=_default_scorers(settings, has_judge=has_judge),
     )
+
+
+def _default_scorers(settings: SamplerConfig, *, has_judge: bool) -> tuple[str, ...]:
+    """Empty where feedback alone scores."""
+    if settings.feedback_deadline_s and settings.feedback_missing == "abandon":
+        return ()
+    if settings.default_scorers:
+        return tuple(one.name for one in settings.default_scorers)
+    return (settings.default_scorer or ("agentcpm" if has_judge else "exact_match"),)
 
 
 async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[TaskDemand], tell: Tell) -> None:

@@ -37,6 +37,7 @@ from shared.documents.states import (
     TaskStatus,
 )
 from shared.names import SamplerName
+from shared.scores import LARGEST_SCORE
 
 
 class TaskPayload(Document):
@@ -62,7 +63,9 @@ class TaskPayload(Document):
     temperature: float | None = Field(None, ge=0, strict=True)  # None: the sampler's setting for training or evaluation
     feedback_deadline_s: float | None = Field(None, ge=0, le=MAX_DEADLINE_S, strict=True)  # None: the sampler's
     agent_crash: Literal["auto", "retry", "score"] | None = Field(None, exclude_if=lambda rule: rule is None)
-    agent_crash_score: float | None = Field(None, allow_inf_nan=False, exclude_if=lambda score: score is None)
+    agent_crash_score: float | None = Field(
+        None, allow_inf_nan=False, ge=-LARGEST_SCORE, le=LARGEST_SCORE, exclude_if=lambda score: score is None
+    )
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     actors: dict[ActorName, Actor] = Field(

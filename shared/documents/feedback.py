@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from shared.documents.base import Document
+from shared.scores import LARGEST_SCORE
 
 MAX_COMMENT_CHARS = 2_000  # a task's document stores those of all its episodes
 MAX_SOURCE_CHARS = 200
@@ -16,7 +17,7 @@ class Feedback(Document):
     """One score that came later. `turn` None: the episode's, which ends its waiting; else a part of it that this turn earned."""
 
     turn: int | None = Field(None, ge=0, strict=True)
-    score: float = Field(strict=True, allow_inf_nan=False)
+    score: float = Field(strict=True, allow_inf_nan=False, ge=-LARGEST_SCORE, le=LARGEST_SCORE)
     comment: str | None = Field(None, max_length=MAX_COMMENT_CHARS)
     source: str | None = Field(None, max_length=MAX_SOURCE_CHARS)  # who gave it: a user, a program
     given_at: datetime | None = None  # set by the server

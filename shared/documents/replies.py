@@ -23,13 +23,15 @@ class ToolCallResult(Document):
 
 class SampledResponse(Document):
     """The engine's answer. `output_ids` (int32) and `output_logprobs` (float32) are packed, one entry per sampled token.
-    `message` is parsed from `text`; it omits content and reasoning that `text` contains verbatim."""
+    `message` is parsed from `text`; it omits content and reasoning that `text` contains verbatim. `in_reasoning`: the prompt
+    opened the reasoning, so that `text` begins inside of it."""
 
     text: str
     message: dict[str, Any]
     output_ids: bytes
     output_logprobs: bytes
     finish_reason: str
+    in_reasoning: bool = False
 
 
 class SampledTokens(Document):

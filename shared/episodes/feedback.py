@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.documents import Feedback, Record, Slot, Task
 from shared.documents.states import SlotStatus
 from shared.errors import FeedbackRefused
+from shared.scores import is_usable, usable_score
 from shared.store import Store
 from shared.store.feedback import NOT_GIVEN
 
@@ -53,7 +54,8 @@ async def give_feedback(
     return FeedbackGiven(record_id, turn, feedback.score, again, _by_status(task))
 
 
-def _checked(record_id: str, **fields: Any) -> Feedback:
+def _checked(record_id: str, *, score: object, **fields: Any) -> Feedback:
+    fields["score"] = score if isinstance(score, bool) or not is_usable(score) else usable_score(score)
     try:
         return Feedback(**fields)
     except ValidationError as exc:

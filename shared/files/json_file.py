@@ -35,10 +35,17 @@ def read_json_file(path: Path, expected: str, *, keys_once: bool = True) -> Any:
         raise ConfigError(f"{path}: not JSON: {exc}") from exc
 
 
-def load_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Parse JSON. Raises GivenTwice, or ValueError for invalid JSON. `parse_constant`: `json`'s hook for NaN and infinity."""
+def load_json(
+    text: str,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
+    """Parse JSON. Raises GivenTwice, or ValueError for invalid JSON. `parse_constant`: `json`'s hook for NaN and infinity;
+    `parse_float`: for numbers with a point or an exponent."""
     try:
-        return _decoder(parse_constant).decode(text.removeprefix("\ufeff"))  # byte order mark, which some editors write
+        return _decoder(parse_constant, parse_float).decode(
+            text.removeprefix("\ufeff")
+        )  # byte order mark, which some editors write
     except _SomethingTwice:
         raise _second_place(text) from None
     except RecursionError as exc:
@@ -46,8 +53,8 @@ def load_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> 
 
 
 @cache
-def _decoder(parse_constant: Callable[[str], Any] | None) -> json.JSONDecoder:
-    return json.JSONDecoder(object_pairs_hook=_object, parse_constant=parse_constant)
+def _decoder(parse_constant: Callable[[str], Any] | None, parse_float: Callable[[str], Any] | None) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=_object, parse_constant=parse_constant, parse_float=parse_float)
 
 
 class _SomethingTwice(Exception):

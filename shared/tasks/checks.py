@@ -16,7 +16,8 @@ from shared.tasks.scorer_names import SCHEMA_KEY, needs_judge
 from shared.user_code.payload import shown
 
 MAX_WARNINGS = 20
-COMPARING = ("agentcpm", "asearcher")  # judges that need a reference answer
+COMPARING = ("agentcpm", "asearcher", "exact_match", "f1", "includes", "math", "squad_f1", "squad_match")
+NO_ANSWER = "every reply would be scored 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Samplers:
     named: Mapping[str, SamplerTraits] = field(default_factory=lambda: BUNDLED)
     knows_samplers: bool = False  # exactly those of `named`
     lacking: Mapping[str, str] = field(default_factory=dict)  # by name: the setting without which they cannot play it
+    default_scorers: tuple[str, ...] | None = None  # of tasks that name none; empty: these are scored by feedback alone
     elsewhere: str | None = None  # a name that other processes than these play
 
 
@@ -37,10 +39,20 @@ class TaskCheck:
     def __init__(self, samplers: Samplers) -> None:
         self._samplers = samplers
         self.warnings: dict[str, int] = {}  # {text: number of tasks}
+        self.first_places: dict[str, str] = {}  # {text: the first of them}
+        self._place = ""
         self._asked: dict[tuple[tuple[str, ...] | None, tuple[str, ...]], int] = {}
 
-    def problems(self, payload: TaskPayload) -> Iterator[str]:
-        """Certain errors, one text each."""
+    @property
+    def told(self) -> Iterator[str]:
+        """The warnings, each with the number of tasks and the first one's place."""
+        for text, count in self.warnings.items():
+            first = self.first_places.get(text)
+            yield f"{count} tasks: {text}" + (f" (the first: {first})" if first else "")
+
+    def problems(self, payload: TaskPayload, place: str = "") -> Iterator[str]:
+        """Certain errors, one text each. `place`: file and line."""
+        self._place = place
         tools = None if payload.tools is None else tuple(payload.tools)
         kind = (tools, tuple(payload.exclude_tools))
         if kind in self._asked or len(self._asked) < MAX_ASKED:
@@ -52,6 +64,7 @@ class TaskCheck:
         if traits is not None and not traits.scores_itself:
             for scorer in payload.scorer_names:
                 yield from self._scorer_problems(scorer, payload)
+            yield from self._answer_problems(payload)
 
     @property
     def asked(self) -> list[TaskDemand]:
@@ -98,12 +111,30 @@ class TaskCheck:
             and (problem := rubric_problem((payload.metadata or {}).get(RUBRIC_KEY))) is not None
         ):
             yield f'"scorer" is "judge_rubric": {problem}'
-        if scorer in COMPARING and not any(answer.strip() for answer in payload.accepted):
-            yield f'"scorer" is {shown(scorer)}, which compares with an answer; expected "answer"'
+
+    def _answer_problems(self, payload: TaskPayload) -> Iterator[str]:
+        """Of a task whose scorers compare with an answer, and that has none."""
+        if any(answer.strip() for answer in payload.accepted):
+            return
+        defaults = self._samplers.default_scorers
+        comparing = [scorer for scorer in payload.scorer_names if scorer in COMPARING]
+        if comparing:
+            yield f'"scorer" is {shown(comparing[0])}, which compares with an answer; expected "answer": {NO_ANSWER}'
+        elif payload.scorer_names or payload.feedback_deadline_s:
+            return
+        elif defaults is None:
+            self._warn(
+                f'no "answer" and no "scorer": by the default scorers {NO_ANSWER}. Samplers that score by themselves do '
+                "not need one"
+            )
+        elif defaults and all(scorer in COMPARING for scorer in defaults):
+            default = f"the samplers' default {shown(defaults[0])} compares with an answer"
+            yield f'"answer" is missing, and {default}: {NO_ANSWER}; give "answer", or a "scorer" that needs none'
 
     def _warn(self, text: str) -> None:
         if text in self.warnings or len(self.warnings) < MAX_WARNINGS:
             self.warnings[text] = self.warnings.get(text, 0) + 1
+            self.first_places.setdefault(text, self._place)
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:

@@ -143,7 +143,11 @@ def _unplayable(path: Path, lines: Sequence[TaskLine], target: ImportTarget) -> 
     if check is None:
         return []
     entries = [Entry(path, line, target, 0) for line in lines]
-    return [LineError(str(path), e.line.number, text) for e in entries for text in check.problems(e.payload)]
+    return [
+        LineError(str(path), e.line.number, text)
+        for e in entries
+        for text in check.problems(e.payload, f"{path}:{e.line.number}")
+    ]
 
 
 async def import_entries(store: Store, batch: Sequence[Entry]) -> int:

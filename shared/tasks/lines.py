@@ -21,6 +21,7 @@ from shared.errors import ConfigError
 from shared.files.json_file import GivenTwice, load_json
 from shared.names import check_label
 from shared.tasks.arrays import NotAnArray, array_elements, is_array
+from shared.tasks.exact_numbers import ExactFloat, is_number, number_text
 from shared.tasks.rounds import WrongRounds, check_rounds
 from shared.user_code.payload import own_payload_problems, shown
 
@@ -157,6 +158,8 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
         text = f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}"
         yield LineError(str(path), number, text)
         return
+    if _has_fraction(values.get("answer")):  # once more, with the digits of the file; few lines are like that
+        values["answer"] = load_json(raw.decode("utf-8"), _refuse_constant, ExactFloat.of)["answer"]
     problems = list(_rename(values))
     payload = {name: values[name] for name in PAYLOAD_FIELDS if name in values}
     problems += [*_name_problems(values), *_payload_problems(payload)]
@@ -175,17 +178,17 @@ def _rename(values: dict[str, Any]) -> Iterator[str]:
             del values[other]
         elif other in values:
             values[name] = values.pop(other)
-    if _is_number(values.get("id")):
+    if is_number(values.get("id")):
         values["id"] = str(values["id"])
     answer = values.get("answer")
     if isinstance(answer, list):
-        values["answer"] = [str(one) if _is_number(one) else one for one in answer]
-    elif _is_number(answer):
-        values["answer"] = str(answer)
+        values["answer"] = [number_text(one) if is_number(one) else one for one in answer]
+    elif is_number(answer):
+        values["answer"] = number_text(answer)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _has_fraction(answer: object) -> bool:
+    return any(isinstance(one, float) for one in (answer if isinstance(answer, list) else [answer]))
 
 
 def _refuse_constant(name: str) -> NoReturn:

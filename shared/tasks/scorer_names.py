@@ -16,6 +16,8 @@ BUNDLED = {
     "judge_rubric": True,
     "judge_score": True,
     "math": False,
+    "squad_f1": False,
+    "squad_match": False,
 }
 SCHEMA_KEY = "json_schema"  # in the metadata of tasks of this scorer
 _REGISTERED: dict[str, bool] = {}

@@ -18,6 +18,7 @@ from typing import Any
 from shared.errors import ConfigError, DataError
 from shared.files.hub import dataset_file
 from shared.files.written_file import written_whole
+from shared.tasks.exact_numbers import ExactFloat, in_shortest_digits, number_text
 from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
 
 HUB = "hub:"
@@ -131,8 +132,12 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: Parquet needs pyarrow; run pip install 'tandem-rl[data]'") from exc
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            changed = [
+                (one.name, how) for one in file.schema_arrow if (how := in_shortest_digits(one.type)) is not None
+            ]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
-                yield from batch.to_pylist()
+                for row in batch.to_pylist():
+                    yield row | {name: how(row[name]) for name, how in changed}
     except pyarrow.ArrowException as exc:
         raise DataError(f"{path}: no Parquet file that can be read: {exc}") from exc
 
@@ -150,7 +155,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 def _loaded(path: Path, number: int, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=ExactFloat.of)
     except (ValueError, RecursionError) as exc:
         raise DataError(f"{path}:{number}: not JSON: {exc}") from exc
 
@@ -178,15 +183,23 @@ def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
     for name, column in mapped.columns.items():
         line[name] = _reached(path, number, row, column)
     for name, pattern in mapped.take.items():
-        found = re.search(pattern, str(line.get(name, "")))
+        found = re.search(pattern, str(_number_texts(line.get(name, ""))))
         if found is None:
             raise DataError(
                 f"{path}: row {number}: {name!r} holds nothing that fits {pattern!r}: {str(line.get(name))[:200]!r}"
             )
         line[name] = found.group(1).strip()
+    line |= {name: _number_texts(line[name]) for name in ("id", "answer") if name in line}
     if mapped.metadata:
         line["metadata"] = {name: _reached(path, number, row, name) for name in mapped.metadata}
     return {"id": f"{path.stem}-{number:06d}"} | line
+
+
+def _number_texts(value: Any) -> Any:
+    """Numbers with a fraction become texts, with all their digits."""
+    if isinstance(value, list):
+        return [_number_texts(one) for one in value]
+    return number_text(value) if isinstance(value, float | Decimal) else value
 
 
 def _text(path: Path, number: int, line: Mapping[str, Any]) -> str:

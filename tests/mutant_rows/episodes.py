@@ -283,11 +283,11 @@ MUTANTS = (
         f"{GROUPS}::test_a_group_whose_scorer_is_unknown_here_is_left_to_another_sampler",
     ),
     Mutant(
-        "group scorers: a sum that is not finite is a failure",
+        "group scorers: a sum that the trainer cannot use is a failure",
         "sampler/scorers/weighted.py",
-        "if not math.isfinite(total):",
-        "if False:",
-        f"{FAULTS}::test_values_that_no_double_can_add_are_a_failure",
+        "return usable_score(math.fsum(weight * value for weight, value in parts))",
+        "return math.fsum(weight * value for weight, value in parts)",
+        f"{FAULTS}::test_values_whose_sum_the_trainer_cannot_use_are_a_failure",
     ),
     Mutant(
         "group scorers: names of metrics are fields of documents",

@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant(
         "a reply to a request without tools makes no call",
         "sampler/episode_threads.py",
-        "parsed if may_call else without_calls(parsed, whole)",
-        "parsed",
+        "return parsed if may_call else without_calls(parsed, text)",
+        "return parsed",
         f"{ENDS}::test_no_call_is_made_of_a_reply_to_a_request_that_allows_none",
     ),
     Mutant(

@@ -29,8 +29,8 @@ MUTANTS = (
     Mutant(
         "a score whose body ends after the attempt is refused",
         "sampler/gateway/session.py",
-        '            raise GatewayError(Problem.NO_KEY, "the attempt has ended")\n        if not math',
-        "            pass\n        if not math",
+        '            raise GatewayError(Problem.NO_KEY, "the attempt has ended")\n        score = checked',
+        "            pass\n        score = checked",
         f"{BOUNDS}::test_a_score_whose_body_ends_after_the_attempt_is_refused",
     ),
     Mutant(

@@ -114,7 +114,7 @@ async def test_a_turn_keeps_the_last_score_that_the_sampler_gave_it(store: Store
         record, _, dispatches = await ended(store, first)
         assert [d.score for d in dispatches] == [0.25, 0.75]
         assert record.reward_details == {"scorer": f"{__name__}:Walk.evaluate_record"}
-        with pytest.raises(ValueError, match="finite number for a turn"):
+        with pytest.raises(ValueError, match="for a turn of this episode"):
             second.score_turn(first.turns[0], 1.0)
         with pytest.raises(ValueError, match="expected a finite number"):
             first.score_turn(first.turns[0], float("nan"))

@@ -70,13 +70,13 @@ async def test_metrics_of_a_group_are_numbers_under_names_that_documents_take(st
     assert all(name.replace("-", "").replace("_", "").isalnum() for name in record.metrics)
 
 
-async def test_values_that_no_double_can_add_are_a_failure(store: Store) -> None:
-    register_group_scorer("by_length")(lambda episodes: [1.7e308] * len(episodes))
+async def test_values_whose_sum_the_trainer_cannot_use_are_a_failure(store: Store) -> None:
+    register_group_scorer("by_length")(lambda episodes: [1.5e19] * len(episodes))
     task = await needing_group(store, [1.0, 0.0], WeightedScorer(name="by_length", weight=10.0))
     await scoring(store, max_failures=1).score(await leased(store))
     found = await store.tasks.get(task.id)
     assert found is not None
-    assert "have no finite sum" in (found.outcome or "")
+    assert "is no usable score; expected a finite number" in (found.outcome or "")
 
 
 async def test_group_scores_that_do_not_fit_the_slots_set_the_task_aside(store: Store, asked: list[Any]) -> None:

@@ -146,10 +146,13 @@ def own_scorers() -> list[str]:
     return [name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.scorers")]
 
 
+SQUAD = ("squad_f1", "squad_match")
+
+
 def test_every_built_in_scorer_is_tested() -> None:
     """Those that ask a judge, or score groups, in test_judged_scores.py, test_judged_numbers.py and test_relative_scorers.py."""
     judged = {"agentcpm", "asearcher", "judge_rubric", "judge_score"}
-    assert set(own_scorers()) == {*OUTCOMES, *judged, "diversity", "judge_pairs", "judge_rank"}
+    assert set(own_scorers()) == {*OUTCOMES, *judged, "diversity", "judge_pairs", "judge_rank", *SQUAD}
 
 
 def asked(answer: str | None, *accepted: str) -> ScoringRequest:
@@ -273,3 +276,25 @@ async def test_a_missing_invalid_or_remote_schema_gives_no_score(schema: object)
     """Nothing is fetched: a task that refers to the network is wrong."""
     with pytest.raises(UnusableTask, match="json_schema"):
         await score_answer("json_schema", json_request("{}", schema))
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "exact", "f1"),
+    [
+        ("The Eiffel Tower.", ("eiffel tower",), 1.0, 1.0),
+        ("  an  apple,\nred ", ("Apple red!",), 1.0, 1.0),
+        ("U.S.", ("the US", "America"), 1.0, 1.0),
+        ("in America", ("the US", "America"), 0.0, 2 / 3),
+        ("Paris", ("London",), 0.0, 0.0),
+        ("a", ("The",), 0.0, 0.0),
+        ("The", ("the",), 1.0, 1.0),
+        ("theater", ("ater",), 0.0, 0.0),
+        ("!", ("?",), 0.0, 0.0),
+        ("4", (), 0.0, 0.0),
+    ],
+)
+async def test_squads_scores(answer: str, accepted: tuple[str, ...], exact: float, f1: float) -> None:
+    """As `evaluate-v1.1.py`; unlike it, two texts of which nothing remains are not equal."""
+    asked = ScoringRequest(answer=answer, accepted=accepted)
+    assert (await score_answer("squad_match", asked)).value == exact
+    assert (await score_answer("squad_f1", asked)).value == pytest.approx(f1)

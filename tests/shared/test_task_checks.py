@@ -10,7 +10,7 @@ from shared.documents import TaskPayload
 from shared.store import Store
 from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
-from shared.tasks.checks import MAX_WARNINGS, Samplers, TaskCheck
+from shared.tasks.checks import COMPARING, MAX_WARNINGS, Samplers, TaskCheck
 from shared.tasks.files import ImportTarget, check_playable, import_task_file
 from shared.tasks.lines import TaskFileError
 from shared.tasks.sampler_names import BUNDLED
@@ -90,6 +90,30 @@ def test_a_playable_task_has_no_error() -> None:
     assert 'compares with an answer; expected "answer"' in problem
 
 
+@pytest.mark.parametrize("scorer", [*COMPARING, None])
+@pytest.mark.parametrize("answer", [None, "", " ", ["", "\t"]])
+def test_a_comparing_scorer_and_no_answer_is_an_error(scorer: str | None, answer: Any) -> None:
+    """None: the samplers' default."""
+    able = Samplers(knows_scorers=True, has_judge=True, default_scorers=("exact_match",))
+    (problem,) = problems(able, scorer=scorer, answer=answer)
+    assert "every reply would be scored 0" in problem
+    assert problems(able, scorer="diversity", answer=answer) == []
+    assert problems(able, scorers=[{"name": "diversity"}, {"name": "math"}], answer=answer) != []
+    assert problems(able, scorer=scorer, answer=["", "4"]) == []
+    of_feedback = Samplers(knows_scorers=True, has_judge=True, default_scorers=())
+    assert bool(problems(of_feedback, scorer=scorer, answer=answer)) == (scorer is not None)
+    assert problems(able, scorer=scorer, answer=answer, sampler="environment") == []
+
+
+def test_where_the_default_scorers_are_not_known_a_missing_answer_is_told_with_its_place() -> None:
+    check = TaskCheck(Samplers())
+    assert list(check.problems(payload(answer=None), "t.jsonl:3")) == []
+    assert list(check.problems(payload(answer=""), "t.jsonl:9")) == []
+    (text,) = check.told
+    assert text.startswith('2 tasks: no "answer" and no "scorer": by the default scorers every reply would be scored 0')
+    assert text.endswith("(the first: t.jsonl:3)")
+
+
 def test_uncertain_problems_are_bounded_warnings_with_the_number_of_tasks() -> None:
     check = TaskCheck(Samplers())
     for fields in [{"scorer": "mine"}, {"scorer": "mine"}, {"scorer": "agentcpm"}, {"tools": ["x"]}, {"tools": ["x"]}]:
@@ -115,7 +139,10 @@ async def test_nothing_of_a_file_with_a_problem_is_imported_and_each_line_of_it_
 ) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(
-        "".join(f'{{"id": "{n}", "query": "q", "scorer": "{"maths" if n else "math"}"}}\n' for n in range(3000))
+        "".join(
+            f'{{"id": "{n}", "query": "q", "answer": "4", "scorer": "{"maths" if n else "math"}"}}\n'
+            for n in range(3000)
+        )
     )
     target = ImportTarget(check=TaskCheck(ALL))
     with pytest.raises(TaskFileError) as caught:

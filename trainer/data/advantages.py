@@ -25,7 +25,7 @@ from shared.tokens.record_tree import RecordTree
 from shared.user_code.registry import FunctionRegistry
 
 EPSILON = 1e-6
-ALIKE = 1e-12  # advantages this close are equal: their spread is rounding
+ALIKE = 1e-12  # of the larger: advantages this close are equal, their spread is rounding
 Gather = Callable[[Any], list[Any]]  # a value of every rank, the same list on all
 
 
@@ -126,8 +126,9 @@ def _given(tree: RecordTree, advantages: Mapping[str, float]) -> RecordTree:
 def _sample_std(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    scale = max(map(abs, values)) or 1.0  # squares of very large and very small numbers fit into no double
+    mean = math.fsum(v / scale for v in values) / len(values)
+    return scale * math.sqrt(math.fsum((v / scale - mean) ** 2 for v in values) / (len(values) - 1))
 
 
 def _token_advantages(source: str, tree: RecordTree) -> list[tuple[str, float, int]]:
@@ -160,4 +161,4 @@ def _with_advantages(tree: RecordTree, mean: float, divisor: float) -> RecordTre
 
 
 def _difference(advantage: float, mean: float) -> float:
-    return 0.0 if abs(advantage - mean) < ALIKE else advantage - mean
+    return 0.0 if abs(advantage - mean) <= ALIKE * max(abs(advantage), abs(mean)) else advantage - mean

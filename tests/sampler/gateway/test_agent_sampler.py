@@ -15,7 +15,6 @@ from sampler.episode import play
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.app import MAX_BODY_BYTES
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
-from shared.errors import OwnCodeFailed
 from shared.store import Store
 from tests.sampler.episodes import ended
 from tests.sampler.gateway.agents import ADD, ScriptedEngine, an_episode, played, trained_ids
@@ -111,14 +110,14 @@ async def test_a_crash_that_follows_a_limit_ends_the_episode_by_that_limit(store
     assert len(dispatches) == 2
 
 
-async def test_a_return_value_that_is_no_score_is_a_mistake_of_the_users_code(store: Store) -> None:
+async def test_a_return_value_that_is_no_score_fails_its_episode_alone(store: Store) -> None:
     async def agent(task: AgentTask) -> Any:
         await ask(task)
         return [1.0]
 
-    async with an_episode(store, ScriptedEngine(ONE), agent) as sampler:
-        with pytest.raises(OwnCodeFailed, match="returned list; expected a text, a number or None"):
-            await play(sampler)
+    record, _, _ = await played(store, ScriptedEngine(ONE), agent)
+    assert (record.status, record.score) == (RecordStatus.FAILED, None)
+    assert "the agent returned [1.0]; expected a finite number" in str(record.error)
 
 
 async def test_a_key_ends_with_its_attempt_and_no_document_contains_it(store: Store) -> None:
