@@ -11,7 +11,7 @@ from typing import Any
 
 from sampler.parsers.json_calls import next_call
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
-from sampler.parsers.scan import scan
+from sampler.parsers.scan import after_openings, scan
 from sampler.parsers.typed_arguments import parameter_types, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -27,14 +27,14 @@ def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
     def read(start: int) -> int:
         end = _read_call(rest, start, tools, reply)
-        return next_call(rest, start + len(OPEN), OPEN, CLOSE) if end is None else end
+        return next_call(rest, after_openings(rest, start, OPEN), OPEN, CLOSE) if end is None else end
 
     return scan(rest, reply, lambda at: rest.find(OPEN, at), read)
 
 
 def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int | None:
     """Index where parsing resumes; None after an error."""
-    match = _NAME.match(text, start + len(OPEN))
+    match = _NAME.match(text, after_openings(text, start, OPEN))
     assert match is not None, "blanks and a name may be empty"
     name, at = match.group(1), match.end()
     types = parameter_types(tools, name)

@@ -8,7 +8,7 @@ I look it up.
 
 from sampler.parsers.json_calls import add_named_call, after_tag, read_closed_json
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
-from sampler.parsers.scan import scan
+from sampler.parsers.scan import after_openings, scan
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f'{OPEN}{{"name": "…", "arguments": {{…}}}}{CLOSE}'
@@ -17,7 +17,12 @@ FORM = f'{OPEN}{{"name": "…", "arguments": {{…}}}}{CLOSE}'
 def parse_hermes(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    return scan(rest, reply, lambda at: rest.find(OPEN, at), lambda start: _read_call(rest, start + len(OPEN), reply))
+    return scan(
+        rest,
+        reply,
+        lambda at: rest.find(OPEN, at),
+        lambda start: _read_call(rest, after_openings(rest, start, OPEN), reply),
+    )
 
 
 def _read_call(text: str, body_at: int, reply: ReplyBuilder) -> int:

@@ -16,7 +16,7 @@ from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_
 
 TAG = "<|python_tag|>"
 FORM = '{"name": "…", "parameters": {…}}'
-_SEPARATOR = re.compile(r"[\s;,]*")
+_SEPARATOR = re.compile(rf"(?:[\s;,]|{re.escape(TAG)})*+")
 _BEGINS_CALL = re.compile(r'\s*\{\s*"(?:name|id|type|function|parameters|arguments)"\s*:')
 _HAS_ARGUMENTS = re.compile(r'"(?:parameters|arguments)"\s*:')
 
@@ -29,7 +29,7 @@ def parse_llama3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reply = ReplyBuilder(reasoning, FORM)
     if tagged:
         reply.text(before)
-    _read_calls(after.replace(TAG, ";") if tagged else rest, bool(tagged), reply)
+    _read_calls(after if tagged else rest, bool(tagged), reply)
     return reply.done()
 
 
@@ -41,7 +41,7 @@ def _read_calls(text: str, tagged: bool, reply: ReplyBuilder) -> None:
         if reply.is_full():
             return
         if text[at] != "{":
-            if tagged or reply.number == 1:
+            if reply.number == 1:
                 reply.error("is not a JSON object")
             else:
                 reply.text(text[at:])

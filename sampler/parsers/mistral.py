@@ -10,12 +10,11 @@ from typing import Any
 from sampler.parsers.json_calls import add_named_call
 from sampler.parsers.json_values import read_json_at
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
-from sampler.parsers.scan import scan
+from sampler.parsers.scan import after_openings, scan
 
 OPEN = "[TOOL_CALLS]"
 FORM = f'{OPEN}[{{"name": "…", "arguments": {{…}}}}]'
-_BLANKS = re.compile(r"\s*")
-_NAMED = re.compile(r"\s*([^\s\[\]{}]{1,256})(?:\[CALL_ID\]([A-Za-z0-9]{0,64}))?(?:\[ARGS\])?\s*(?=\{)")
+_NAMED = re.compile(r"\s*([^\s\[\]{}\"]{1,256})(?:\[CALL_ID\]([A-Za-z0-9]{0,64}))?(?:\[ARGS\])?\s*(?=[{\"])")
 # The template takes ids of exactly nine letters or digits; other ids are replaced.
 _ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -23,14 +22,17 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 def parse_mistral(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    return scan(rest, reply, lambda at: rest.find(OPEN, at), lambda start: _read_calls(rest, start + len(OPEN), reply))
+    return scan(
+        rest,
+        reply,
+        lambda at: rest.find(OPEN, at),
+        lambda start: _read_calls(rest, after_openings(rest, start, OPEN), reply),
+    )
 
 
 def _read_calls(text: str, start: int, reply: ReplyBuilder) -> int:
     named = _NAMED.match(text, start)
-    blanks = _BLANKS.match(text, start)
-    assert blanks is not None, "blanks may be empty"
-    body_at = named.end() if named else blanks.end()
+    body_at = named.end() if named else start
     value, end, why = read_json_at(text, body_at)
     if why:
         reply.error(f"is not valid JSON: {why}")

@@ -12,21 +12,20 @@ from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, schema
 
 FORM = '[NAME(KEY="VALUE", …), …]'
 _TAGS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
-_BEGINS = re.compile(r"^[ \t]*\[\s*(?=([^\W\d][\w.\-]*)\s*\()", re.MULTILINE)
+_TAG = re.compile("|".join(map(re.escape, _TAGS)))
+_BEGINS = re.compile(rf"(?:^|{_TAG.pattern})[ \t]*\[\s*(?=([^\W\d][\w.\-]*)\s*\()", re.MULTILINE)
 
 
 def parse_pythonic(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
-    for tag in _TAGS:
-        rest = rest.replace(tag, "")
     reply = ReplyBuilder(reasoning, FORM)
     at = 0
     while match := _BEGINS.search(rest, at):
-        reply.text(rest[at : match.start()])
+        reply.text(_TAG.sub("", rest[at : match.start()]))
         if reply.is_full():
             return reply.done()
         at = _read_list(rest, match, tools, reply)
-    reply.text(rest[at:])
+    reply.text(_TAG.sub("", rest[at:]))
     return reply.done()
 
 
@@ -42,7 +41,7 @@ def _read_list(text: str, begun: re.Match[str], tools: ToolSchemas, reply: Reply
                 break
     except NotPython as exc:
         if reply.number == before and tools and schema_of(tools, begun.group(1)) is None:
-            reply.text(begun.group())
+            reply.text(_TAG.sub("", begun.group()))
             return begun.end()
         reply.error(f"is not valid: {exc}")
         line_end = text.find("\n", reader.at)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
-from sampler.parsers.scan import scan
+from sampler.parsers.scan import after_openings, scan
 from sampler.parsers.typed_arguments import parameter_types, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -23,7 +23,6 @@ _FUNCTION, _END_FUNCTION = "<function=", "</function>"
 _END_PARAMETER = "</parameter>"
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]*)>")
 _TAG = re.compile(r"<parameter=[^<>\n]*>")
-_BLANKS = re.compile(r"\s*")
 _REST = re.compile(r"\s*</function>\s*")
 
 
@@ -40,7 +39,7 @@ def _next_call(text: str, at: int) -> int:
 
 
 def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int:
-    at = _after(text, start, OPEN)
+    at = after_openings(text, start, OPEN)
     if not text.startswith(_FUNCTION, at):
         reply.error(f"does not begin with {_FUNCTION}NAME>")
         return _resume(text, max(at, start + 1))
@@ -74,14 +73,6 @@ def _problem_of(key: str, value: str, before: Mapping[str, Any]) -> str:
     if inner := _TAG.search(value):
         return f"has a parameter {key[:60]!r} that is not closed by {_END_PARAMETER} before {inner.group()[:60]}"
     return f"has the parameter {key[:60]!r} twice" if key in before else "" if key else "has a parameter without a name"
-
-
-def _after(text: str, start: int, tag: str) -> int:
-    if not text.startswith(tag, start):
-        return start
-    match = _BLANKS.match(text, start + len(tag))
-    assert match is not None, "blanks may be missing"
-    return match.end()
 
 
 def _resume(text: str, at: int) -> int:

@@ -1,8 +1,11 @@
 """Walks through a reply from one tool call to the next, as most families need."""
 
+import re
 from collections.abc import Callable
 
 from sampler.parsers.reply import ParsedReply, ReplyBuilder
+
+_BLANKS = re.compile(r"\s*")
 
 
 def scan(text: str, reply: ReplyBuilder, find: Callable[[int], int], read: Callable[[int], int]) -> ParsedReply:
@@ -16,3 +19,12 @@ def scan(text: str, reply: ReplyBuilder, find: Callable[[int], int], read: Calla
         at = read(start)
     reply.text(text[at:])
     return reply.done()
+
+
+def after_openings(text: str, at: int, opening: str) -> int:
+    """Index behind an opening tag that stands once or several times in a row, and behind the blanks there."""
+    while text.startswith(opening, at):
+        blanks = _BLANKS.match(text, at + len(opening))
+        assert blanks is not None, "blanks may be missing"
+        at = blanks.end()
+    return at

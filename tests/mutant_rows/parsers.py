@@ -7,6 +7,7 @@ TYPES = "tests/sampler/test_parameter_types.py"
 ERROR = f"{CALLS}::test_what_would_be_called_with_other_arguments_is_an_error"
 CHANGED = f"{CALLS}::test_an_argument_that_is_written_twice_or_would_be_changed_is_an_error"
 VALUE = f"{TYPES}::test_a_text_becomes_the_value_that_the_schema_allows"
+MEANT = "tests/sampler/test_parser_table.py::test_a_text_is_read_as_it_was_meant_or_is_an_error"
 
 MUTANTS = (
     Mutant(
@@ -127,5 +128,47 @@ MUTANTS = (
         "if value is _NO_VALUE or not allows(kinds, value):",
         "if value is _NO_VALUE:",
         VALUE,
+    ),
+    Mutant(
+        "calls: a token of the format inside a JSON text",
+        "sampler/parsers/llama3.py",
+        "_read_calls(after if tagged else rest,",
+        '_read_calls(after.replace(TAG, ";") if tagged else rest,',
+        MEANT,
+    ),
+    Mutant(
+        "calls: a token of the format inside a Python text",
+        "sampler/parsers/pythonic.py",
+        "reasoning, rest = split_reasoning(text)",
+        'reasoning, rest = split_reasoning(_TAG.sub("", text))',
+        MEANT,
+    ),
+    Mutant(
+        "calls: a start tag twice",
+        "sampler/parsers/scan.py",
+        "while text.startswith(opening, at):",
+        "if text.startswith(opening, at):",
+        "tests/sampler/test_parser_table.py::test_what_an_engine_reads_as_meant_is_read_as_meant",
+    ),
+    Mutant(
+        "calls: an answer with a tool's name in its members",
+        "sampler/parsers/llama3.py",
+        "if tagged or _is_call(value):",
+        "if True:",
+        f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
+    ),
+    Mutant(
+        "calls: a type of a published schema",
+        "sampler/parsers/schema_types.py",
+        "        for options in _options(schema):\n            yield",
+        "        for options in ():\n            yield",
+        "tests/sampler/test_published_schemas.py::test_what_a_published_schema_allows_is_sent_as_the_model_wrote_it",
+    ),
+    Mutant(
+        "calls: types of a rescored conversation",
+        "sampler/what_if/rescored.py",
+        "tools.get(dispatch.tools_hash, ())",
+        "()",
+        "tests/sampler/test_resettle.py::test_scorers_read_calls_with_the_types_of_the_tools_that_the_model_had",
     ),
 )

@@ -13,6 +13,7 @@ from sampler.what_if.resettle import resettle
 from sampler.what_if.resettled import Resettled, tell
 from shared.audit.run import audit
 from shared.documents.run import Worker
+from shared.documents.tool_schemas import ToolSchemas
 from shared.errors import ConfigError
 from shared.processes.mongod import Mongod
 from shared.store import Store
@@ -151,6 +152,22 @@ async def test_scorers_read_the_stored_conversation_and_an_interrupted_call_keep
         assert task["payload"]["scorers"] == [{"name": "tests_by_slot", "weight": 1.0}]
     assert [d["reward"] for d in found["record_data"]] == [scores[d["_id"]] for d in found["record_data"]]
     assert tell(outcome) == 0
+
+
+async def test_scorers_read_calls_with_the_types_of_the_tools_that_the_model_had(
+    mongod: Mongod, store: Store, target: Store
+) -> None:
+    await played(store)
+    parameters = {"type": "object", "properties": {"x": {"type": "string"}}}
+    schemas = ToolSchemas.of([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    await store.tool_schemas.keep(schemas)
+    text = "<tool_call>\n<function=f>\n<parameter=x>\n2024\n</parameter>\n</function>\n</tool_call>"
+    await store.database["dispatched_sampling_tasks"].update_many(
+        {"turn": 0}, {"$set": {"tools_hash": schemas.id, "response.text": text}}
+    )
+    await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}], tool_call_parser="qwen3_coder")
+    (call,) = next(message["tool_calls"] for message in SAID[0].messages if message.get("tool_calls"))
+    assert call["function"]["arguments"] == {"x": "2024"}
 
 
 async def test_a_group_whose_scorer_fails_has_no_score_and_the_same_call_tries_it_again(

@@ -137,6 +137,7 @@ def test_an_argument_that_is_written_twice_or_would_be_changed_is_an_error(famil
         ("llama3", '{"name": "Goethe", "born": 1749}'),
         ("llama3", '{"name": "Goethe", "type": "poet", "id": 5}'),
         ("llama3", '{"name": "Goethe", born: 1749}'),
+        ("llama3", '{"name": "Goethe", "of": {"parameters": {}, "arguments": {}}}'),
         ("llama3", '{"function": {"name": "sin"}}'),
         ("llama3", '{"parameters": {"a": 1}}'),
         ("pythonic", "[sqrt(x) for x in range(3)]"),
