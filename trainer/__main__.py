@@ -10,26 +10,22 @@ from shared.processes.interrupt import begin_program, run_command
 if __name__ == "__main__":
     begin_program()
 
-import logging
 import os
 
-from shared.errors import TandemError
 from shared.logs import begin_logging
 from shared.processes.open_files import require_files
+from trainer.ending import Ending
 from trainer.loop import train
-from trainer.parallel import LaunchError, end_process
+from trainer.parallel import end_process
 from trainer.settings.config import TrainerConfig
 
 
 def main() -> None:
-    config = TrainerConfig.load_or_exit()
-    begin_logging(config.log_level, f"rank={os.environ.get('RANK', '0')} ")
-    try:
+    with Ending():
+        config = TrainerConfig.load_or_exit()
+        begin_logging(config.log_level, f"rank={os.environ.get('RANK', '0')} ")
         require_files()
         train(config)
-    except (TandemError, LaunchError) as exc:
-        logging.getLogger("trainer").error("%s: %s", type(exc).__name__, exc)
-        end_process(1)
     end_process(0)
 
 

@@ -14,9 +14,10 @@ Every rank runs as many forwards and backwards as the busiest one (with empty ro
 between ranks only after the last. A trajectory is on one rank as a whole, so its ratio needs no communication.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.modeling.trainable import adapters_off
 from trainer.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
+from trainer.reporting.not_finite import cause_of_update
 from trainer.reporting.token_logprobs import TokenLogprobs, token_logprobs
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row
@@ -44,6 +46,7 @@ class Pass:
     routing: Routing | None = None
     count: int = 0
     logprobs: TokenLogprobs | None = None  # of this rank's entries; None: not asked for
+    not_finite: Callable[[], str | None] = lambda: None  # why the gradient is not, by this rank's entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ class Accumulator:
         batch, outcome, routing = do(rows, proximals, totals)
         measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T)
         logprobs = token_logprobs(rows, batch, outcome) if self.keep_logprobs else None
-        return Pass(totals.num_trajectories, measured, routing, passes, logprobs)
+        not_finite = partial(cause_of_update, rows, batch, outcome, minibatch.records_T)
+        return Pass(totals.num_trajectories, measured, routing, passes, logprobs, not_finite)
 
     def _of_the_step(self, own: Denominators) -> Denominators:
         """This rank's counts, the totals of all ranks in them."""

@@ -52,6 +52,7 @@ class StepResult:
     metrics: dict[str, float]
     skipped: bool  # the weights did not move at all: nothing to train, or gradients that are not finite
     logprobs: Sequence[TokenLogprobs | None] = ()  # of this rank, by update; None: nothing to train, or not asked for
+    not_finite: str | None = None  # why the first update without a finite gradient has none
 
 
 def open_learner(
@@ -232,6 +233,7 @@ class Learner:
         done: list[Pass] = []  # of the updates for which any rank has a row
         norms, trajectories = [], 0
         logprobs: list[TokenLogprobs | None] = []
+        not_finite: list[str] = []
         proximals = self._accumulator.proximal_logprobs(minibatches)
         for minibatch, proximal in zip(minibatches, proximals, strict=True):
             update = self._accumulator.run(minibatch, proximal)
@@ -240,6 +242,8 @@ class Learner:
             if update.count:
                 done.append(update)
                 norms.append(self._update())
+                if not math.isfinite(norms[-1]):
+                    not_finite.append(self._not_finite(update))
         moved = [norm for norm in norms if math.isfinite(norm)]
         self.steps_done += 1
         metrics = report(self._reduce(of_updates([update.measured for update in done]))) | {
@@ -254,7 +258,14 @@ class Learner:
         }
         metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
         metrics |= self._routing_metrics(done, metrics["loss/loss"])
-        return StepResult(metrics, skipped=not moved, logprobs=logprobs)
+        return StepResult(metrics, skipped=not moved, logprobs=logprobs, not_finite=next(iter(not_finite), None))
+
+    def _not_finite(self, update: Pass) -> str:
+        """Every rank calls it. The first rank's sentence; one about a loss goes before one about the gradient alone."""
+        told = [text for text in self._parallel.everyone.gather_objects(update.not_finite()) if text]
+        why = min(told, key=lambda text: text.startswith("every loss"), default="no token was trained")
+        log.warning("step %d: an update is left out, the weights stay as they are: %s", self.steps_done + 1, why)
+        return why
 
     def _set_learning_rate(self) -> float:
         config = self.config
@@ -281,8 +292,6 @@ class Learner:
                         kind, self.config.max_grad_norm, torch.tensor(norm, dtype=torch.float64)
                     )
             self.optimizer.step()
-        else:
-            log.warning("step %d skipped: gradient norm is %s; the weights stay as they are", self.steps_done, norm)
         self.optimizer.zero_grad()
         return norm
 

@@ -41,6 +41,7 @@ from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.metrics import MetricsLog
+from trainer.reporting.moved import Moved
 from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
 from trainer.settings.presets import PRESETS
@@ -116,7 +117,7 @@ def _run(
     status: "Status",
     device: TrainerDevice,
 ) -> str:
-    """Run the steps; returns the reason of the end."""
+    """Run the steps; returns the reason of the end. Raises DataError if every step of the run was skipped."""
     why = f"all {config.optimizer.max_steps} steps are taken"
     metrics_path = config.folder / METRICS_FILE
     awaited_steps = evaluation.awaited_steps if config.checkpoint.keep_best_checkpoints else list
@@ -128,6 +129,7 @@ def _run(
         keep_also=lambda: {*best_steps(metrics_path, config.checkpoint.keep_best_checkpoints), *awaited_steps()},
         fence=fence,
     )
+    moved = Moved(metrics_path, learner.steps_done, parallel)
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
         alarms = Alarms(metrics_path)
         evaluation.begin(learner.steps_done, metrics_path)
@@ -152,12 +154,13 @@ def _run(
                     checkpoints.save(learner, _accounting(learner, config))
                 saved_steps.note(checkpoints.saved)
                 published = publisher.publish(step)
+            moved.note(step, skipped=result.skipped, not_finite=result.not_finite)
             stream.keep_logprobs(step, batch, result.logprobs)
             metrics = batch.metrics | result.metrics | published | waited | evaluation.after(step)
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
             metrics["perf/tokens_per_s"] = metrics["data/tokens_flat"] / metrics["time/total_s"]
             metrics["perf/idle_fraction"] = metrics["time/wait_s"] / metrics["time/total_s"]
-            raised, alarm_metrics = alarms.check(metrics)
+            raised, alarm_metrics = alarms.check(metrics, result.not_finite)
             metrics |= alarm_metrics
             if metrics_log is not None:
                 metrics_log.log(step, metrics | {"time": time.time()})
@@ -169,6 +172,7 @@ def _run(
         checkpoints.settle(wait=True)
         saved_steps.note(checkpoints.saved)
         device.vacate(learner)
+    moved.check()
     return why
 
 

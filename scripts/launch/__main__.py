@@ -205,6 +205,7 @@ class Launch:
                 for version in await self._still_to_evaluate(store):
                     await self.evaluate(store, version, "eval_after")
             self.clock.end()
+            self.children.check()
             await asyncio.to_thread(
                 self.children.stop, ("trainer", "sampler", "keeper", "tools", "environments")
             )  # for the last metrics
@@ -234,7 +235,12 @@ class Launch:
             self._read_metrics(policy)
         self.figures = await summary.summarize(store, self.trained, self.metrics, rounds, self.clock.seconds)
         await asyncio.to_thread(summary.write, self.config, self.figures, self.metrics)
+        if failed := [name for name, metrics in self.metrics.items() if metrics.never_moved]:
+            raise DataError(f"policy {failed[0]}: every step was skipped, and nothing was learned: {self.log_hint()}")
         return 0
+
+    def log_hint(self) -> str:
+        return f"`tandem status {self.config.run}` and {self.config.log_path('train_0')} say why"
 
     async def _still_to_evaluate(self, store: Store) -> list[int]:
         """Versions with an unfinished round, in order, and the newest; empty without held-out tasks."""
@@ -276,13 +282,14 @@ class Launch:
         if inserted and self.config.is_alone:  # a trainer that found none before them has ended
             self.display.trainers |= start_trainers(self._ended(), self.children, self.database)
         for policy, trainer in list(self.display.trainers.items()):
-            await self.children.wait_exit(trainer)  # `watch` handles other exit statuses than 0
+            await self.children.wait_exit(trainer)
             metrics, run = self._read_metrics(policy), await store.runs.get()
             wanted = run.admission[policy].num_steps if run and policy in run.admission else None
             end = run.ends.get(policy) if run else None
             used_up = end is not None and end.used_up
-            if wanted is not None and metrics.last_step < wanted and not used_up:
-                raise ChildDied(f"stopped at step {metrics.last_step} of {wanted}: {trainer.crash_report()}")
+            if wanted is None or (metrics.last_step < wanted and not used_up):
+                how = "never began" if wanted is None else f"stopped at step {metrics.last_step} of {wanted}"
+                raise ChildDied(f"{how}: {trainer.crash_report()}")
             why = f"; it ended {end.reason}" if end is not None and used_up else ""
             self.display.note(f"trained {self._steps_text(policy)}{why}")
 
@@ -301,9 +308,8 @@ class Launch:
         if self.config.only_evaluate:
             await EvalRound(store, self.config.policy, 0).wait()
             return 0
-        trainers = self.display.trainers.values()
-        if status := max([await self.children.wait_exit(trainer) for trainer in trainers], default=0):
-            return status
+        for trainer in self.display.trainers.values():
+            await self.children.wait_exit(trainer)
         self.display.note(await until_over(store, self.config, self.display.note))
         return 0
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.launch.children import Child, describe_exit
-from scripts.launch.errors import raised
 from shared.outside_text import clipped
 
 FULL_BELOW_BYTES = 32 << 20  # a database needs some to write a checkpoint
@@ -27,7 +26,7 @@ def cause_of(children: Sequence[Child], folder: Path) -> str | None:
     first = min(dead, key=lambda child: (child.kind != "mongod", child.died_at))
     disk = full_disk(folder) or full_disk(first.log_path.parent)
     how = f"{first.name} (pid {first.process.pid}) {describe_exit(first.returncode)}"
-    said = database_error(first.log_text()) if first.kind == "mongod" else raised(first.log_text())
+    said = database_error(first.log_text()) if first.kind == "mongod" else first.error()
     return f"{how}{f': {said}' if said else ''}{disk}; its log: {first.log_path}"
 
 

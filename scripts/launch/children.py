@@ -121,6 +121,10 @@ class Child:
         except FileNotFoundError:
             return ""
 
+    def error(self) -> str:
+        """The error that it ended with, in one line; empty if it ended otherwise, as by a signal."""
+        return raised(self.log_text()) if (self.returncode or 0) > 0 else ""
+
     def last_line(self) -> str:
         try:
             with self.log_path.open("rb") as file:
@@ -269,7 +273,7 @@ class Children:
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**child.restarts)
                 child.due_at = now + pause_s
                 which = f"{child.restarts + 1} of at most {RESTARTS}"
-                why = f" by {error}" if (error := raised(child.log_text())) else ""
+                why = f" by {error}" if (error := child.error()) else ""
                 how = describe_exit(child.returncode) + why
                 self.tell(f"{child.name} {how}: starting it again in {pause_s:g} s ({which})")
             elif child.due_at <= now and not self._stopping:
@@ -297,12 +301,15 @@ class Children:
         self._reported |= {child.name for child in new}
         return new
 
-    async def wait_exit(self, child: Child) -> int:
-        """Wait for a child that ends itself; returns its exit status."""
+    async def wait_exit(self, child: Child) -> None:
+        """Wait for a child that ends itself. Raises ChildDied for another exit status than 0."""
         while True:
             if (status := child.returncode) is not None:
-                return status
+                break
             await asyncio.sleep(POLL_S)
+        if status and not child.may_exit:
+            self.check()  # a dead database is the cause of what its clients say
+            raise ChildDied(child.crash_report())
 
     def stop(self, kinds: Sequence[str] = tuple(STAGES)) -> None:
         """Stop the children of `kinds` in order; blocks until they and their descendants are gone."""
@@ -310,7 +317,7 @@ class Children:
         chosen = [child for child in self.children if child.kind in kinds]
         most_s = CLIENTS_OF_NOTHING_S if any(child.died for child in self.of_kind("mongod")) else math.inf
         for child in chosen:
-            child.may_exit = True
+            child.may_exit |= child.returncode is None  # one that has failed stays so
         targets = [replace(child.target, grace_s=min(child.target.grace_s, most_s)) for child in chosen]
         stop(targets, force=lambda: self.force, tell=self.tell)
         for child in chosen:

@@ -11,6 +11,7 @@ from shared.outside_text import clipped
 
 LINE = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:ERROR|CRITICAL) (\S+) (.*)$")
 RAISED = re.compile(r"^[ |]*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed|Died|Lost|Refused): .*)$")  # of a traceback
+LAUNCHED = re.compile(r"^trainer\.launch: (rank \d+ .*)$")  # the last line of a failed trainer
 TAIL_LINES = 40
 VARYING = re.compile(r"\brecord=\S+|\d+")
 MAX_CHARS = 600
@@ -19,9 +20,22 @@ MAX_KINDS = 100
 
 
 def raised(log: str) -> str:
-    """The exception that ended a process, from the end of its log; empty without one."""
-    found = [match[1] for line in log.splitlines()[-TAIL_LINES:] if (match := RAISED.match(line))]
+    """What ended a process, from the end of its log: the last exception or error line there; empty without one.
+
+    The last line of torch's launcher is the cause; the exception before it says only that a process of it failed.
+    """
+    lines = log.splitlines()[-TAIL_LINES:]
+    found = [text for text in map(_error_in, lines) if text]
     return clipped(found[-1], MAX_CHARS) if found else ""
+
+
+def _error_in(line: str) -> str:
+    if match := RAISED.match(line):
+        return match[1]
+    if match := LAUNCHED.match(line):
+        return match[1]
+    logged = LINE.match(line.encode())
+    return logged[2].decode(errors="replace") if logged else ""
 
 
 class Repeats:

@@ -64,6 +64,11 @@ class StepMetrics:
     def last(self) -> Line:
         return self.lines.get(self.last_step, {})
 
+    @property
+    def never_moved(self) -> bool:
+        """Whether there were steps, and each was skipped."""
+        return bool(self.lines) and all(line.get("learner/skipped_steps") == 1 for line in self.lines.values())
+
     def column(self, name: str) -> list[float]:
         """Values of one metric in step order, without steps that lack it."""
         return [self.lines[step][name] for step in sorted(self.lines) if name in self.lines[step]]

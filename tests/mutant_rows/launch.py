@@ -4,6 +4,20 @@ from tests.mutant_rows.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "a child that failed is not forgiven by a later stop",
+        "scripts/launch/children.py",
+        "child.may_exit |= child.returncode is None",
+        "child.may_exit = True",
+        "tests/system/test_launch_children.py::test_a_trainer_may_end_itself_but_not_with_an_error",
+    ),
+    Mutant(
+        "a trainer's failure is the launch's",
+        "scripts/launch/children.py",
+        "        if status and not child.may_exit:",
+        "        if status == 7:",
+        "tests/system/test_launch_children.py::test_a_trainer_may_end_itself_but_not_with_an_error",
+    ),
+    Mutant(
         "clients of a dead database are stopped at once",
         "scripts/launch/children.py",
         "CLIENTS_OF_NOTHING_S = 3.0",

@@ -13,6 +13,20 @@ SUPPLY = "tests/trainer/test_supply.py"
 
 MUTANTS = (
     Mutant(
+        "a run of skipped steps has failed",
+        "trainer/reporting/moved.py",
+        "if self._skipped and not self._moved:",
+        "if self._skipped and self._moved:",
+        "tests/trainer/test_not_finite.py::test_a_run_of_skipped_steps_has_failed_also_when_it_is_started_again",
+    ),
+    Mutant(
+        "a gradient that is not finite names a temperature that divides by zero",
+        "trainer/reporting/not_finite.py",
+        "    if not _is_temperature(temperature):",
+        "    if temperature < 0:",
+        "tests/trainer/test_not_finite.py::test_a_temperature_that_divides_by_zero_is_named",
+    ),
+    Mutant(
         "equal rewards: no step of nothing else",
         "trainer/data/equal_groups.py",
         "if equal and len(equal) == len(has_advantage) and self._needs_advantage:",

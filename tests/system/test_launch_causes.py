@@ -42,6 +42,33 @@ def fill(connection_string: str) -> None:
             client["t"]["t"].insert_many([{"text": os.urandom(1 << 16)} for _ in range(32)])
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--freeze=nothing.*", "nothing.*"),
+        pytest.param("--tp_size=2", "tp_size is 2, but 1 processes came up", marks=pytest.mark.thorough),
+        pytest.param("--attn_implementation=flash_attention_2", "flash_attention_2", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_trainer_that_fails_at_its_start_fails_the_launch_with_its_cause_as_the_last_line(
+    mongod: Mongod, run: str, flag: str, said: str
+) -> None:
+    """No engine, no sampler and no evaluation: nothing else of the run could be the reason."""
+    alone = {"DB_CONNECTION_STRING": mongod.connection_string, "ENGINE": "none", "NUM_SAMPLERS": "0", "EVAL_FILE": ""}
+    command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/example/minirl.yml", flag]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | alone, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    with pymongo.MongoClient[dict[str, object]](mongod.connection_string) as client:
+        client.drop_database(run)
+    assert done.returncode == 1, done.stdout
+    assert "trained 0 steps" not in done.stdout
+    last = done.stdout.rstrip("\n").splitlines()[-1]
+    assert last.startswith("cause: trainer 0 (pid ")
+    assert said in last
+
+
 async def test_a_database_on_a_full_disk_is_the_cause_and_its_clients_are_stopped_at_once(
     small_disk: Path, tmp_path: Path
 ) -> None:

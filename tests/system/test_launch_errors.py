@@ -85,6 +85,11 @@ def test_the_exception_at_the_end_of_a_log_is_found_in_a_traceback_and_in_that_o
     assert raised(group) == "ValueError: not this: 5"
     assert raised('Traceback (most recent call last):\n  File "a.py"\nKeyError: 1\n') == "KeyError: 1"
     assert raised(f"{STAMP} INFO a draining: episodes=3\nready\n") == ""
+    logged = f"{STAMP} ERROR trainer rank=0 ConfigError: freeze 'x.*' matches no parameter\n"
+    torchs = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrainer FAILED\n"
+    assert raised(logged) == "rank=0 ConfigError: freeze 'x.*' matches no parameter"
+    cause = "rank 0 (pid 7) ended with status 1: ConfigError: freeze 'x.*' matches no parameter"
+    assert raised(f"{logged}{torchs}trainer.launch: {cause}\n") == cause
 
 
 def test_kinds_of_errors_are_bounded() -> None:

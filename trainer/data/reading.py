@@ -145,7 +145,7 @@ class Reader:
             every_token=self._config.loss.router_aux_loss_coef > 0,
         )
         data = [d for group in groups for d in group.data]
-        minibatch = Minibatch(rows, count_entries(trees), [d.source for d in data])
+        minibatch = Minibatch(rows, count_entries(trees), [d.source for d in data], [d.record for d in data])
         return Share(minibatch, trees, data, too_old)
 
 

@@ -85,8 +85,7 @@ RULES = (
         "skipped",
         "learner/skipped_steps",
         0.0,
-        "the weights did not move: nothing to train, or a gradient that is not finite; look at the rewards and lower "
-        "the learning rate",
+        "the weights did not move, since nothing was there to train: every advantage is 0, or masks and staleness left nothing",
     ),
 )
 ENTROPY = Rule(
@@ -102,10 +101,11 @@ ENTROPY = Rule(
 class Alarm:
     rule: Rule
     value: float
+    advice: str
 
     def __str__(self) -> str:
         sign = "<" if self.rule.below else ">"
-        return f"{self.rule.metric} {self.value:.4g} {sign} {self.rule.limit:g}: {self.rule.advice}"
+        return f"{self.rule.metric} {self.value:.4g} {sign} {self.rule.limit:g}: {self.advice}"
 
 
 class Alarms:
@@ -116,8 +116,10 @@ class Alarms:
         for entropy in _entropies(history) if history is not None and history.exists() else ():
             self._remember(entropy)
 
-    def check(self, metrics: Mapping[str, float]) -> tuple[list[Alarm], dict[str, float]]:
-        """Active alarms, and `alarm/NAME` for every rule whose metric exists."""
+    def check(
+        self, metrics: Mapping[str, float], not_finite: str | None = None
+    ) -> tuple[list[Alarm], dict[str, float]]:
+        """Active alarms, and `alarm/NAME` for every rule whose metric exists. `not_finite`: why the gradient was not."""
         values = [(rule, metrics[rule.metric]) for rule in RULES if rule.metric in metrics]
         entropy = metrics.get("loss/entropy_mean_nats")
         if entropy is not None:
@@ -125,13 +127,18 @@ class Alarms:
                 start = sum(self._first_entropies) / FIRST_STEPS
                 values.append((ENTROPY, entropy / start if start > 0 else 1.0))
             self._remember(entropy)
-        alarms = [Alarm(rule, value) for rule, value in values if rule.is_on(value)]
+        alarms = [Alarm(rule, value, _advice(rule, not_finite)) for rule, value in values if rule.is_on(value)]
         on = {alarm.rule.name for alarm in alarms}
         return alarms, {f"alarm/{rule.name}": float(rule.name in on) for rule, _ in values}
 
     def _remember(self, entropy: float) -> None:
         if len(self._first_entropies) < FIRST_STEPS:
             self._first_entropies.append(entropy)
+
+
+def _advice(rule: Rule, not_finite: str | None) -> str:
+    """Of a gradient that is not finite: its cause, instead of the rule's own."""
+    return f"the weights did not move: {not_finite}" if not_finite and rule.name == "skipped" else rule.advice
 
 
 def _entropies(path: Path) -> list[float]:

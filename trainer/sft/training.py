@@ -33,6 +33,7 @@ from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint
 from trainer.configured_learner import configured_learner
+from trainer.ending import Ending
 from trainer.graceful_stop import stops_at_signals
 from trainer.learner import Learner
 from trainer.losses import Denominators, LossConfig, LossName
@@ -40,12 +41,14 @@ from trainer.modeling.model import load_tokenizer
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
 from trainer.reporting.metrics import MetricsLog
+from trainer.reporting.moved import Moved
 from trainer.settings.ineffective import warn_of_unused
 from trainer.sft.config import SftConfig
 from trainer.sft.conversations import Conversations, read_conversations, sample_order
 from trainer.sft.records import Records
 from trainer.store_bridge import StoreBridge
-from trainer.trees.packing import Row, pack
+from trainer.trees.minibatch import Minibatch
+from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
 log = logging.getLogger(__name__)
@@ -65,18 +68,19 @@ class Data(Protocol):
 
 def main(argv: list[str] | None = None) -> None:
     """The command line program."""
-    config = SftConfig.load_or_exit(argv)
-    handler = RichHandler(console=Console(stderr=True), show_path=False)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-    try:
-        with parallel_session(**config.parallel.model_dump()) as parallel:
-            train(config, parallel)
-    except Stopped as exc:
-        if os.environ.get("RANK", "0") == "0":
-            sys.stderr.write(f"{exc}\n")
-        end_process(INTERRUPTED)
-    except TandemError as exc:
-        sys.exit(f"{config.program}: {exc}")
+    with Ending():
+        config = SftConfig.load_or_exit(argv)
+        handler = RichHandler(console=Console(stderr=True), show_path=False)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+        try:
+            with parallel_session(**config.parallel.model_dump()) as parallel:
+                train(config, parallel)
+        except Stopped as exc:
+            if os.environ.get("RANK", "0") == "0":
+                sys.stderr.write(f"{exc}\n")
+            end_process(INTERRUPTED)
+        except TandemError as exc:
+            sys.exit(f"{config.program}: {exc}")
 
 
 def train(config: SftConfig, parallel: Parallel) -> Path:
@@ -154,9 +158,11 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
         stack.enter_context(stops_at_signals(samples))
         reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
         first, trained_tokens = learner.steps_done, 0.0
-        for step, (rows, denominators) in samples.ahead(first, max_steps):
-            result = learner.step(rows, denominators)
+        moved = Moved(config.output_dir / METRICS_FILE, first, parallel)
+        for step, minibatch in samples.ahead(first, max_steps):
+            result = learner.step_in_minibatches([minibatch])
             trained_tokens += result.metrics["loss/trained_tokens"]
+            moved.note(step + 1, skipped=result.skipped, not_finite=result.not_finite)
             if reporter:
                 reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
             stops = learner.steps_done < max_steps and parallel.max_int(samples.stopping)
@@ -171,6 +177,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
             f"every sample of {max_steps - first} steps was left out: longer than max_tokens={config.data.max_tokens}; nothing "
             "was trained, and no model is written"
         )
+    moved.check()
 
 
 class Samples:
@@ -191,8 +198,8 @@ class Samples:
         self._parallel = parallel
         self._linear = linear
 
-    def ahead(self, first: int, stop: int) -> Iterator[tuple[int, tuple[list[Row], Denominators]]]:
-        """Yield (step, rows and counts); a thread prepares the next step during the current one."""
+    def ahead(self, first: int, stop: int) -> Iterator[tuple[int, Minibatch]]:
+        """Yield (step, its rows and counts); a thread prepares the next step during the current one."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples") as pool:
             upcoming = pool.submit(self.of_step, first) if first < stop else None
             for step in range(first, stop):
@@ -201,7 +208,7 @@ class Samples:
                 upcoming = pool.submit(self.of_step, step + 1) if step + 1 < stop else None
                 yield step, ready
 
-    def of_step(self, step: int) -> tuple[list[Row], Denominators]:
+    def of_step(self, step: int) -> Minibatch:
         """Each rank takes every world_size-th sample; equal prefixes among them are computed once."""
         config = self._config
         count = config.data.samples_per_step
@@ -224,7 +231,8 @@ class Samples:
             one_sequence_per_row=self._linear,
             every_token=config.optimizer.router_aux_loss_coef > 0,
         )
-        return rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))
+        counts = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
+        return Minibatch(rows, counts, records_T=[record.record_id for record in fitting])
 
 
 class _Reporter:

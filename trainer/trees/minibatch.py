@@ -13,11 +13,14 @@ from trainer.trees.tree import TokenTree
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """One update's data of this rank. `denominators` are this rank's own counts; `sources_T` names each trajectory's source."""
+    """One update's data of this rank. `denominators` are this rank's own counts; `sources_T` and `records_T` name each
+    trajectory's source and record.
+    """
 
     rows: Sequence[Row]
     denominators: Denominators
     sources_T: Sequence[str] = ()
+    records_T: Sequence[str] = ()
 
 
 def count_entries(trees: Sequence[TokenTree]) -> Denominators:
