@@ -235,12 +235,8 @@ class Launch:
             self._read_metrics(policy)
         self.figures = await summary.summarize(store, self.trained, self.metrics, rounds, self.clock.seconds)
         await asyncio.to_thread(summary.write, self.config, self.figures, self.metrics)
-        if failed := [name for name, metrics in self.metrics.items() if metrics.never_moved]:
-            raise DataError(f"policy {failed[0]}: every step was skipped, and nothing was learned: {self.log_hint()}")
+        summary.check_learning(self.config, self.metrics)
         return 0
-
-    def log_hint(self) -> str:
-        return f"`tandem status {self.config.run}` and {self.config.log_path('train_0')} say why"
 
     async def _still_to_evaluate(self, store: Store) -> list[int]:
         """Versions with an unfinished round, in order, and the newest; empty without held-out tasks."""
@@ -287,9 +283,10 @@ class Launch:
             wanted = run.admission[policy].num_steps if run and policy in run.admission else None
             end = run.ends.get(policy) if run else None
             used_up = end is not None and end.used_up
-            if wanted is None or (metrics.last_step < wanted and not used_up):
-                how = "never began" if wanted is None else f"stopped at step {metrics.last_step} of {wanted}"
-                raise ChildDied(f"{how}: {trainer.crash_report()}")
+            if wanted is None:
+                raise ChildDied(f"it never began: {trainer.crash_report()}")
+            if metrics.last_step < wanted and not used_up:
+                raise ChildDied(f"stopped at step {metrics.last_step} of {wanted}: {trainer.crash_report()}")
             why = f"; it ended {end.reason}" if end is not None and used_up else ""
             self.display.note(f"trained {self._steps_text(policy)}{why}")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from scripts.launch.figures import EvalPoint, Snapshot, StepMetrics, mean, take_snapshot
 from scripts.launch.settings import LaunchConfig
+from shared.errors import DataError
 from shared.evaluation.pass_rates import Estimate
 from shared.evaluation.rounds import EvaluationRound, Figures
 from shared.files.output_names import CHECKPOINTS, STEP_FOLDER
@@ -154,6 +155,13 @@ def eval_points(summary: dict[str, Any], policy: str) -> list[EvalPoint]:
     return [
         EvalPoint(step, r["value"], r["low"], r["high"]) for step, r in rewards if step is not None and r is not None
     ]
+
+
+def check_learning(config: LaunchConfig, metrics: Mapping[str, StepMetrics]) -> None:
+    """Raises DataError for a policy of which every step was skipped: its run has failed."""
+    for policy in [name for name, of_policy in metrics.items() if of_policy.never_moved]:
+        why = f"`tandem status {config.run}` and the trainer's log in {config.log_folder} say why"
+        raise DataError(f"policy {policy}: every step was skipped, so nothing was learned; {why}")
 
 
 def write(config: LaunchConfig, summary: dict[str, Any], metrics: Mapping[str, StepMetrics]) -> None:

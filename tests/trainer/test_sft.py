@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from shared.errors import ConfigError
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.configured_learner import configured_learner
 from trainer.learner import Learner, StepResult
-from trainer.losses import Denominators
 from trainer.parallel import Parallel, Peers
 from trainer.sft import training as sft
 from trainer.sft.conversations import (
@@ -29,7 +28,7 @@ from trainer.sft.conversations import (
     Conversations,
     sample_order,
 )
-from trainer.trees.packing import Row
+from trainer.trees.minibatch import Minibatch
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 200.0  # for a start of the trainer: the import of torch, on a busy machine
@@ -150,14 +149,14 @@ def test_a_run_that_is_told_to_stop_saves_the_step_in_hand_and_goes_on_from_ther
     tmp_path: Path, train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
 ) -> None:
     expected = train("whole")
-    step = Learner.step
+    step = Learner.step_in_minibatches
 
-    def told_during_the_third(self: Learner, rows: list[Row], denominators: Denominators) -> StepResult:
+    def told_during_the_third(self: Learner, minibatches: Sequence[Minibatch]) -> StepResult:
         if self.steps_done == 2:
             signal.raise_signal(sent)
-        return step(self, rows, denominators)
+        return step(self, minibatches)
 
-    monkeypatch.setattr(Learner, "step", told_during_the_third)
+    monkeypatch.setattr(Learner, "step_in_minibatches", told_during_the_third)
     with pytest.raises(sft.Stopped, match="stopped after step 3 of 6; the same command goes on from there"):
         train("stopped")
     assert train("stopped") == expected
@@ -210,13 +209,13 @@ def test_sequences_go_one_by_one_where_prefix_trees_are_not_wanted(
     train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
-    step = Learner.step
+    step = Learner.step_in_minibatches
 
-    def watched(self: Learner, *arguments: Any) -> Any:
-        rows.extend(arguments[0])
-        return step(self, *arguments)
+    def watched(self: Learner, minibatches: Sequence[Minibatch]) -> StepResult:
+        rows.extend(row for minibatch in minibatches for row in minibatch.rows)
+        return step(self, minibatches)
 
-    monkeypatch.setattr(Learner, "step", watched)
+    monkeypatch.setattr(Learner, "step_in_minibatches", watched)
     train("linear", max_steps=1, prefix_trees=False)
     assert rows
     assert all(bool((row.ends_N == row.num_tokens).all()) for row in rows)
