@@ -68,6 +68,7 @@ from shared.redaction import redacted, shown
 from shared.store import Store
 
 SNAPSHOT_S = 2.0
+ALL_BUT_DATABASE = ("trainer", "sampler", "keeper", "tools", "environments")
 NO_TOOLS = "none (MCP_MANAGER_URL names a server; `bundled` is the example's)"
 NO_EVALUATION = "no evaluation (EVAL_FILE names held-out tasks)"
 
@@ -206,9 +207,7 @@ class Launch:
                     await self.evaluate(store, version, "eval_after")
             self.clock.end()
             self.children.check()
-            await asyncio.to_thread(
-                self.children.stop, ("trainer", "sampler", "keeper", "tools", "environments")
-            )  # for the last metrics
+            await asyncio.to_thread(self.children.stop, ALL_BUT_DATABASE)  # for the last metrics
             return await self.finish(store)
 
     async def is_finished(self, store: Store) -> bool:
