@@ -217,12 +217,14 @@ def _hand_on(line: bytes, on_message: OnMessage) -> None:
 
 
 async def _end_of(process: ToolProcess) -> str:
-    """Why the process ended, with the end of its stderr."""
+    """Why the process ended: the limit that it exceeded, or its status with the end of its stderr."""
     try:
         async with asyncio.timeout(_EXIT_S):
             status = await process.wait()
     except TimeoutError:
         return "it closed its stdout"
+    if process.exceeded:
+        return f"its process exceeded its limit {process.exceeded}"
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
     last = " | ".join(line.strip() for line in process.stderr.splitlines() if line.strip())
     return f"its process {how}" + (f"; last on its stderr: {last[-_TOLD_CHARS:]}" if last else "")

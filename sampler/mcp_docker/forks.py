@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 TOOLS = "sampler.mcp_docker.tools."
 _PIPE_BYTES = 256 * 1024
 _STDERR_BYTES = 4096
+_REPORT_BYTES = 4096
 _FORK_END_S = 5.0
 _POLL_S = 0.01
 _LOADING_S = 120.0
@@ -105,6 +106,7 @@ class ForkServer:
         if module not in self._alone:
             wardens_end, lifeline = os.pipe()
             report, wardens_report = os.pipe()
+            os.set_blocking(report, False)
             theirs += [wardens_end, wardens_report]
             own = [lifeline, report]
         try:
@@ -200,6 +202,7 @@ class ForkedProcess:
         self._most_bytes, self._bytes = most_bytes, 0
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._errors = b""
+        self._exceeded = ""
         self._transports: list[asyncio.BaseTransport] = []
         self._has_stopped = False
 
@@ -216,10 +219,19 @@ class ForkedProcess:
     def stderr(self) -> str:
         return self._errors.decode("utf-8", "replace")
 
+    @property
+    def exceeded(self) -> str:
+        """The limit for which the process was ended, by its name in `Limits` and in words; empty: none is known."""
+        if not self._exceeded and self._pipes:
+            with contextlib.suppress(BlockingIOError):
+                self._exceeded = os.read(self._pipes[-1], _REPORT_BYTES).decode("utf-8", "replace")
+        return self._exceeded
+
     def note_output(self, data: bytes, is_error: bool) -> bool:
         """Count it. False: it is too much, and the process is ended."""
         self._bytes += len(data)
         if self._bytes > self._most_bytes:
+            self._exceeded = f"output_mb: more than {self._most_bytes // _MB} MB were written to stdout and stderr"
             self._server.signal(self._number, signal.SIGTERM)
             return False
         if is_error:
@@ -227,8 +239,7 @@ class ForkedProcess:
         return True
 
     def note_end(self, status: int, why: str = "") -> None:
-        if why:
-            self.note_output(f"\n{why}\n".encode(), is_error=True)
+        self._exceeded = self._exceeded or why
         if not self._ended.done():
             self._ended.set_result(status)
 

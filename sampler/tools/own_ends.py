@@ -14,7 +14,7 @@ from collections import deque
 from mcp_types import CallToolResult, TextContent
 
 SERVER_GONE = -32500  # of MCP-Docker (`sampler/mcp_docker/messages.py`)
-_TOLD = re.compile(r"its process (?:was ended by signal|ended with status) \d+")
+_HOW = re.compile(r"its process (?:was ended by signal \d+|ended with status \d+|exceeded its limit [a-z_]+: [^;\n]+)")
 TOGETHER_S = 1.0  # processes that end within it have one cause
 TOGETHER = 3  # so many of them at least…
 TOGETHER_SHARE = 0.5  # …and this share of those that are open
@@ -39,7 +39,7 @@ class Ends:
 
 def told_end(code: int, error: str) -> str:
     """How a session's own process ended, as MCP-Docker's error says it; empty: it does not."""
-    found = _TOLD.search(error) if code == SERVER_GONE else None
+    found = _HOW.search(error) if code == SERVER_GONE else None
     return "" if found is None else found[0]
 
 

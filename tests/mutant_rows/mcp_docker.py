@@ -135,6 +135,13 @@ MUTANTS = (
         f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
     ),
     Mutant(
+        "channel: the limit that a tool's process exceeded is named",
+        "sampler/mcp_docker/channel.py",
+        "    if process.exceeded:\n",
+        "    if False:\n",
+        "tests/sampler/test_own_ends.py::test_the_limit_that_a_call_exceeded_is_named",
+    ),
+    Mutant(
         "sandbox: descriptors are closed",
         "sampler/mcp_docker/sandbox/confinement.py",
         "    os.closerange(3 if kept is None else kept + 1, _MOST_DESCRIPTORS)\n",

@@ -11,12 +11,14 @@ import pytest
 
 from sampler.episode import play
 from sampler.errors import ToolServerDied
+from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.mcp_sampler import MCPSampler
 from sampler.service.tool_check import MAX_RESTARTS
 from sampler.tools import ToolLimits, ToolServer, ToolSession, Traffic
 from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.sampler.mcp_docker.gateways import gateway
+from tests.sampler.sandbox.starting import LOCAL_LEVELS, needs
 from tests.sampler.test_mcp_sampler import NO_AGENTS, calls, resources
 from tests.sampler.test_tool_processes import shell
 from tests.shared.builders import claim, import_tasks
@@ -92,6 +94,32 @@ async def test_processes_that_end_together_are_the_machines_failure() -> None:
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolServer]:
     with gateway(tmp_path_factory.mktemp("gateway"), BUNDLED, "--warm_sessions", "0") as started:
         yield started.server
+
+
+FILLS = "for i in $(seq 100); do head -c 1000000 /dev/zero > file$i; done; sleep 30"
+COMPUTES = "for i in 1 2 3; do python3 -c 'while True: pass' & done; wait"  # each less than all may
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LOCAL_LEVELS)
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [
+        (FILLS, "folder_mb"),
+        (COMPUTES, "cpu_s"),
+    ],
+)
+async def test_the_limit_that_a_call_exceeded_is_named(
+    tmp_path: Path, level: IsolationLevel, command: str, limit: str
+) -> None:
+    needs(level)
+    limits = ("--isolation", level.value, "--limits.folder_mb", "16", "--limits.cpu_s", "5")
+    with gateway(tmp_path, {"shell": BUNDLED["shell"]}, "--warm_sessions", "0", *limits) as started:
+        async with ToolSession([started.server], limits=LIMITS) as session:
+            ended = await session.call("run", {"command": command, "timeout_s": 60})
+    assert ended.is_error, ended
+    assert ended.text.startswith(f"Your call ended the tool's process: exceeded its limit {limit}: "), ended
+    assert ended.text.endswith("Its state is lost; a new process was started.")
 
 
 @pytest.mark.slow
