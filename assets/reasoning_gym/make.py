@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
+from sampler.environments.own_random import OwnRandom
 
 SMALL = {"min_rows": 2, "min_cols": 2, "max_rows": 2, "max_cols": 2, "min_transforms": 1, "max_transforms": 1}
 # {family: the environment's custom_task}
@@ -66,7 +67,8 @@ def drawn(family: str, split: str, without: set[str]) -> Iterator[tuple[int, str
 
 def asked(family: str, seed: int) -> tuple[str, str]:
     world = ReasoningGymEnvironment(family)
-    messages = world.start(seed, FAMILIES[family]).messages
+    with OwnRandom(seed).drawn():
+        messages = world.start(seed, FAMILIES[family]).messages
     return messages[-1]["content"], world.answer
 
 

@@ -7,8 +7,9 @@ POST /api/interact                   {messages}, with the header session_id ─�
 POST /api/cancel                     the header alone
 GET  /health                         whether it serves: no token needed
 
-Full: 406 with Retry-After. No such session: 404. The environment or its worker failed: 500, with `"final": true` where the
-environment returned what is no step, so that playing it again cannot help. A task that is not offered: 422.
+Full: 406 with Retry-After. No such session: 404. The environment raised, or its worker ended: 500. It returned what is no step:
+the session's last step, of status "task error", with `"final": true`, since playing it again cannot help. A task that is not
+offered, and messages of another shape: 422.
 A web page of another origin, where no token is set: 403.
 """
 
@@ -17,7 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER
+from sampler.environments.checked_step import checked, shown
+from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER, TASK_ERROR, Step
 from sampler.environments.sessions import Occupied, SessionLost, WorldSessions
 from sampler.environments.worker_process import ServiceFull, TaskNotOffered, WorkerLost, WorldFailed, WorldWrong
 from sampler.mcp_docker.http import (
@@ -82,7 +84,7 @@ class EnvironmentsApp:
         except TaskNotOffered as exc:
             raise _refusal(422, str(exc)) from exc
         except WorldWrong as exc:
-            raise HttpRefusal(500, {"detail": str(exc), FINAL: True}) from exc
+            await request.answer_json(200, _wrong(str(exc)))
         except (WorkerLost, WorldFailed) as exc:
             raise _refusal(500, str(exc)) from exc
 
@@ -145,6 +147,8 @@ class EnvironmentsApp:
         replies = (await _json_of(request)).get("messages")
         if not (isinstance(replies, list) and all(isinstance(reply, dict) for reply in replies)):
             raise _refusal(422, "messages is missing; expected a list of assistant messages")
+        for k, reply in enumerate(replies):
+            _require_calls(f"messages.{k}", reply)
         await request.answer_json(200, _for_agentrl(await self._sessions.interact(number, replies)))
 
     async def _cancel(self, request: HttpRequest, query: str) -> None:
@@ -161,6 +165,27 @@ class EnvironmentsApp:
 
 def _for_agentrl(step: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "metric": step["metrics"]}  # its workers say `metric`, its clients read `metrics`
+
+
+def _wrong(told: str) -> dict[str, Any]:
+    """The last step of a session whose world returned what is none."""
+    step = checked(Step(status=TASK_ERROR, result=told))
+    return {**_for_agentrl(step), FINAL: True, "detail": told}
+
+
+def _require_calls(field: str, reply: Mapping[str, Any]) -> None:
+    """Worlds read calls without looking whether they are some."""
+    calls = reply.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise _refusal(422, f"{field}.tool_calls is {shown(calls)}; expected a list")
+    for k, call in enumerate(calls or ()):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _refusal(
+                422, f"{field}.tool_calls.{k} is {shown(call)}; expected {{'id': …, 'function': {{'name': …}}}}"
+            )
+    if not isinstance(reply.get("content"), str | list | None):
+        raise _refusal(422, f"{field}.content is {shown(reply.get('content'))}; expected text")
 
 
 def _session_of(request: HttpRequest) -> int:

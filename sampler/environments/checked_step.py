@@ -6,18 +6,27 @@
 The world's code is what is wrong then, so playing the episode again cannot help: it fails once, and is never scored.
 """
 
+import collections
+import dataclasses
+import enum
+import json
 import math
-import re
 from collections.abc import Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 from sampler.environments.environment import MAX_SEATS, RUNNING, SCORE, STATUSES, Step
+from sampler.environments.plain_text import plain_text
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_SHOWN = 80
 MAX_LEVELS = 64
 WHOLE = 2**63
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
+NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+NO_NUMBERS = ("c", "U", "S", "M", "m", "V")  # of numpy's types: complex, texts, times, records
 
 
 class WrongStep(Exception):
@@ -53,43 +62,93 @@ def checked(step: object) -> dict[str, Any]:
     return told
 
 
-def number(field: str, value: object) -> float:
+def number(field: str, value: object, expected: str = "a finite number, or None where nothing is known") -> float:
     """Of whatever is one number: also numpy's, torch's, a Decimal. Raises WrongStep."""
-    if not isinstance(value, str | bytes) and not getattr(value, "shape", ()):
+    kind = getattr(
+        getattr(value, "dtype", None), "kind", None
+    )  # numpy reads numbers out of texts, and drops imaginary parts
+    if not isinstance(value, str | bytes | bytearray) and not getattr(value, "shape", ()) and kind not in NO_NUMBERS:
         try:
             found = float(value)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - a foreign value's own method: whatever it raises, it is no number
             found = math.nan
         if math.isfinite(found):
             return found
-    raise WrongStep(field, value, "a finite number, or None where nothing is known")
+    raise WrongStep(field, value, expected)
+
+
+def truth(field: str, value: object) -> bool:
+    """Of a bool, also numpy's and torch's. Raises WrongStep."""
+    if isinstance(value, bool):
+        return value
+    if str(getattr(value, "dtype", "")) in ("bool", "torch.bool") and not getattr(value, "shape", ()):
+        return bool(value)
+    raise WrongStep(field, value, "True or False")
 
 
 def plain(field: str, value: object, depth: int = 0) -> Any:
-    """As JSON has it: arrays become lists, and their numbers numbers. Raises WrongStep."""
+    """As JSON has it. Arrays, sets, dataclasses and named tuples become lists and objects, bytes text, and what is no finite
+    number the text NaN, Infinity or -Infinity. Raises WrongStep."""
     if depth > MAX_LEVELS:
         raise WrongStep(field, value, f"at most {MAX_LEVELS} levels")
-    if value is None or isinstance(value, bool | float):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        if not -WHOLE <= value < WHOLE:
-            raise WrongStep(field, value, "a whole number of 64 bits")
-        return int(value)
-    if isinstance(value, Mapping):
-        return {str(name): plain(f"{field}.{name}", one, depth + 1) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(f"{field}.{k}", one, depth + 1) for k, one in enumerate(value)]
-    as_list = getattr(value, "tolist", None)  # of numpy and torch: of a single number, the number
-    if callable(as_list):
-        return plain(field, as_list(), depth + 1)
+    if value is None or isinstance(value, str | bool | float | int):
+        return _simple(field, value)
+    parts = _parts(value)
+    if isinstance(parts, Mapping):
+        return _named(field, parts, depth)
+    if isinstance(parts, list):
+        return [plain(f"{field}.{k}", one, depth + 1) for k, one in enumerate(parts)]
+    if parts is not value:
+        return plain(field, parts, depth + 1)
     raise WrongStep(field, value, "text, numbers, lists and dicts")
 
 
-def without_escapes(text: str) -> str:
-    """Without the sequences by which a terminal colors text or moves its cursor."""
-    return _ESCAPE.sub("", text) if "\x1b" in text else text
+def _simple(field: str, value: str | float | bool | None) -> Any:
+    """Of JSON's own types, and of what inherits them, such as members of a StrEnum."""
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else NOT_FINITE[str(float(value))]
+    if not -WHOLE <= value < WHOLE:
+        raise WrongStep(field, value, "a whole number of 64 bits")
+    return int(value)
+
+
+def _parts(value: Any) -> Any:
+    """Of a value that is none of JSON's: a dict, a list or one of JSON's; itself, where it is none of them."""
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):  # of a named tuple
+        return value._asdict()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)  # as they come, their order would be that of the process
+    if isinstance(value, list | tuple | range | collections.deque):
+        return list(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Decimal | Fraction | complex | PurePath | date | time):
+        return str(value)
+    as_list = getattr(value, "tolist", None)  # of numpy and torch: of a single number, the number
+    return as_list() if callable(as_list) else value
+
+
+def _named(field: str, parts: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    named = {_name(name): plain(f"{field}.{_name(name)}", one, depth + 1) for name, one in parts.items()}
+    if len(named) < len(parts):
+        raise WrongStep(field, parts, "names that differ as texts")
+    return named
+
+
+def _name(name: Any) -> str:
+    """Of an entry: numbers of any package as their digits."""
+    found = name if isinstance(name, str) else plain("a name", name)
+    return found if isinstance(found, str) else json.dumps(found)
 
 
 def shown(value: object) -> str:
@@ -133,7 +192,7 @@ def _message(field: str, message: object) -> dict[str, Any]:
 def _content(field: str, content: object, *, called: bool) -> str | None:
     """Texts, in parts too. `called`: an assistant's message with tool calls needs none."""
     if isinstance(content, str):
-        return without_escapes(str(content))
+        return plain_text(str(content))
     if content is None and called:
         return None
     if not isinstance(content, list | tuple):
@@ -146,7 +205,7 @@ def _content(field: str, content: object, *, called: bool) -> str | None:
             raise WrongStep(f"{field}.{k}.type", found, "'text': a world's messages are text, images are not supported")
         if not isinstance(part.get("text"), str):
             raise WrongStep(f"{field}.{k}.text", part.get("text"), "text")
-        texts.append(without_escapes(str(part["text"])))
+        texts.append(plain_text(str(part["text"])))
     return "\n".join(texts)
 
 

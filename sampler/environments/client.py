@@ -133,9 +133,12 @@ class EnvironmentClient:
         if response.status_code != httpx.codes.OK:
             raise _refused(url, response, content)
         try:
-            return json.loads(content)
+            found = json.loads(content)
         except (ValueError, RecursionError) as exc:
             raise EnvironmentFailed(f"POST {url}: the answer is not JSON: {_shown(content)}") from exc
+        if isinstance(found, dict) and found.get(FINAL) is True:  # of our service: the world returned what is no step
+            raise EnvironmentWrong(f"POST {url}: {clipped(str(found.get('result')), MAX_TOLD_CHARS)}")
+        return found
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:
@@ -171,16 +174,7 @@ def _refused(url: str, response: httpx.Response, content: bytes) -> Exception:
         return EnvironmentBusy(told, retry_after_s(response.headers))
     if response.status_code == TASK_REFUSED and url.endswith(START):
         return ConfigError(told)
-    return EnvironmentWrong(told) if _is_final(content) else EnvironmentFailed(told)
-
-
-def _is_final(content: bytes) -> bool:
-    """Whether our service says that the world answered what is no step."""
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.get(FINAL) is True
+    return EnvironmentFailed(told)
 
 
 def _shown(content: bytes) -> str:

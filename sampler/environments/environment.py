@@ -30,6 +30,7 @@ MAX_LINE_BYTES = 32 << 20  # of a worker's answer: a step with all its messages
 STEP_SHARE = 0.8  # of `within_s`, which an adapter may use: after it the whole worker is ended, with all its sessions
 SCORE = "score"  # among the metrics: the episode's
 MAX_SEATS = 1000
+MAX_SEED, MAX_SEED_DIGITS = 2**63, 19
 FINAL = "final"  # of a refusal: the same would happen again
 NO_INDEX = -1  # in a request: the index is among the fields of custom_task
 
@@ -82,6 +83,10 @@ class Environment(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @classmethod  # noqa: B027 - most worlds import all that they need with their module
+    def load(cls, name: str) -> None:
+        """Import what sessions need, once per worker: what an import draws is then no part of a session's random numbers."""
+
     @abstractmethod
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         """Begin task `index`. `task`: further fields that the task names. The same arguments give the same world.
@@ -100,12 +105,6 @@ class Environment(ABC):
         return range(1000)
 
 
-def require_known(task: Mapping[str, Any], *names: str) -> None:
-    """Raises TaskRefused for a field that the environment does not read: another world than the task means would be played."""
-    if unknown := sorted(str(name) for name in task if name not in names):
-        raise TaskRefused(f"custom_task has {unknown[0]!r}; expected {', '.join(names)}")
-
-
 def reply_text(replies: Sequence[Message]) -> str:
     """The text of the replies."""
     return "\n".join(str(reply.get("content") or "") for reply in replies)
@@ -116,8 +115,10 @@ def user_says(text: str) -> list[Message]:
 
 
 def seed_of(index: Index) -> int:
-    """The seed that an index is. Raises TaskRefused."""
-    try:
-        return int(index)
-    except ValueError as exc:
-        raise TaskRefused(f"index is {index!r}; expected a whole number, which is the seed") from exc
+    """The seed that an index is: from 0 to 2**63 - 1. Raises TaskRefused."""
+    digits = str(index)
+    if digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEED_DIGITS and int(digits) < MAX_SEED:
+        return int(digits)
+    shown = digits if len(digits) <= MAX_SEED_DIGITS else f"{digits[:MAX_SEED_DIGITS]}…"
+    found = shown if isinstance(index, int) else repr(shown)
+    raise TaskRefused(f"index is {found}; expected a whole number, which is the seed, from 0 to 2**63 - 1")

@@ -9,11 +9,10 @@ the limit of turns or of a seat's context cuts is worth `cut_game_reward` to all
 
 from sampler.actors.actor_sampler import ActorSampler
 from sampler.environments.answers import StepSeen
-from sampler.environments.sampler import EnvironmentTask, World, add_metrics
+from sampler.environments.sampler import EnvironmentTask, World, add_metrics, reply_as_written
 from sampler.environments.session import EnvironmentSession
 from sampler.errors import EnvironmentFailed, MessagesRepeat
 from sampler.messages.reply_message import Message
-from sampler.parsers.reasoning import behind_reasoning
 from sampler.scorers import Score
 from sampler.turn import Turn
 from shared.documents.states import Termination
@@ -89,4 +88,4 @@ class GameSampler(ActorSampler):
 def _move(turn: Turn) -> Message:
     """The reply as the protocol has it, without reasoning. One that was cut is sent as it is: what it is worth is the world's to
     say."""
-    return {"role": "assistant", "content": behind_reasoning(turn.parsed.content) or turn.answer_text or " "}
+    return {"role": "assistant", "content": reply_as_written(turn) or turn.answer_text or " "}

@@ -11,13 +11,14 @@ services are no rewards (`docs/environments.md`); what the world says of the mod
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, StrictInt, StrictStr, model_validator
 
 from sampler.environments.answers import StepSeen
 from sampler.environments.environment import SCORE
 from sampler.environments.session import EnvironmentSession
+from sampler.environments.task_fields import meant
 from sampler.errors import EnvironmentFailed, MessagesRepeat
 from sampler.history.conversation import Conversation
 from sampler.mcp_sampler import error_messages
@@ -32,6 +33,7 @@ from shared.documents.states import Termination
 from shared.errors import ConfigError
 from shared.outside_text import clipped
 
+OF_CUSTOM_TASK = frozenset({"options", "actions", "config", "reset", "players", "seat", "opponent"})
 MAX_RESULT_CHARS = 2_000  # stored of what the world says at its end
 MAX_METRICS, MAX_METRIC_CHARS = 100, 100  # of an episode, and in a name; further ones are left out
 
@@ -40,8 +42,18 @@ class EnvironmentTask(BaseModel, extra="allow"):
     """A task's `metadata`. `custom_task`: fields for the environment, such as a difficulty."""
 
     environment: str
-    index: int | str = 0
+    index: StrictInt | StrictStr = 0
     custom_task: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def what_is_meant_for_the_world_is_where_it_is_read(self) -> Self:
+        """Other names are the task's own, such as a difficulty."""
+        for name in self.model_extra or {}:
+            if name in OF_CUSTOM_TASK:
+                raise ValueError(f"{name} is no field beside environment; expected it in custom_task")
+            if guess := meant(name, tuple(EnvironmentTask.model_fields)):
+                raise ValueError(f"there is no field {name!r}{guess}")
+        return self
 
 
 class EnvironmentSampler(AsyncSampler):
@@ -208,7 +220,7 @@ class Talk:
             }
             for call in turn.parsed.tool_calls
         ]
-        content = behind_reasoning(turn.parsed.content) if calls or not turn.parsed.errors else turn.answer_text
+        content = reply_as_written(turn) if calls or not turn.parsed.errors else turn.answer_text
         sent: Message = {"role": "assistant", "content": content or ("" if calls else " ")}
         if calls:
             sent["tool_calls"] = calls
@@ -224,6 +236,17 @@ class Talk:
             same = left.get(words_of(message)) if message["role"] == "assistant" else None
             known.append(same.pop() if same else dict(message))
         return known[::-1]
+
+
+def reply_as_written(turn: Turn) -> str:
+    """The reply without its reasoning and calls, with the blanks before its first line: an action may begin with them."""
+    content = behind_reasoning(turn.parsed.content).strip()
+    place = -1 if turn.parsed.tool_calls or not content else turn.answer_text.rfind(content)
+    if place < 0:
+        return content
+    before = turn.answer_text[:place]
+    blanks = before[len(before.rstrip()) :]
+    return blanks.rpartition("\n")[2] + content
 
 
 def _system_of(sampler: AsyncSampler, step: StepSeen) -> list[Message]:

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 from sampler.environments.adapters import environment_class
 from sampler.environments.checked_step import WrongStep, checked
 from sampler.environments.environment import MAX_LINE_BYTES, Environment, NoRoom, TaskRefused
+from sampler.environments.own_random import OwnRandom
 
 MAX_THREADS = 64
 MAX_ERROR_CHARS = 500
@@ -40,6 +41,7 @@ class WorldPlayer:
         self._writing = threading.Lock()
         self._classes: dict[str, tuple[type[Environment], str]] = {}
         self._sessions: dict[str, Environment] = {}
+        self._random: dict[str, OwnRandom] = {}
         self._threads: ThreadPoolExecutor | None = None
 
     def serve(self, requests: BinaryIO) -> None:
@@ -89,7 +91,9 @@ class WorldPlayer:
         if op == "interact":
             environment = self._sessions[session]
             environment.within_s = request["within_s"]
-            return self._stepped(session, environment.interact(request["messages"]))
+            with self._drawn(session):
+                step = environment.interact(request["messages"])
+            return self._stepped(session, step)
         if op == "close":
             self._close(session)
             return None
@@ -98,13 +102,24 @@ class WorldPlayer:
 
     def _started(self, session: str, request: Mapping[str, Any]) -> dict[str, Any]:
         kind, name = self._class_of(request["kind"])
-        environment = self._sessions[session] = kind(name)
+        if not kind.in_threads:  # its calls run at the same time as others, which draw from the same generators
+            self._random[session] = OwnRandom(request["index"])
         try:
-            environment.within_s = request["within_s"]
-            return self._stepped(session, environment.start(request["index"], request["task"]))
+            with self._drawn(session):
+                environment = self._sessions[session] = _constructed(kind, name)
+                environment.within_s = request["within_s"]
+                step = environment.start(request["index"], request["task"])
+            told = checked(step)
+            if told["finish"]:
+                raise WrongStep("status", told["status"], "running: the model has not had its turn yet")
+            return told
         except BaseException:  # foreign code, also its sys.exit(): a world that failed to start is closed
             self._close(session)
             raise
+
+    def _drawn(self, session: str) -> contextlib.AbstractContextManager[None]:
+        own = self._random.get(session)
+        return contextlib.nullcontext() if own is None else own.drawn()
 
     def _stepped(self, session: str, step: object) -> dict[str, Any]:
         told = checked(step)
@@ -113,6 +128,7 @@ class WorldPlayer:
         return told
 
     def _close(self, session: str) -> None:
+        self._random.pop(session, None)
         environment = self._sessions.pop(session, None)
         if environment is None:
             return
@@ -123,8 +139,21 @@ class WorldPlayer:
 
     def _class_of(self, kind: str) -> tuple[type[Environment], str]:
         if kind not in self._classes:
-            self._classes[kind] = environment_class(self._kinds[kind])
+            found, name = environment_class(self._kinds[kind])
+            with contextlib.suppress(Exception):  # foreign code: the session meets the same error, and says it
+                found.load(name)
+            self._classes[kind] = found, name
         return self._classes[kind]
+
+
+def _constructed(kind: type[Environment], name: str) -> Environment:
+    """Raises TaskRefused for whatever its constructor raises, but for what is the machine's: it would raise it again."""
+    try:
+        return kind(name)
+    except (OSError, MemoryError, NoRoom, TaskRefused):
+        raise
+    except Exception as exc:
+        raise TaskRefused(f"{kind.__name__} cannot be made: {type(exc).__name__}: {_shown(exc)}{_place(exc)}") from exc
 
 
 def _shown(exc: BaseException) -> str:

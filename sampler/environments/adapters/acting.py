@@ -24,11 +24,13 @@ from sampler.environments.environment import (
     reply_text,
     user_says,
 )
+from sampler.environments.task_fields import TEXT, Kind, whole
 
 MAX_TURNS = 12
 MAX_ACTIONS = 4  # of one reply; further ones are not done
 MAX_SHOWN_CHARS = 6_000  # of what one action gives
 FORMS = ("tools", "text")
+FORM_FIELDS: dict[str, Kind] = {"form": TEXT, "max_turns": whole(1)}  # of custom_task, whatever the world is
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,11 @@ class ActingEnvironment(Environment):
     tools: ClassVar[tuple[ToolOfWorld, ...]]
 
     def opening(self, task: Mapping[str, Any], question: str) -> Step:
-        """`question`: with what the model must know of the world."""
-        self._form = str(task.get("form") or FORMS[0])
+        """`task`: its fields, of the right types. `question`: with what the model must know of the world."""
+        self._form = task.get("form", FORMS[0])
         if self._form not in FORMS:
             raise TaskRefused(f"form is {self._form!r}; expected one of {', '.join(FORMS)}")
-        given = task.get("max_turns")
-        self._max_turns = MAX_TURNS if given is None else given
-        if type(self._max_turns) is not int or self._max_turns < 1:
-            raise TaskRefused(f"max_turns is {self._max_turns!r}; expected a whole number from 1 on")
+        self._max_turns = task.get("max_turns", MAX_TURNS)
         self._turns = self._actions = self._unread = 0
         if self._form == "tools":
             return Step(user_says(question), tools=[tool.declared() for tool in self.tools])
@@ -150,6 +149,13 @@ class ActingEnvironment(Environment):
         if not all(isinstance(value, str | int | float) for value in values):
             return Asked(tool, (), call_id, f"{tool.takes} is missing; expected {tool.declared()['function']}")
         return Asked(tool, tuple(map(str, values)), call_id)
+
+
+def is_own(task: Mapping[str, Any]) -> bool:
+    """Whether the task is one of its own, not one of the index. Raises TaskRefused for a part of one."""
+    if "question" not in task and (parts := [name for name in task if name not in FORM_FIELDS]):
+        raise TaskRefused(f"custom_task has {parts[0]!r} without a question; expected the question that it belongs to")
+    return "question" in task
 
 
 def marked(text: str, marks: Sequence[str]) -> list[tuple[str, str]]:

@@ -16,10 +16,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from sampler.environments.adapters.acting import ActingEnvironment, ToolOfWorld, count_of, same_values
+from sampler.environments.adapters.acting import (
+    FORM_FIELDS,
+    ActingEnvironment,
+    ToolOfWorld,
+    count_of,
+    is_own,
+    same_values,
+)
 from sampler.environments.adapters.database_results import StatementRefused
 from sampler.environments.adapters.database_tasks import SPLITS, Table, task_of
 from sampler.environments.environment import Index, Step, TaskRefused, seed_of
+from sampler.environments.task_fields import OBJECTS, TEXT, VALUES, fields_of
 
 STATEMENT_S = 5.0
 MAX_STATEMENT_CHARS = 20_000
@@ -61,7 +69,10 @@ class DatabaseEnvironment(ActingEnvironment):
         return SqliteDatabase(tables)
 
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        played = task if "question" in task else task_of(self.name, seed_of(index))
+        task = fields_of(
+            task, **FORM_FIELDS, question=TEXT, tables=OBJECTS, answer=VALUES, after=OBJECTS, statement=TEXT
+        )
+        played = task if is_own(task) else task_of(self.name, seed_of(index))
         tables = [Table.of(table) for table in played.get("tables") or ()]
         asked = [name for name in ASKED if name in played]
         if len(asked) != 1 or not tables:

@@ -2,19 +2,22 @@
 
     name          an id that gymnasium knows, or module:id: the module is imported, and registers the world
 
-    custom_task   {"options": {"is_slippery": false}, "actions": ["left", …], "instruction": "…"}
+    custom_task   {"options": {"is_slippery": false}, "reset": {"low": 0}, "actions": ["left", …], "instruction": "…"}: options of
+                  `gymnasium.make` and of the world's `reset`
     index         the seed of the reset
 
-The model replies with an action's name or number, between <action> and </action> or as the last one that it names. A reply
-without an action costs its turn and no step of the world. The reward of a turn is the step's.
+The model replies with an action's name or number, alone or between <action> and </action> (`named_action.py`). A reply without
+an action costs its turn and no step of the world, and is told what was found. The reward of a turn is the step's.
 """
 
+import contextlib
 import importlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.environments.adapters.observed import LEGENDS, as_text, drawing, require_small
+from sampler.environments.adapters.named_action import NumberedActions, TextActions, Unread, action_names
+from sampler.environments.adapters.observed import LEGENDS, as_text, drawing, require_fits, require_small
+from sampler.environments.adapters.returned import check_returns, reset_values, step_values
 from sampler.environments.environment import (
     COMPLETED,
     RUNNING,
@@ -25,10 +28,10 @@ from sampler.environments.environment import (
     Step,
     TaskRefused,
     reply_text,
-    require_known,
     seed_of,
     user_says,
 )
+from sampler.environments.task_fields import OBJECT, TEXT, TEXTS, fields_of
 
 # Names of the actions, by the beginning of a world's id, in the order of their numbers.
 NAMES = {
@@ -42,93 +45,95 @@ NAMES = {
     "MiniGrid": ("left", "right", "forward", "pickup", "drop", "toggle", "done"),
     "BabyAI": ("left", "right", "forward", "pickup", "drop", "toggle", "done"),
 }
-MAX_DIGITS = 12  # of a number that a reply says: Python reads none of more than 4,300
-_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
+MAX_SHOWN_CHARACTERS = 100  # of a text space
 
 
 class GymnasiumEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        require_known(task, "options", "actions", "instruction")
-        options = task.get("options") or {}
-        if not isinstance(options, Mapping):
-            raise TaskRefused(f"options is {options!r}; expected an object: names and values")
-        self._env = self._made(dict(options))
-        self._names = self._action_names(task.get("actions"))
-        self._said = _said(self._names)
+        given = fields_of(task, options=OBJECT, reset=OBJECT, actions=TEXTS, instruction=TEXT)
+        seed = seed_of(index)
+        self._env = self._made(dict(given.get("options", {})))
+        self._actions = self._actions_of(self._env.action_space, given.get("actions"))
         self._steps = self._invalid = 0
-        observation, _ = self._env.reset(seed=seed_of(index))
-        instruction = task.get("instruction") or " ".join([f"You play {self._id}.", *self._legend()])
-        return Step(user_says(f"{instruction}\n{self._ask()}\n\n{self._look(observation)}"))
+        observation = self._reset(seed, given.get("reset"))
+        instruction = given.get("instruction") or " ".join([f"You play {self._id}.", *self._legend()])
+        return Step(user_says(f"{instruction}\n{self._actions.ask}\n\n{self._look(observation)}"))
 
     def interact(self, replies: Sequence[Message]) -> Step:
-        action = self._action(reply_text(replies))
-        if action is None:
+        try:
+            action = self._actions.read(reply_text(replies))
+        except Unread as exc:
             self._invalid += 1
-            return Step(user_says(f"That names no action. {self._ask()}"), reward=0.0, metrics=self._metrics())
-        observation, reward, terminated, truncated, _ = self._env.step(action)
+            return Step(user_says(str(exc)), reward=0.0, metrics=self._metrics())
+        seen = step_values(self._env.step(action))
         self._steps += 1
-        status = COMPLETED if terminated else TASK_LIMIT if truncated else RUNNING
-        return Step(user_says(self._look(observation)), status=status, reward=reward, metrics=self._metrics())
+        status = COMPLETED if seen.terminated else TASK_LIMIT if seen.truncated else RUNNING
+        return Step(user_says(self._look(seen.observation)), status=status, reward=seen.reward, metrics=self._metrics())
 
     def close(self) -> None:
         if hasattr(self, "_env"):
             self._env.close()
 
     def _made(self, options: dict[str, Any]) -> Any:
+        """Raises TaskRefused for whatever its constructor raises: the same options would raise it again."""
         import gymnasium
 
+        if "render_mode" in options:
+            raise TaskRefused("options has 'render_mode'; expected none: the world is drawn as text where it can be")
+        options = {"disable_env_checker": True, **options}  # what it returns is checked here, with words for it
         try:
             env = gymnasium.make(self.name, **options)
             if "ansi" in env.metadata.get("render_modes", ()):
                 env.close()
-                env = gymnasium.make(self.name, **{**options, "render_mode": "ansi"})
-        except (gymnasium.error.Error, ImportError, TypeError, ValueError, KeyError) as exc:
-            raise TaskRefused(f"gymnasium cannot make {self.name} with options {options}: {exc}") from exc
-        self._renders = env.render_mode == "ansi"
+                env = gymnasium.make(self.name, **options, render_mode="ansi")
+        except (OSError, MemoryError):  # of the machine
+            raise
+        except Exception as exc:
+            del options["disable_env_checker"]
+            raise TaskRefused(
+                f"gymnasium cannot make {self.name} with options {options}: {type(exc).__name__}: {exc}"
+            ) from exc
         try:
             require_small(self.name, env.observation_space)
         except TaskRefused:
             env.close()
             raise
-        space = env.action_space
-        if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
-            env.close()
-            raise TaskRefused(f"{self.name} takes actions of {space}; expected a discrete or a text space")
-        self._first = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
-        self._count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 0
+        self._renders = env.render_mode == "ansi"
+        check_returns(env)
         return env
 
-    def _action_names(self, given: Any) -> tuple[str, ...]:
-        names = given or next((names for head, names in NAMES.items() if self._id.startswith(head)), ())
-        if names and self._count and len(names) != self._count:
-            raise TaskRefused(f"actions has {len(names)} names; expected {self._count}, one for each action")
-        return tuple(str(name).lower() for name in names)
+    def _reset(self, seed: int, options: Mapping[str, Any] | None) -> Any:
+        """The observation. Raises TaskRefused for options that the world does not take."""
+        if options is None:
+            return reset_values(self._env.reset(seed=seed))
+        try:
+            found = self._env.reset(seed=seed, options=dict(options))
+        except (TypeError, ValueError, KeyError, AssertionError) as exc:
+            raise TaskRefused(f"{self.name} cannot begin with reset {options}: {type(exc).__name__}: {exc}") from exc
+        return reset_values(found)
 
-    def _ask(self) -> str:
-        if not self._count:
-            return "Reply with your action between <action> and </action>."
-        last = self._first + self._count - 1
-        listed = ", ".join(self._names) or f"a number from {self._first} to {last}"
-        return f"Reply with one action: {listed}."
+    def _actions_of(self, space: Any, names: Sequence[str] | None) -> NumberedActions | TextActions:
+        """Raises TaskRefused."""
+        from gymnasium.spaces import Discrete, Text
 
-    def _action(self, text: str) -> Any:
-        """The action that a reply names; None: it names none."""
-        marked = _ACTION.findall(text)
-        raw = marked[-1] if marked else text
-        said = raw.strip().lower()
-        if not self._count:  # as the model wrote it, if the world takes it so
-            return next((one for one in (raw, raw.strip(), said) if self._env.action_space.contains(one)), None)
-        found: int | None = None
-        for word in self._said.findall(said):
-            if word in self._names:
-                found = self._names.index(word)
-            elif word.lstrip("-").isdigit() and len(word) <= MAX_DIGITS and 0 <= int(word) - self._first < self._count:
-                found = int(word) - self._first
-        return None if found is None else self._first + found
+        if isinstance(space, Discrete):
+            count = int(space.n)
+            known = next((known for head, known in NAMES.items() if self._id.startswith(head)), ())
+            if names is None:
+                return NumberedActions(int(space.start), count, known if len(known) == count else ())
+            return NumberedActions(int(space.start), count, action_names(names, count))
+        if not isinstance(space, Text):
+            raise TaskRefused(f"{self.name} takes actions of {space}; expected a discrete or a text space")
+        if names is not None:
+            raise TaskRefused(f"actions is given, but {self.name} takes texts; expected no names of actions")
+        letters = "".join(sorted(space.character_set))
+        shown = letters if len(letters) <= MAX_SHOWN_CHARACTERS else f"{letters[:MAX_SHOWN_CHARACTERS]}…"
+        return TextActions(space.contains, f"{space.min_length} to {space.max_length:,} characters of {shown!r}")
 
     def _look(self, observation: Any) -> str:
         """What the model sees: the world as text where it draws itself so, and the observation."""
         told = f"Observation: {as_text(observation)}"
+        require_fits(self._env.observation_space, observation)
         drawn = drawing(self._env.render()) if self._renders else ""
         return f"{drawn}\n\n{told}" if drawn else told
 
@@ -143,18 +148,18 @@ class GymnasiumEnvironment(Environment):
         return {"world_steps": self._steps, "invalid_actions": self._invalid}
 
     @classmethod
-    def indices(cls, name: str) -> Sequence[Index]:
+    def load(cls, name: str) -> None:
         import gymnasium
 
         module, _, identity = name.rpartition(":")
         if module:
             importlib.import_module(module)
-        gymnasium.spec(identity)  # raises for a world that is not there
+        made_by = gymnasium.spec(identity).entry_point  # raises for a world that is not there
+        if isinstance(made_by, str):
+            with contextlib.suppress(ImportError):  # of a package that is not here: its sessions are refused
+                importlib.import_module(made_by.partition(":")[0])
+
+    @classmethod
+    def indices(cls, name: str) -> Sequence[Index]:
+        cls.load(name)
         return range(1000)
-
-
-def _said(names: Sequence[str]) -> re.Pattern[str]:
-    """Finds the names of actions, of several words too, and numbers; the longest name first. Other words are found whole, so
-    that no name is found within one."""
-    listed = "".join(rf"(?<!\w){re.escape(name)}(?!\w)|" for name in sorted(names, key=len, reverse=True))
-    return re.compile(listed + r"[a-z_]+|-?\d+")

@@ -1,27 +1,23 @@
-"""What a Gymnasium world shows, as text for the model: observations as JSON, drawings without a terminal's escapes."""
+"""What a Gymnasium world shows, as text for the model: observations as JSON, drawings with brackets for a terminal's colors."""
 
 import json
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sampler.environments.checked_step import WrongStep, plain, shown
 from sampler.environments.environment import TaskRefused
+from sampler.environments.plain_text import plain_text
 
 MAX_NUMBERS = 1000  # of an observation: one number is two tokens and more
 EXPECTED = (
     f"at most {MAX_NUMBERS:,} numbers: images are not supported yet; choose other observations (options such as obs_type, a "
     "wrapper of the package), or wrap the world in an environment of your own"
 )
-_STYLE = re.compile(r"\x1b\[([\d;]*)m")
-# How a drawing's colors are told: by brackets of their own, so that what stands in one place stays apart.
-BRACKETS = {"blue": ("(", ")"), "magenta": ("<", ">"), "green highlight": ("{", "}")}
 LEGENDS = {
     "Taxi": "In the drawing [ ] is the empty taxi, { } the taxi with its passenger, ( ) where the passenger waits, and < > the "
     "destination."
 }
-_COLORS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 
 
 def require_small(name: str, space: Any) -> None:
@@ -39,14 +35,54 @@ def num_values(space: Any) -> int:
     return math.prod(shape) if shape else 1
 
 
+def require_fits(space: Any, observation: Any, field: str = "observation") -> None:
+    """Raises WrongStep for an observation of another shape than its world says, where that is known: numbers, Dict and Tuple."""
+    kind = type(space).__name__
+    if kind == "Dict":
+        if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
+            raise WrongStep(
+                field, observation, f"a dict with {', '.join(map(str, space.spaces))}, by the world's space"
+            )
+        for name, part in space.spaces.items():
+            require_fits(part, observation[name], f"{field}.{name}")
+    elif kind == "Tuple":
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            raise WrongStep(field, observation, f"{len(space.spaces)} values, by the world's space")
+        for k, part in enumerate(space.spaces):
+            require_fits(part, observation[k], f"{field}.{k}")
+    elif kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary") and _shape(observation) != tuple(space.shape):
+        raise WrongStep(field, observation, f"numbers of shape {tuple(space.shape)}, by the world's space")
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """None: of no numbers."""
+    found = getattr(value, "shape", None)
+    if found is not None:
+        return tuple(found)
+    if isinstance(value, list | tuple):
+        inner = {_shape(one) for one in value} or {()}
+        only = inner.pop() if len(inner) == 1 else None
+        return None if only is None else (len(value), *only)
+    return () if isinstance(value, int | float) else None
+
+
 def as_text(observation: Any) -> str:
     """Raises WrongStep for more numbers than a prompt takes, and for what is no observation."""
     found = plain("observation", observation)
     if isinstance(found, str):
-        return found
+        return plain_text(found)
     if (count := _count(found)) > MAX_NUMBERS:
         raise WrongStep(f"an observation of {count:,} numbers", observation, EXPECTED)
-    return json.dumps(found, ensure_ascii=False)
+    return json.dumps(_texts(found), ensure_ascii=False)
+
+
+def _texts(value: Any) -> Any:
+    """With plain texts: JSON would write their escapes out."""
+    if isinstance(value, dict):
+        return {plain_text(name): _texts(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_texts(one) for one in value]
+    return plain_text(value) if isinstance(value, str) else value
 
 
 def _count(value: Any) -> int:
@@ -62,31 +98,7 @@ def drawing(rendered: Any) -> str:
         return "\n".join(drawing(line) for line in rendered)
     read = getattr(rendered, "getvalue", None)
     text = read() if callable(read) else rendered
+    text = bytes(text).decode("utf-8", "backslashreplace") if isinstance(text, bytes | bytearray) else text
     if not isinstance(text, str):
-        raise WrongStep("render", rendered, "text")
-    return _bracketed(text).strip("\n")
-
-
-def _bracketed(text: str) -> str:
-    """Colored parts in brackets, also where one is in another."""
-    made, ends, at = [], [], 0
-    for style in _STYLE.finditer(text):
-        made.append(text[at : style.start()])
-        at = style.end()
-        codes = [int(code) for code in style[1].split(";") if code]
-        if any(codes):
-            begin, end = BRACKETS.get(_color(codes), ("[", "]"))
-            made.append(begin)
-            ends.append(end)
-        elif ends:
-            made.append(ends.pop())
-    return "".join([*made, text[at:], *reversed(ends)])
-
-
-def _color(codes: Sequence[int]) -> str:
-    for code in codes:
-        if 30 <= code < 30 + len(_COLORS):
-            return _COLORS[code - 30]
-        if 40 <= code < 40 + len(_COLORS):
-            return f"{_COLORS[code - 40]} highlight"
-    return ""
+        raise WrongStep("render", rendered, "text, a list of lines, or a StringIO")
+    return plain_text(text).strip("\n")

@@ -17,7 +17,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.environments.checked_step import WrongStep, number
+from sampler.environments.adapters.observed import as_text
+from sampler.environments.checked_step import WrongStep, number, shown, truth
 from sampler.environments.environment import (
     COMPLETED,
     RUNNING,
@@ -29,12 +30,12 @@ from sampler.environments.environment import (
     Step,
     TaskRefused,
     reply_text,
-    require_known,
     seed_of,
     user_says,
 )
+from sampler.environments.task_fields import OBJECT, TEXT, fields_of, meant
 
-MESSAGE_S = 120.0  # for one call at most
+MESSAGE_S = 120.0  # for one call, where nobody says how long it may take
 CLOSE_S = 1.0  # for the server's part of the end: one that hangs in a step gives none
 MAX_MESSAGE_BYTES = 16 << 20
 MAX_SHOWN_ERRORS = 5
@@ -55,12 +56,14 @@ class OpenEnvEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         from websockets.sync.client import connect
 
-        require_known(task, "reset", "action_field", "observation_field", "instruction")
+        given = fields_of(task, reset=OBJECT, action_field=TEXT, observation_field=TEXT, instruction=TEXT)
+        options = dict(given.get("reset", {}))
+        if "seed" in options:
+            raise TaskRefused("reset has 'seed'; expected none: the index is the seed")
         self._begin()
         base = self.name.rstrip("/")
-        self._action_field = task.get("action_field")
-        self._observation_field = task.get("observation_field")
-        tools = None if self._action_field else [_tool(_action_schema(base, self._left_s()))]
+        self._action_field, self._observation_field = given.get("action_field"), given.get("observation_field")
+        tools = self._tools(base)
         connection = connect(
             base.replace("http", "ws", 1) + "/ws",
             open_timeout=self._left_s(),
@@ -70,8 +73,11 @@ class OpenEnvEnvironment(Environment):
             proxy=None,
         )
         self._socket = self._open.enter_context(connection)
-        seen = self._ask("reset", {"seed": seed_of(index), **dict(task.get("reset") or {})})
-        instruction = task.get("instruction")
+        seen = self._ask("reset", {"seed": seed_of(index), **options})
+        if _is_done(seen):
+            raise WrongStep("done of the answer to reset", True, "false: the model has not had its turn yet")
+        self._require_observation_field(seen)
+        instruction = given.get("instruction")
         text = self._told(seen)
         return Step(user_says(f"{instruction}\n\n{text}" if instruction else text), tools=tools)
 
@@ -88,10 +94,24 @@ class OpenEnvEnvironment(Environment):
         self._open.close()
 
     def _begin(self) -> None:
-        self._until = time.monotonic() + min(MESSAGE_S, STEP_SHARE * self.within_s)
+        """The time for the call alone counts: a step may take as long as the service lets it."""
+        self._until = time.monotonic() + (STEP_SHARE * self.within_s if math.isfinite(self.within_s) else MESSAGE_S)
 
     def _left_s(self) -> float:
         return max(0.0, self._until - time.monotonic())
+
+    def _tools(self, base: str) -> list[dict[str, Any]] | None:
+        """Raises TaskRefused for an action_field that the server's action does not have, as far as it tells its schema."""
+        if self._action_field is None:
+            return [_tool(_action_schema(base, self._left_s()))]
+        try:
+            names = tuple(_action_schema(base, self._left_s())["properties"])
+        except (TaskRefused, KeyError):
+            return None
+        if names and self._action_field not in names:
+            known = f"{', '.join(names)}{meant(self._action_field, names)}"
+            raise TaskRefused(f"action_field is {self._action_field!r}; expected {known}")
+        return None
 
     def _steps(self, calls: Sequence[Mapping[str, Any]]) -> Step:
         """All calls of a reply, in their order, each with its answer. What follows the world's end is not run, and says so."""
@@ -113,9 +133,11 @@ class OpenEnvEnvironment(Environment):
         if name != TOOL:
             return Step([_result(call, f"There is no tool {name!r}. Call the tool {TOOL}.")], reward=0.0)
         try:
-            action = json.loads(call["function"]["arguments"])
-        except ValueError as exc:
+            action = _arguments(call["function"].get("arguments"))
+        except (ValueError, RecursionError) as exc:
             return Step([_result(call, f"The arguments are not JSON: {exc}")], reward=0.0)
+        if not isinstance(action, dict):
+            return Step([_result(call, f"The arguments are {shown(action)}; expected an object.")], reward=0.0)
         return self._step(action, call)
 
     def _step(self, action: Mapping[str, Any], call: Mapping[str, Any] | None) -> Step:
@@ -125,8 +147,8 @@ class OpenEnvEnvironment(Environment):
             return Step([_result(call, str(exc))], reward=0.0)
         return Step(
             [_result(call, self._told(seen))],
-            status=COMPLETED if seen.get("done") else RUNNING,
-            reward=seen.get("reward"),
+            status=COMPLETED if _is_done(seen) else RUNNING,
+            reward=None if seen.get("reward") is None else number("reward", seen["reward"]),
         )
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,39 +158,84 @@ class OpenEnvEnvironment(Environment):
         with contextlib.suppress(ConnectionClosed):  # a full server has said so before it closed
             self._socket.send(json.dumps({"type": kind, "data": data}))
         left_s = self._left_s()
+        field = f"the answer of {self.name} to {kind}"
         try:
-            answer = json.loads(self._socket.recv(timeout=left_s))
+            told = self._socket.recv(timeout=left_s)
+            answer = json.loads(told)
         except TimeoutError as exc:
             raise RuntimeError(f"{self.name} did not answer {kind} within {left_s:.3g} s") from exc
+        except (ValueError, RecursionError) as exc:
+            raise WrongStep(field, told, "JSON") from exc
         found = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(found, dict):
-            raise WrongStep(f"the answer of {self.name} to {kind}", answer, "an object with the object 'data'")
+            raise WrongStep(field, answer, "an object with the object 'data'")
         if answer.get("type") != "error":
             return found
-        told = f"{found.get('message', 'no reason given')} ({found.get('code', 'no code')})"
-        if errors := found.get("errors"):
-            told += ": " + "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in errors[:MAX_SHOWN_ERRORS])
+        reason = _reason(found)
         if found.get("code") == CAPACITY_REACHED:
-            raise NoRoom(f"{self.name}: {told}")
-        raise TaskRefused(told) if found.get("code") == VALIDATION_ERROR else RuntimeError(told)
+            raise NoRoom(f"{self.name}: {reason}")
+        raise TaskRefused(reason) if found.get("code") == VALIDATION_ERROR else RuntimeError(reason)
+
+    def _require_observation_field(self, seen: Mapping[str, Any]) -> None:
+        """Raises TaskRefused where an opening does not have it."""
+        name, names = self._observation_field, tuple(map(str, _observation(seen)))
+        if name is not None and name not in names:
+            raise TaskRefused(
+                f"observation_field is {name!r}; the observation has {', '.join(names)}{meant(name, names)}"
+            )
 
     def _told(self, seen: Mapping[str, Any]) -> str:
-        observation = seen.get("observation") or {}
-        if not isinstance(observation, Mapping):
-            raise WrongStep("observation", observation, "an object")
-        if self._observation_field:
-            return str(observation.get(self._observation_field, ""))
-        return json.dumps({k: v for k, v in observation.items() if k not in HIDDEN}, ensure_ascii=False)
+        observation = _observation(seen)
+        if self._observation_field is None:
+            return as_text({name: value for name, value in observation.items() if name not in HIDDEN})
+        value = observation.get(self._observation_field)
+        return "" if value is None else as_text(value)
+
+
+def _observation(seen: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = seen.get("observation")
+    if not isinstance(found, Mapping):
+        raise WrongStep("observation", found, "an object")
+    return found
+
+
+def _is_done(seen: Mapping[str, Any]) -> bool:
+    return seen.get("done") is not None and truth("done", seen["done"])
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    """Of an error, in the server's words as far as it has the protocol's form."""
+    reason = f"{found.get('message', 'no reason given')} ({found.get('code', 'no code')})"
+    errors = found.get("errors")
+    parts = [one for one in errors if isinstance(one, Mapping)] if isinstance(errors, list) else []
+    listed = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in parts[:MAX_SHOWN_ERRORS])
+    return f"{reason}: {listed}" if listed else reason
+
+
+def _arguments(given: Any) -> Any:
+    """Of a call: an object, or JSON of one. Raises ValueError, also for NaN and infinities, which are no JSON."""
+    return json.loads(given, parse_constant=_no_number) if isinstance(given, str) else given
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _action_schema(base: str, within_s: float) -> dict[str, Any]:
+    """Asked directly, as the connection is. Raises TaskRefused."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"{base}/schema", timeout=max(within_s, 0.1)) as answer:
-            found: dict[str, Any] = json.loads(answer.read(MAX_MESSAGE_BYTES))["action"]
-    except (urllib.error.HTTPError, ValueError, KeyError, TypeError) as exc:
+        with direct.open(f"{base}/schema", timeout=max(within_s, 0.1)) as answer:
+            told = json.loads(answer.read(MAX_MESSAGE_BYTES))
+    except (urllib.error.HTTPError, ValueError, RecursionError) as exc:
         raise TaskRefused(f"{base}/schema tells no action ({exc}); expected action_field in custom_task") from exc
-    found.get("properties", {}).pop("metadata", None)
-    return found
+    found = told.get("action") if isinstance(told, dict) else None
+    properties = found.get("properties", {}) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(properties, dict):
+        raise TaskRefused(
+            f"{base}/schema tells {shown(told)}; expected an object 'action', a JSON schema, or action_field in custom_task"
+        )
+    return {**found, "properties": {name: one for name, one in properties.items() if name != "metadata"}}
 
 
 def _tool(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,4 +245,4 @@ def _tool(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _result(call: Mapping[str, Any] | None, text: str) -> Message:
     if call is None:
         return {"role": "user", "content": text}
-    return {"role": "tool", "tool_call_id": call["id"], "content": text}
+    return {"role": "tool", "tool_call_id": str(call.get("id")), "content": text}

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.environments.adapters.own_random import OwnRandom
 from sampler.environments.environment import (
     COMPLETED,
     Environment,
@@ -23,6 +22,7 @@ from sampler.environments.environment import (
     reply_text,
     seed_of,
 )
+from sampler.environments.task_fields import OBJECT, fields_of, whole
 
 FORM = "Write your final answer between <answer> and </answer>."
 MAX_RAISED_CHARS = 200
@@ -31,14 +31,9 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 class ReasoningGymEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        seed = seed_of(index)
-        # Some families draw from Python's global generator too, and so does the package's own import.
-        import reasoning_gym  # noqa: F401 - not within the session's numbers, which only a worker's first session would lack
-
-        self._random = OwnRandom(seed)
-        with self._random.drawn():
-            self._family = self._made(seed, task.get("level"), dict(task.get("config") or {}))
-            self._entry = self._family[0]
+        given = fields_of(task, config=OBJECT, level=whole(0))
+        self._family = self._made(seed_of(index), given.get("level"), dict(given.get("config", {})))
+        self._entry = self._family[0]
         self.answer = str(self._entry["answer"])
         return Step([{"role": "system", "content": FORM}, {"role": "user", "content": str(self._entry["question"])}])
 
@@ -46,8 +41,7 @@ class ReasoningGymEnvironment(Environment):
         text = reply_text(replies)
         marked = _ANSWER.findall(text)
         answer = (marked[-1] if marked else text).strip()
-        with self._random.drawn():
-            score, unreadable = self._scored(answer)
+        score, unreadable = self._scored(answer)
         result = {"answer": answer, "expected": str(self._entry.get("answer")), **unreadable}
         return Step(
             status=COMPLETED, reward=score, metrics={"score": score, "formatted": float(bool(marked))}, result=result
@@ -67,17 +61,25 @@ class ReasoningGymEnvironment(Environment):
 
         if self.name not in DATASETS:
             raise TaskRefused(f"reasoning-gym has no {self.name!r}; expected one of {', '.join(sorted(DATASETS))}")
+        if reserved := sorted({"seed", "size"} & set(config)):
+            raise TaskRefused(
+                f"config has {reserved[0]!r}; expected none: the index is the seed, and a session is one task"
+            )
         try:
             if level is None:
                 return create_dataset(self.name, **{**config, "seed": seed, "size": 1})
             if self.name not in CURRICULA:
                 raise TaskRefused(f"level is {level}, but {self.name} has no curriculum; expected a config")
             curriculum = create_curriculum(self.name)
-            curriculum.set_global_level(max(0, int(level)))  # it stops at the highest of each attribute
+            curriculum.set_global_level(level)  # it stops at the highest of each attribute
             made = curriculum.generate_configuration({**config, "seed": seed, "size": 1})
             return DATASETS[self.name][0](made)
-        except (TypeError, ValueError, AssertionError) as exc:
+        except Exception as exc:  # of any family's own checks: the same config would raise it again
             raise TaskRefused(f"reasoning-gym cannot make {self.name} with {config}, level {level}: {exc}") from exc
+
+    @classmethod
+    def load(cls, name: str) -> None:
+        import reasoning_gym  # noqa: F401
 
     @classmethod
     def indices(cls, name: str) -> Sequence[Index]:

@@ -17,9 +17,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sampler.environments.adapters.acting import ActingEnvironment, ToolOfWorld, count_of, same_values
+from sampler.environments.adapters.acting import (
+    FORM_FIELDS,
+    ActingEnvironment,
+    ToolOfWorld,
+    count_of,
+    is_own,
+    same_values,
+)
 from sampler.environments.adapters.shell_tasks import SPLITS, task_of
 from sampler.environments.environment import Index, NoRoom, Step, TaskRefused, seed_of
+from sampler.environments.task_fields import OBJECT, TEXT, VALUES, fields_of
 
 if TYPE_CHECKING:
     from sampler.mcp_docker.sandbox import IsolationLevel
@@ -40,7 +48,8 @@ class ShellEnvironment(ActingEnvironment):
     )
 
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        played = task if "question" in task else task_of(self.name, seed_of(index))
+        task = fields_of(task, **FORM_FIELDS, question=TEXT, files=OBJECT, setup=TEXT, answer=VALUES, check=TEXT)
+        played = task if is_own(task) else task_of(self.name, seed_of(index))
         asked = [name for name in ASKED if name in played]
         if len(asked) != 1:
             raise TaskRefused(f"the task has {asked or 'neither'}; expected one of {', '.join(ASKED)}")

@@ -8,16 +8,18 @@ from given moves.
 With several players and no `opponent`, each step names the seat that it asks (`"sampler": "game"`), and the last one has the
 rewards of all. `instruction` takes the place of the game's own prompt, and `show` lists the kinds of its observations that are
 told, for models that its long texts are too much for. Of several boards in one observation only the last is told.
-An opponent's move is drawn by the seed among those of its list that are legal then. Each session has random numbers of its
-own: games draw from Python's global generator, which its worker swaps at every step.
+An opponent's move is drawn by the seed among those of its list that are legal then. Games draw from global generators, which
+are each session's own in its worker (`own_random.py`).
 """
 
+import contextlib
 import copy
+import importlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.environments.adapters.own_random import OwnRandom
+from sampler.environments.checked_step import WrongStep, number
 from sampler.environments.environment import (
     COMPLETED,
     Environment,
@@ -29,6 +31,7 @@ from sampler.environments.environment import (
     seed_of,
     user_says,
 )
+from sampler.environments.task_fields import OBJECT, TEXT, TEXTS, fields_of, meant, whole
 
 KINDS = ("PROMPT", "PLAYER_ACTION", "GAME_ACTION_DESCRIPTION", "GAME_MESSAGE", "GAME_BOARD", "GAME_ADMIN")
 RAW = "-raw"  # without the wrappers that repeat the whole conversation in every observation
@@ -36,43 +39,42 @@ RAW = "-raw"  # without the wrappers that repeat the whole conversation in every
 
 class TextArenaEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        given = fields_of(
+            task, players=whole(1), seat=whole(0), opponent=TEXTS, options=OBJECT, instruction=TEXT, show=TEXTS
+        )
         self._seed = seed_of(index)
-        self._random = OwnRandom(self._seed)
         self._drawn = random.Random(self._seed + 1)
-        self._seat = int(task.get("seat", 0))
-        self._moves = [str(move) for move in task.get("opponent") or ()]
-        players = int(task.get("players", 2 if self._moves else 1))
+        self._seat: int = given.get("seat", 0)
+        self._moves: list[str] = list(given.get("opponent", ()))
+        players = given.get("players", 2 if self._moves else 1)
         self._all_seats = players > 1 and not self._moves
-        if not 0 <= self._seat < players or (self._all_seats and "seat" in task):
+        if self._seat >= players or (self._all_seats and "seat" in given):
             raise TaskRefused(
                 f"seat is {self._seat} of {players} players, with {len(self._moves)} moves for opponents; expected a seat "
                 "from 0 on, and moves where others play: opponent"
             )
-        self._instruction = task.get("instruction")
-        self._shown = _kinds(task.get("show"))
-        with self._random.drawn():
-            self._game = self._made(dict(task.get("options") or {}))
-            try:
-                self._game.reset(num_players=players, seed=self._seed)
-            except (AssertionError, ValueError, TypeError) as exc:
-                raise TaskRefused(f"{self.name} cannot begin with {players} players: {exc}") from exc
-            self._heard: list[str] = []
-            self._turns = self._invalid = 0
-            over = self._others_play()
-        if over:
-            raise RuntimeError(f"{self.name} ended before the model's first move")
+        self._instruction = given.get("instruction")
+        self._shown = _kinds(given.get("show", ()))
+        self._game = self._made(dict(given.get("options", {})))
+        try:
+            self._game.reset(num_players=players, seed=self._seed)
+        except (AssertionError, ValueError, TypeError) as exc:
+            raise TaskRefused(f"{self.name} cannot begin with {players} players: {exc}") from exc
+        self._heard: list[str] = []
+        self._turns = self._invalid = 0
+        if self._others_play():
+            raise WrongStep("the game", "at its end", "a game in which the model moves: its opponents have ended it")
         self._instructed: set[int] = set()
         return self._asking()
 
     def interact(self, replies: Sequence[Message]) -> Step:
-        with self._random.drawn():
-            self._turns += 1
-            mover = self._seat
-            over, _ = self._game.step(reply_text(replies))
-            over = over or self._others_play()
-            if over:
-                return self._end()
-            self._invalid += self._seat == mover and self._was_refused
+        self._turns += 1
+        mover = self._seat
+        over, _ = self._game.step(reply_text(replies))
+        over = over or self._others_play()
+        if over:
+            return self._end()
+        self._invalid += self._seat == mover and self._was_refused
         return self._asking(reward=0.0, metrics=self._metrics())
 
     def _asking(self, **values: Any) -> Step:
@@ -80,9 +82,9 @@ class TextArenaEnvironment(Environment):
 
     def _end(self) -> Step:
         rewards, info = self._game.close()
-        if wrong := [value for value in (rewards or {}).values() if not isinstance(value, int | float)]:
-            raise RuntimeError(f"textarena's {self.name} ended with the reward {wrong[0]!r}, which is no number")
-        earned = {int(seat): float(value) for seat, value in (rewards or {}).items()}
+        earned = {
+            int(seat): number(f"{self.name}'s reward of seat {seat}", one) for seat, one in (rewards or {}).items()
+        }
         mine = dict((info or {}).get(self._seat) or {})
         invalid = [bool(of.get("invalid_move")) for of in (info or {}).values()] if self._all_seats else []
         metrics = {**self._metrics(), "lost_by_invalid_move": float(any(invalid) or bool(mine.get("invalid_move")))}
@@ -153,6 +155,21 @@ class TextArenaEnvironment(Environment):
             raise TaskRefused(f"{self.name} takes no options {options}: {exc}") from exc
         except (ImportError, SyntaxError) as exc:
             raise TaskRefused(f"{self.name} cannot be loaded here: {exc}") from exc
+        except (AssertionError, KeyError, IndexError, AttributeError) as exc:
+            raise TaskRefused(
+                f"{self.name} cannot be made with options {options}: {type(exc).__name__}: {exc}"
+            ) from exc
+
+    @classmethod
+    def load(cls, name: str) -> None:
+        """The game's module too, which draws the packages that it needs in."""
+        import textarena
+
+        spec = textarena.envs.registration.ENV_REGISTRY.get(f"{name}{RAW}")
+        made_by = getattr(spec, "entry_point", None)
+        if isinstance(made_by, str):
+            with contextlib.suppress(Exception):  # of a game that is broken: its sessions are refused in words
+                importlib.import_module(made_by.partition(":")[0])
 
     @classmethod
     def indices(cls, name: str) -> Sequence[Index]:
@@ -164,12 +181,12 @@ class TextArenaEnvironment(Environment):
 
 
 def _kind(part: Any) -> str:
-    return getattr(part[2], "name", "") if len(part) > 2 else ""
+    return str(getattr(part[2], "name", "")) if len(part) > 2 else ""
 
 
-def _kinds(show: Any) -> tuple[str, ...]:
+def _kinds(show: Sequence[str]) -> tuple[str, ...]:
     """Kinds of observations; (): all. Raises TaskRefused."""
-    kinds = tuple(str(kind).upper() for kind in show or ())
+    kinds = tuple(kind.upper() for kind in show)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise TaskRefused(f"show lists {unknown[0]!r}; expected some of {', '.join(KINDS)}")
+        raise TaskRefused(f"show lists {unknown[0]!r}; expected some of {', '.join(KINDS)}{meant(unknown[0], KINDS)}")
     return kinds

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sampler.environments.adapters.own_random import OwnRandom
 from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from sampler.environments.adapters.textarena import TextArenaEnvironment
+from tests.sampler.environments.returned_values import SEEN, WRONG
 from tests.sampler.environments.services import Service, service
 
 INSTALLED = Path(__file__).parents[3] / ".games" / "venv" / "bin" / "python"
@@ -49,7 +49,7 @@ def gymnasium() -> Iterator[Service]:
         *("FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1"),
         *(
             f"{name}=tests.sampler.environments.registered:{name}-v0"
-            for name in ("Picture", "Parts", "Grows", "Capital")
+            for name in ("Picture", "Parts", "Grows", "Capital", "Code", "Asserts", "Wants", "Global", "Odd", "Shows")
         ),
         "Own=gymnasium.envs.toy_text:FrozenLake-v1",
     ) as found:
@@ -65,7 +65,7 @@ def reasoning() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def textarena() -> Iterator[Service]:
-    names = ("TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0", "Nim-v0")
+    names = ("TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0", "Nim-v0", "Sokoban-v0")
     with adapters("textarena", *names, "QuantumTicTacToe-v0", "Countdown-v0", "ConnectFour-v0") as found:
         yield found
 
@@ -105,8 +105,29 @@ def test_a_worlds_own_limit_of_steps_is_its_limit(gymnasium: Service) -> None:
         ("FrozenLake-v1", 0, {"options": {"lava": 1}}, "with options {'lava': 1}"),
         ("FrozenLake-v1", "first", {}, "expected a whole number, which is the seed"),
         ("FrozenLake-v1", 0, {"actions": ["a"]}, "expected 4, one for each action"),
-        ("FrozenLake-v1", 0, {"option": {}}, "custom_task has 'option'; expected options, actions, instruction"),
-        ("FrozenLake-v1", 0, {"options": [1]}, "options is [1]; expected an object"),
+        ("FrozenLake-v1", -2, {}, "index is -2; expected a whole number"),
+        (
+            "FrozenLake-v1",
+            0,
+            {"option": {}},
+            "custom_task has 'option'; expected options, reset, actions, instruction; did you mean",
+        ),
+        ("FrozenLake-v1", 0, {"Options": {}}, "did you mean 'options'?"),
+        ("FrozenLake-v1", 0, {"seed": 3}, "custom_task has 'seed'; expected options"),
+        ("FrozenLake-v1", 0, {"options": [1]}, "options is [1] (list); expected an object"),
+        ("FrozenLake-v1", 0, {"options": "x"}, "options is 'x'; expected an object"),
+        ("FrozenLake-v1", 0, {"options": {"render_mode": "human"}}, "options has 'render_mode'; expected none"),
+        ("FrozenLake-v1", 0, {"actions": "abcd"}, "actions is 'abcd'; expected a list of texts"),
+        ("FrozenLake-v1", 0, {"actions": ["a", "b", "c", "b"]}, "actions.3 is 'b' again; expected 4 different names"),
+        (
+            "FrozenLake-v1",
+            0,
+            {"actions": ["a", "b", "c", " "]},
+            "actions.3 is ' '; expected a name with a letter or a digit",
+        ),
+        ("Capital", 0, {"actions": ["a"]}, "actions is given, but"),
+        ("Asserts", 0, {}, "AssertionError: a world of its own"),
+        ("Wants", 0, {"reset": {"low": "x"}}, "cannot begin with reset {'low': 'x'}"),
         (
             "Picture",
             0,
@@ -142,7 +163,7 @@ def test_a_module_that_is_not_there_ends_the_start_of_the_service(capfd: pytest.
 
 def test_an_observation_that_is_larger_than_its_world_says_fails_the_episode_once(gymnasium: Service) -> None:
     answer = gymnasium.http.post("/start_sample", json={"name": "Grows", "index": 0})
-    assert (answer.status_code, answer.json()["final"]) == (500, True)
+    assert (answer.status_code, answer.json()["final"], answer.json()["status"]) == (200, True, "task error")
     assert "an observation of 1,600 numbers" in answer.text
 
 
@@ -151,6 +172,68 @@ def test_a_text_action_is_sent_as_the_model_wrote_it(gymnasium: Service, reply: 
     session, _ = gymnasium.start("Capital")
     end = gymnasium.say(session, reply).json()
     assert (end["status"], end["reward"]) == ("completed", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ("<action>    a = 1\n    b = 1</action>", True),
+        ("<action>\n    a = 1\n    b = 1\n</action>", False),  # the world takes ends of lines: as the model wrote it
+        ("    a = 1\n    b = 1", True),
+        ("<action>CRANE</action>", True),
+        ("CRANE", True),
+        ("<action>crane</action>", False),
+    ],
+)
+def test_blanks_and_capitals_of_a_text_action_reach_the_world(gymnasium: Service, said: str, sent: bool) -> None:
+    session, _ = gymnasium.start("Code")
+    assert gymnasium.say(session, said).json()["reward"] == float(sent)
+
+
+def test_a_text_that_a_world_does_not_take_costs_no_step_and_is_said(gymnasium: Service) -> None:
+    session, _ = gymnasium.start("Code")
+    step = gymnasium.say(session, "<action>Paris!</action>").json()
+    assert step["metrics"] == {"world_steps": 0, "invalid_actions": 1}
+    assert step["messages"][0]["content"].startswith(
+        "'Paris!' (6 characters) is no action; expected 1 to 40 characters of '\\n +1=ACENRabc"
+    )
+
+
+def test_options_of_the_worlds_reset_are_passed_on(gymnasium: Service) -> None:
+    assert "Observation: 4" in gymnasium.start("Wants", reset={"low": 4})[1]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_a_wrong_value_is_the_last_step_of_its_session_and_named_by_field(gymnasium: Service, number: int) -> None:
+    session, _ = gymnasium.start("Odd")
+    answer = gymnasium.say(session, str(number))
+    step = answer.json()
+    assert (answer.status_code, step["status"], step["final"]) == (200, "task error", True), answer.text
+    assert WRONG[number][0] in step["result"]
+    assert "; expected " in step["result"]
+    assert gymnasium.say(session, "0").status_code == 404, "its session is over"
+
+
+@pytest.mark.parametrize("number", range(len(SEEN)))
+def test_whatever_a_world_shows_is_plain_text_to_the_model(gymnasium: Service, number: int) -> None:
+    session, _ = gymnasium.start("Shows")
+    assert gymnasium.say(session, str(number)).json()["messages"][0]["content"] == SEEN[number][2]
+
+
+def test_worlds_of_global_generators_draw_the_numbers_of_their_own_seed(gymnasium: Service) -> None:
+    def drawn(others: bool) -> list[str]:
+        session, step = gymnasium.start("Global", 7)
+        other, _ = gymnasium.start("Global", 8)
+        shown = [step["messages"][0]["content"]]
+        for _ in range(3):
+            if others:
+                gymnasium.say(other, "0")
+            shown.append(gymnasium.say(session, "0").json()["messages"][0]["content"])
+        return shown
+
+    alone = drawn(others=False)
+    assert (alone == drawn(others=True), len(set(alone))) == (True, 4)
+    assert alone[0] != gymnasium.start("Global", 8)[1]["messages"][0]["content"]
 
 
 # ---------------------------------------------------------------------- reasoning-gym
@@ -177,7 +260,7 @@ def test_an_answer_that_a_familys_scorer_cannot_read_is_worth_0(reasoning: Servi
 
 def test_a_scorer_that_raises_at_the_right_answer_too_is_a_failure() -> None:
     world = ReasoningGymEnvironment("any")
-    own: dict[str, Any] = {"_family": _Broken(), "_entry": {"answer": "1"}, "_random": OwnRandom(1)}
+    own: dict[str, Any] = {"_family": _Broken(), "_entry": {"answer": "1"}}
     vars(world).update(own)
     with pytest.raises(ZeroDivisionError):
         world.interact([{"role": "assistant", "content": "1"}])
@@ -254,6 +337,13 @@ def test_every_seat_of_a_game_may_be_asked_and_the_end_has_the_rewards_of_all(te
     [
         ({"show": ["BOARD"]}, "show lists 'BOARD'; expected some of PROMPT"),
         ({"options": {"towers": 3}}, "takes no options {'towers': 3}"),
+        ({"show": "GAME_BOARD"}, "show is 'GAME_BOARD'; expected a list of texts"),
+        ({"players": "two"}, "players is 'two'; expected a whole number from 1 on"),
+        ({"players": True}, "players is True; expected a whole number"),
+        ({"seat": -1}, "seat is -1; expected a whole number from 0 on"),
+        ({"opponent": "[0]"}, "opponent is '[0]'; expected a list of texts"),
+        ({"instructions": "x"}, "did you mean 'instruction'?"),
+        ({"from": 1}, "custom_task has 'from'; expected players, seat, opponent"),
     ],
 )
 def test_options_that_a_game_does_not_have_are_refused(
@@ -297,6 +387,31 @@ def test_games_side_by_side_in_one_worker_draw_the_numbers_of_their_own_seed(tex
     assert secret_of() == secret_of("[4 3 2 1]", "[1 2 4 3]")
 
 
+def test_five_starts_of_one_seed_are_one_game(textarena: Service) -> None:
+    """Sokoban draws its room from numpy's global generator, as SpellingBee its letters."""
+    games = [textarena.start("Sokoban-v0", 5)[1]["messages"][0]["content"] for _ in range(5)]
+    assert len(set(games)) == 1
+    assert games[0] != textarena.start("Sokoban-v0", 6)[1]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("custom", "wrong"),
+    [
+        ({"confg": {}}, "custom_task has 'confg'; expected config, level; did you mean 'config'?"),
+        ({"seed": 3}, "custom_task has 'seed'"),
+        ({"config": {"seed": 3}}, "config has 'seed'; expected none: the index is the seed"),
+        ({"config": "x"}, "config is 'x'; expected an object"),
+        ({"level": "hard"}, "level is 'hard'; expected a whole number from 0 on"),
+        ({"level": -1}, "level is -1; expected a whole number from 0 on"),
+    ],
+)
+def test_fields_that_a_family_does_not_have_are_refused(
+    reasoning: Service, custom: dict[str, object], wrong: str
+) -> None:
+    refused = reasoning.http.post("/start_sample", json={"name": "leg_counting", "index": 1, "custom_task": custom})
+    assert (refused.status_code, wrong in refused.json()["detail"]) == (422, True), refused.text
+
+
 # ---------------------------------------------------------------------- what weak models say, and packages do
 
 
@@ -310,7 +425,7 @@ def test_the_name_of_an_action_may_have_several_words(gymnasium: Service) -> Non
     names = ["go left", "go left-down", "to 3", "up"]
     session, step = gymnasium.start("FrozenLake-v1", 1, options={"is_slippery": False}, actions=names)
     assert "Reply with one action: go left, go left-down, to 3, up." in step["messages"][0]["content"]
-    for said, place in (("Go left-down!", 4), ("go left", 4), ("go left-down", 8), ("no up, but to 3", 9)):
+    for said, place in (("Go left-down!", 4), ("go left", 4), ("go left-down", 8), ("I choose to 3", 9)):
         assert f"Observation: {place}" in gymnasium.say(session, said).json()["messages"][0]["content"]
 
 
@@ -334,9 +449,9 @@ def test_a_games_reward_that_is_a_text_is_its_failure(textarena: Service) -> Non
     session, _ = textarena.start("Countdown-v0", 1)
     for _ in range(5):
         answer = textarena.say(session, "I do not know")
-        if answer.status_code != 200:
+        if answer.json()["finish"]:
             break
-    assert (answer.status_code, "which is no number" in answer.text) == (500, True), answer.text
+    assert (answer.json()["status"], "reward of seat 0 is" in answer.text) == ("task error", True), answer.text
 
 
 def test_a_game_judges_a_number_of_thousands_of_digits(textarena: Service) -> None:

@@ -22,7 +22,7 @@ from tests.sampler.episodes import ended
 TEXT = user_says("Go on.")
 
 
-def test_numbers_of_any_package_are_numbers_and_escapes_of_a_terminal_are_left_out() -> None:
+def test_numbers_of_any_package_are_numbers_and_colors_of_a_terminal_are_brackets() -> None:
     told = checked(
         Step(
             [{"role": "user", "content": "\x1b[41ma\x1b[0m\x1b]0;title\x07b", "n": np.int64(1)}],
@@ -33,7 +33,7 @@ def test_numbers_of_any_package_are_numbers_and_escapes_of_a_terminal_are_left_o
             rewards={np.int64(0): Decimal("0.25"), 1: True},  # type: ignore[dict-item]
         )
     )
-    assert told["messages"] == [{"role": "user", "n": 1, "content": "ab"}]
+    assert told["messages"] == [{"role": "user", "n": 1, "content": "[a]b"}]
     assert (told["reward"], told["seat"], told["rewards"]) == (0.5, 1, {"0": 0.25, "1": 1.0})
     assert told["metrics"] == {"score": 1.0, "won": 1.0, "grid": [0.0, 0.0]}
     assert told["result"] == {"at": [1, 2]}
@@ -114,7 +114,7 @@ def said_of(step: object) -> str | None:
 
 @pytest.fixture(scope="module")
 def careless() -> Iterator[Service]:
-    with service("--workers", "1", worlds="Careless,Guess") as found:
+    with service("--workers", "1", worlds="Careless,Guess,Called,Unmade,Exact") as found:
         yield found
 
 
@@ -159,3 +159,54 @@ async def test_an_opening_that_is_no_step_fails_once_and_a_world_that_raises_is_
         )
         record, slot, _ = await ended(store, (await one_episode(store, resources))[0])
     assert (slot.status, slot.failures) == (SlotStatus.OPEN, 1)
+
+
+def test_a_world_that_is_at_its_end_at_its_start_fails_once(careless: Service) -> None:
+    answer = careless.http.post(
+        "/start_sample", json={"name": "careless", "index": 0, "custom_task": {"start": "ended"}}
+    )
+    assert (answer.status_code, answer.json()["final"], answer.json()["status"]) == (200, True, "task error")
+    assert "status is 'completed'; expected running: the model has not had its turn yet" in answer.json()["result"]
+
+
+def test_a_world_whose_constructor_raises_is_refused(careless: Service) -> None:
+    answer = careless.http.post("/start_sample", json={"name": "unmade", "index": 0})
+    assert (answer.status_code, "AssertionError: no world of this kind" in answer.text) == (422, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("reply", "wrong"),
+    [
+        ({"tool_calls": {"id": 1}}, "messages.0.tool_calls is {'id': 1} (dict); expected a list"),
+        ({"tool_calls": ["x"]}, "messages.0.tool_calls.0 is 'x'; expected {'id': "),
+        ({"tool_calls": [{"id": "c"}]}, "messages.0.tool_calls.0 is {'id': 'c'} (dict)"),
+        ({"tool_calls": [{"function": {"name": 5}}]}, "messages.0.tool_calls.0 is "),
+        ({"content": 5}, "messages.0.content is 5; expected text"),
+    ],
+)
+def test_calls_of_another_shape_are_refused_and_their_session_goes_on(
+    careless: Service, reply: dict[str, Any], wrong: str
+) -> None:
+    session, _ = careless.start("called")
+    answer = careless.http.post("/interact", json={"messages": [{"role": "assistant", **reply}]}, headers=session)
+    assert (answer.status_code, wrong in answer.json()["detail"]) == (422, True), answer.text
+    assert careless.say(session, "no call").json()["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("reply", "sent"),
+    [
+        ("    return x", "    return x"),
+        ("<think>a function</think>\n\n    return x", "    return x"),
+        ("\n\n    return x\n", "    return x"),
+        ("<think>    return y</think>return x", "return x"),
+    ],
+)
+async def test_the_blanks_before_a_replys_first_line_reach_the_world(
+    store: Store, careless: Service, reply: str, sent: str
+) -> None:
+    await registered(store, careless.url, "exact")
+    await store.tasks.insert_new([task_of(store, 0, "exact")])
+    async with worlds(store, [reply].__getitem__) as (resources, _):
+        record, slot, _ = await ended(store, (await one_episode(store, resources))[0])
+    assert (record.reward_details["result"], slot.score) == (sent, float(sent.startswith(" ")))

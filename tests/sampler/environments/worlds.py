@@ -135,6 +135,8 @@ class Careless(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         if task.get("start") == "raise":
             raise RuntimeError("no disk")
+        if task.get("start") == "ended":
+            return Step(status=COMPLETED, reward=1.0)
         return {"messages": []} if task.get("start") == "wrong" else Step(user_says("Go on."))  # type: ignore[return-value]
 
     def interact(self, replies: Sequence[Message]) -> Step:
@@ -147,3 +149,25 @@ class Careless(Environment):
             "image": Step([{"role": "user", "content": [image]}]),
         }
         return wrong[said]  # type: ignore[no-any-return]
+
+
+class Unmade(Environment):
+    def __init__(self, name: str) -> None:
+        raise AssertionError("no world of this kind")
+
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        raise NotImplementedError
+
+    def interact(self, replies: Sequence[Message]) -> Step:
+        raise NotImplementedError
+
+
+class Exact(Environment):
+    """It wants a line that begins with blanks."""
+
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        return Step(user_says("Code?"))
+
+    def interact(self, replies: Sequence[Message]) -> Step:
+        said = reply_text(replies)
+        return Step(status=COMPLETED, reward=float(said == "    return x"), result=said)

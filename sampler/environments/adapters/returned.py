@@ -1,0 +1,60 @@
+"""What a Gymnasium world returns, checked where it returns it: wrappers that unpack it would raise in words of their own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sampler.environments.checked_step import WrongStep, number, truth
+
+STEP = ("observation", "reward", "terminated", "truncated", "info")
+RESET = ("observation", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+def step_values(found: Any) -> StepValues:
+    """Raises WrongStep."""
+    observation, reward, terminated, truncated, _ = _parts("step", found, STEP)
+    return StepValues(
+        observation,
+        number("reward", reward, "a finite number"),
+        truth("terminated", terminated),
+        truth("truncated", truncated),
+    )
+
+
+def reset_values(found: Any) -> Any:
+    """The observation. Raises WrongStep."""
+    return _parts("reset", found, RESET)[0]
+
+
+def check_returns(env: Any) -> None:
+    """Let the world itself raise WrongStep for a wrong value, beneath all wrappers."""
+    world = env.unwrapped
+    reset, step = world.reset, world.step
+
+    def checked_reset(*args: Any, **given: Any) -> Any:
+        found = reset(*args, **given)
+        reset_values(found)
+        return found
+
+    def checked_step(action: Any) -> Any:
+        found = step(action)
+        step_values(found)
+        return found
+
+    try:
+        world.reset, world.step = checked_reset, checked_step
+    except AttributeError:  # of fixed attributes: what its wrappers return is checked alone
+        return
+
+
+def _parts(method: str, found: Any, names: tuple[str, ...]) -> Any:
+    if not isinstance(found, tuple) or len(found) != len(names):
+        raise WrongStep(f"what {method} returned", found, f"{len(names)} values: {', '.join(names)}")
+    return found
