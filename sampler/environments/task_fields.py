@@ -19,7 +19,7 @@ ALIKE = 0.75  # of two names: so alike, one is a slip of the other
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldType:
     """What a field holds. `expected`: in words."""
 
     expected: str
@@ -30,28 +30,28 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def whole(least: int) -> Kind:
+def whole(least: int) -> FieldType:
     """A whole number from `least` on."""
-    return Kind(f"a whole number from {least} on", lambda value: _is_whole(value) and value >= least)
+    return FieldType(f"a whole number from {least} on", lambda value: _is_whole(value) and value >= least)
 
 
-OBJECT = Kind("an object: names and values", lambda value: isinstance(value, Mapping))
-TEXT = Kind("text", lambda value: isinstance(value, str))
-TEXTS = Kind(
+OBJECT = FieldType("an object: names and values", lambda value: isinstance(value, Mapping))
+TEXT = FieldType("text", lambda value: isinstance(value, str))
+TEXTS = FieldType(
     "a list of texts",
     lambda value: isinstance(value, list | tuple) and all(isinstance(one, str) for one in value),
 )
-VALUES = Kind(
+VALUES = FieldType(
     "a list of texts and numbers",
     lambda value: isinstance(value, list | tuple) and all(isinstance(one, str | int | float) for one in value),
 )
-OBJECTS = Kind(
+OBJECTS = FieldType(
     "a list of objects",
     lambda value: isinstance(value, list | tuple) and all(isinstance(one, Mapping) for one in value),
 )
 
 
-def fields_of(task: Mapping[str, Any], **kinds: Kind) -> dict[str, Any]:
+def fields_of(task: Mapping[str, Any], **kinds: FieldType) -> dict[str, Any]:
     """Those that the task gives; null is as if it were not there. Raises TaskRefused."""
     require_known(task, *kinds)
     given = {name: value for name, value in task.items() if value is not None}

@@ -24,13 +24,13 @@ from sampler.environments.environment import (
     reply_text,
     user_says,
 )
-from sampler.environments.task_fields import TEXT, Kind, whole
+from sampler.environments.task_fields import TEXT, FieldType, whole
 
 MAX_TURNS = 12
 MAX_ACTIONS = 4  # of one reply; further ones are not done
 MAX_SHOWN_CHARS = 6_000  # of what one action gives
 FORMS = ("tools", "text")
-FORM_FIELDS: dict[str, Kind] = {"form": TEXT, "max_turns": whole(1)}  # of custom_task, whatever the world is
+FORM_FIELDS: dict[str, FieldType] = {"form": TEXT, "max_turns": whole(1)}  # of custom_task, whatever the world is
 
 
 @dataclass(frozen=True, slots=True)
