@@ -12,7 +12,7 @@ from typing import Any
 from sampler.parsers.json_calls import next_call
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import after_openings, scan
-from sampler.parsers.typed_arguments import parameter_types, typed
+from sampler.parsers.typed_arguments import ToolTypes, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f"{OPEN}NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n{CLOSE}"
@@ -23,21 +23,21 @@ _BLANKS = re.compile(r"\s*")
 
 def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
-    reply = ReplyBuilder(reasoning, FORM)
+    reply, types = ReplyBuilder(reasoning, FORM), ToolTypes(tools)
 
     def read(start: int) -> int:
-        end = _read_call(rest, start, tools, reply)
+        end = _read_call(rest, start, types, reply)
         return next_call(rest, after_openings(rest, start, OPEN), OPEN, CLOSE) if end is None else end
 
     return scan(rest, reply, lambda at: rest.find(OPEN, at), read)
 
 
-def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int | None:
+def _read_call(text: str, start: int, tools: ToolTypes, reply: ReplyBuilder) -> int | None:
     """Index where parsing resumes; None after an error."""
     match = _NAME.match(text, after_openings(text, start, OPEN))
     assert match is not None, "blanks and a name may be empty"
     name, at = match.group(1), match.end()
-    types = parameter_types(tools, name)
+    types = tools.of(name)
     arguments: dict[str, Any] = {}
     while text.startswith(_KEY, at):
         key, at = _tagged(text, at, _KEY, _END_KEY)

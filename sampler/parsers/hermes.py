@@ -6,7 +6,7 @@ I look it up.
 </tool_call>
 """
 
-from sampler.parsers.json_calls import add_named_call, after_tag, read_closed_json
+from sampler.parsers.json_calls import add_named_call, next_call, read_closed_json
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import after_openings, scan
 
@@ -28,7 +28,7 @@ def parse_hermes(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 def _read_call(text: str, body_at: int, reply: ReplyBuilder) -> int:
     read = read_closed_json(text, body_at, CLOSE, reply)
     if read is None:
-        return after_tag(text, body_at, CLOSE)
+        return next_call(text, body_at, OPEN, CLOSE)
     value, end = read
     add_named_call(value, reply)
     return end

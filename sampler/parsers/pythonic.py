@@ -40,10 +40,18 @@ def _read_list(text: str, begun: re.Match[str], tools: ToolSchemas, reply: Reply
                 reader.expect("]")
                 break
     except NotPython as exc:
-        if reply.number == before and tools and schema_of(tools, begun.group(1)) is None:
+        if reply.number == before and schema_of(tools, begun.group(1)) is None:
             reply.text(_TAG.sub("", begun.group()))
             return begun.end()
         reply.error(f"is not valid: {exc}")
-        line_end = text.find("\n", reader.at)
-        return line_end if line_end >= 0 else len(text)
+        return _resume(text, begun.end(), reader.at)
     return reader.at
+
+
+def _resume(text: str, start: int, at: int) -> int:
+    """Where the next list may begin after one that is malformed at `at`: that line, if it begins one, else its end."""
+    line = text.rfind("\n", start, at) + 1
+    if line and _BEGINS.match(text, line):
+        return line
+    line_end = text.find("\n", at)
+    return line_end if line_end >= 0 else len(text)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.scan import after_openings, scan
-from sampler.parsers.typed_arguments import parameter_types, typed
+from sampler.parsers.typed_arguments import ToolTypes, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f"{OPEN}<function=NAME><parameter=KEY>VALUE</parameter></function>{CLOSE}"
@@ -28,8 +28,8 @@ _REST = re.compile(r"\s*</function>\s*")
 
 def parse_qwen3_coder(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
-    reply = ReplyBuilder(reasoning, FORM)
-    return scan(rest, reply, lambda at: _next_call(rest, at), lambda start: _read_call(rest, start, tools, reply))
+    reply, types = ReplyBuilder(reasoning, FORM), ToolTypes(tools)
+    return scan(rest, reply, lambda at: _next_call(rest, at), lambda start: _read_call(rest, start, types, reply))
 
 
 def _next_call(text: str, at: int) -> int:
@@ -38,7 +38,7 @@ def _next_call(text: str, at: int) -> int:
     return min(starts, default=-1)
 
 
-def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int:
+def _read_call(text: str, start: int, tools: ToolTypes, reply: ReplyBuilder) -> int:
     at = after_openings(text, start, OPEN)
     if not text.startswith(_FUNCTION, at):
         reply.error(f"does not begin with {_FUNCTION}NAME>")
@@ -48,7 +48,7 @@ def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -
         reply.error("is not closed")
         return len(text)
     name = text[at + len(_FUNCTION) : name_end].strip()
-    types = parameter_types(tools, name)
+    types = tools.of(name)
     arguments: dict[str, Any] = {}
     at = name_end + 1
     while match := _PARAMETER.match(text, at):

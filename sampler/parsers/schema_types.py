@@ -18,6 +18,7 @@ from shared.outside_values import MAX_DEPTH
 Kinds = Mapping[str, tuple[Any, ...] | None]
 
 MAX_SCHEMAS = 2000  # visited for one parameter
+MAX_SCHEMAS_OF_TOOL = 100_000  # for all parameters of one call: half a second
 
 ANYTHING: Kinds = dict.fromkeys(("null", "boolean", "integer", "number", "string", "array", "object"))
 NOTHING: Kinds = {}
@@ -71,13 +72,19 @@ class ParameterTypes:
         self._open: set[int] = set()
         self._searched: set[int] = set()
         self._remaining = 0
+        self._remaining_of_tool = MAX_SCHEMAS_OF_TOOL
+        self._found: dict[str, Kinds] = {}
 
     def of(self, name: str) -> Kinds:
         """What the schema allows for the parameter `name`; `ANYTHING` if it says nothing of it."""
+        if name in self._found or self._remaining_of_tool <= 0:
+            return self._found.get(name, ANYTHING)
         self._remaining = MAX_SCHEMAS
         self._open.clear()
         self._searched.clear()
-        return self._parameter(self._root, name, 0) or ANYTHING
+        self._found[name] = self._parameter(self._root, name, 0) or ANYTHING
+        self._remaining_of_tool -= MAX_SCHEMAS - self._remaining
+        return self._found[name]
 
     def _parameter(self, schema: Any, name: str, depth: int) -> Kinds | None:
         """None: the schema says nothing of the parameter."""

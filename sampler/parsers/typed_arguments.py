@@ -17,10 +17,18 @@ _NO_VALUE = object()
 _CONTAINERS = ("array", "object")
 
 
-def parameter_types(tools: ToolSchemas, name: str) -> ParameterTypes:
-    """Of the tool `name`; every parameter of a tool that is not among `tools` may be anything."""
-    function = schema_of(tools, name)
-    return ParameterTypes(None if function is None else function.get("parameters"))
+class ToolTypes:
+    """The parameters' types of `tools`. Every parameter of a tool that is not among them may be anything."""
+
+    def __init__(self, tools: ToolSchemas) -> None:
+        self._tools = tools
+        self._known: dict[str, ParameterTypes] = {}
+
+    def of(self, name: str) -> ParameterTypes:
+        if name not in self._known:
+            function = schema_of(self._tools, name)
+            self._known[name] = ParameterTypes(None if function is None else function.get("parameters"))
+        return self._known[name]
 
 
 def typed(text: str, kinds: Kinds) -> Any:

@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "calls: a list that is no list of calls",
         "sampler/parsers/pythonic.py",
-        "if reply.number == before and tools and",
+        "if reply.number == before and",
         "if False and",
         f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
     ),
@@ -170,5 +170,19 @@ MUTANTS = (
         "tools.get(dispatch.tools_hash, ())",
         "()",
         "tests/sampler/test_resettle.py::test_scorers_read_calls_with_the_types_of_the_tools_that_the_model_had",
+    ),
+    Mutant(
+        "calls: a bound on the schemas visited for a reply",
+        "sampler/parsers/schema_types.py",
+        "self._remaining_of_tool -= MAX_SCHEMAS - self._remaining",
+        "pass",
+        f"{TYPES}::test_the_parameters_of_one_reply_cost_a_bounded_number_of_visits",
+    ),
+    Mutant(
+        "calls: the call behind one that is not closed",
+        "sampler/parsers/hermes.py",
+        "return next_call(text, body_at, OPEN, CLOSE)",
+        "return next_call(text, body_at, CLOSE, CLOSE)",
+        f"{CALLS}::test_a_call_behind_one_that_is_not_closed_is_read",
     ),
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sampler.parsers import get_parser
 from sampler.parsers.schema_types import ANYTHING, MAX_SCHEMAS, ParameterTypes, allows, kind_of
+from sampler.parsers.typed_arguments import ToolTypes
 
 DEFINED = {
     "Year": {"type": "string", "enum": ["2024", "2025"]},
@@ -180,6 +181,16 @@ def test_schemas_that_name_themselves_many_times_cost_a_bounded_number_of_visits
     types = ParameterTypes({"properties": {"x": {"$ref": f"{REF}A0"}}, "$defs": defined})
     assert types.of("x") == ANYTHING
     assert -MAX_SCHEMAS < types._remaining < 0, "the bound was reached, and ended it"
+
+
+def test_the_parameters_of_one_reply_cost_a_bounded_number_of_visits() -> None:
+    """A reply may have any number of parameters and 64 calls, and a server any schema."""
+    wide = {"anyOf": [{"properties": {"y": {}}}] * 1500}
+    types = ToolTypes([{"function": {"name": "f", "parameters": wide}}])
+    assert types.of("f") is types.of("f")
+    for at in range(200):
+        assert types.of("f").of(f"k{at}") == ANYTHING
+    assert -MAX_SCHEMAS < types.of("f")._remaining_of_tool <= 0
 
 
 def test_the_anchor_of_no_definition_and_a_list_in_a_pointer() -> None:

@@ -152,3 +152,22 @@ def test_a_list_with_the_name_of_a_tool_is_a_call_also_where_it_is_malformed() -
     assert len(read("pythonic", "[f(5)]")[1]) == 1
     assert read("pythonic", "[unknown(x=5)]")[0] == [("unknown", {"x": 5})]
     assert read("pythonic", "[sqrt(x) for x in y]\n[f(b=5)]") == ([("f", {"b": 5})], [], "[sqrt(x) for x in y]")
+
+
+CODER = "<tool_call><function=f><parameter=b>1</parameter></function></tool_call>"
+CUT_OFF = [
+    ("hermes", '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>', "</tool_call>"),
+    ("qwen3_coder", CODER, "</parameter></function></tool_call>"),
+    ("glm45", "<tool_call>f<arg_key>b</arg_key><arg_value>1</arg_value></tool_call>", "</tool_call>"),
+    ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"b": 1}}]', "}}]"),
+    ("deepseekv3", filled(BODIES["deepseekv3"], '{"b": 1}'), "<｜tool▁call▁end｜>"),
+    ("kimi_k2", filled(BODIES["kimi_k2"], '{"b": 1}'), "<|tool_call_end|>"),
+    ("pythonic", "[f(b=1)]", ")]"),
+    ("pythonic", "[f(b=1)]", "]"),
+]
+
+
+@pytest.mark.parametrize(("family", "call", "end"), CUT_OFF)
+def test_a_call_behind_one_that_is_not_closed_is_read(family: str, call: str, end: str) -> None:
+    calls, errors, _ = read(family, f"{call.removesuffix(end)}\n{call}")
+    assert (calls[-1:], len(errors)) == ([("f", {"b": 1})], 1)
