@@ -10,9 +10,11 @@ run ─▶ evaluate ─▶ record scored ─▶ slot scored                     
   ├── no engine serves a pinned actor's version ─▶ no record, or abandoned ─▶ slot open again, later, no failure
   │   (in an evaluation of a version, whose engine waits for it: a failure of infrastructure, as above)
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
-  └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
+  ├── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
+  └── anything else: a bug, also a user's own (`OwnCodeFailed`) ─▶ record failed, with the traceback ─▶ slot open again, later
+      (`sampler/unforeseen.py`)
 
-A mistake in a user's own class (`OwnCodeFailed`) releases the slot and ends the process: it is a bug.
+Only a cancellation and a database that is away leave `play`: what one episode meets ends no other.
 A lost lease ends only this episode. It appears as LeaseLost, or as IllegalMove if settlement has already closed the record.
 """
 
@@ -44,17 +46,18 @@ from sampler.retry_delay import retry_delay_s
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.scoring import needs_no_scorer, require_scorers
+from sampler.unforeseen import MAX_SLOT_ERROR_CHARS, fail_unforeseen
 from shared.documents.actors import model_of, trains
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, TandemError
 from shared.outside_text import clipped, error_text
-from shared.user_code.frames import own_fault, told
+from shared.unforeseen import is_of_the_process
+from shared.user_code.frames import told
 
 log = logging.getLogger(__name__)
 
 CLEANUP_S = 10.0
 AWAY_S = 15.0  # until a slot whose actor's version no engine serves is claimed again
-MAX_SLOT_ERROR_CHARS = 500  # a task document stores one per slot; the record stores the whole error
 OF_A_PERSON = (  # shown by the launcher: a person has to act
     *(Termination.MISCONFIGURED, Termination.SCORER_FAILURE, Termination.AGENT_FAILURE, Termination.NOT_STORABLE),
 )
@@ -72,7 +75,17 @@ class WrongVersion(EngineError):
 
 
 async def play(sampler: AsyncSampler) -> float | None:
-    """Play, score, finish. Returns the score, or None if the episode ended without one, or waits for it. Bugs propagate."""
+    """Play, score, finish. Returns the score, or None if the episode ended without one, or waits for it. A bug fails its slot."""
+    try:
+        return await _played(sampler)
+    except BaseException as exc:
+        if is_of_the_process(exc):
+            raise
+        await fail_unforeseen(sampler, exc)
+    return None
+
+
+async def _played(sampler: AsyncSampler) -> float | None:
     try:
         await _start(sampler)
         async with sampler._clock.running(sampler.config.episode_timeout_s):
@@ -93,14 +106,10 @@ async def play(sampler: AsyncSampler) -> float | None:
         await _fail(sampler, exc)
     except TimeoutError as exc:
         return await _time_is_over(sampler, exc)
-    except BaseException as exc:  # cancelled, or a bug: release the slot, then re-raise
-        if sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError):
-            raise  # it is played to its end: another process scores it, from its documents
-        fault = own_fault(exc, type(sampler))
-        await asyncio.shield(_release_in_time(sampler, fault or exc))
-        if fault is None:
-            raise
-        raise fault from exc
+    except BaseException as exc:
+        if is_of_the_process(exc) and not (sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError)):
+            await asyncio.shield(_release_in_time(sampler, exc))  # else another process scores it, from its documents
+        raise
     return None
 
 

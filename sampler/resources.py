@@ -24,6 +24,7 @@ from shared.documents.actors import weights_of
 from shared.documents.tool_schemas import Tools, ToolSchemas
 from shared.errors import ConfigError
 from shared.store import Store
+from shared.unforeseen import Bugs
 
 AWAY_SHOWN_S = 60.0  # after the last episode that missed a version: its slot is claimed again sooner
 MOST_KEPT_TOOLS = 10_000  # bound on remembered hashes: every task may have its own list
@@ -75,6 +76,7 @@ class Resources:
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
     model_acts: ModelActs = field(default_factory=ModelActs)
+    bugs: Bugs = field(default_factory=Bugs)
     versions_away: VersionsAway = field(default_factory=VersionsAway)
     environments: Environments = field(default_factory=Environments)
     gateway: GatewayServer = field(default_factory=GatewayServer)
@@ -92,6 +94,7 @@ class Resources:
     def alarms(self) -> list[str]:
         """What episodes wait for outside of the engines, and what they do too often."""
         return [
+            *self.bugs.alarms(),
             *self.model_acts.alarms(),
             *self.tool_traffic.alarms(),
             *self.environments.alarms(),

@@ -40,5 +40,9 @@ def clipped(text: str, max_chars: int) -> str:
 
 
 def error_text(exc: BaseException, max_chars: int = MAX_ERROR_CHARS) -> str:
-    """Type and message, for a document or a log line."""
-    return clipped(f"{type(exc).__name__}: {exc}", max_chars)
+    """Type and message, for a document or a log line; also of an error whose own text raises."""
+    try:
+        text = str(exc)
+    except Exception as failure:  # noqa: BLE001 - another's `__str__` may raise anything, and an error is still an error
+        text = f"(its text raises {type(failure).__name__})"
+    return clipped(f"{type(exc).__name__}: {text}", max_chars)

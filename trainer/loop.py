@@ -46,6 +46,7 @@ from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
 from trainer.settings.presets import PRESETS
 from trainer.shared_device import TrainerDevice
+from trainer.step_errors import named_in_errors
 from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, take_over
 
@@ -140,13 +141,14 @@ def _run(
                     checkpoints.settle()  # finish it before waiting, so that a kill during the wait does not lose it
                     saved_steps.note(checkpoints.saved)
                     publisher.answer_requests()
-            batch = stream.next_batch(step)
+            with named_in_errors(step):
+                batch = stream.next_batch(step)
             if batch is None:
                 why = f"before step {step} of {config.optimizer.max_steps}: {stream.end}"
                 log.info("ended %s", why)
                 break
             status.doing(f"step {step}", step=step - 1)
-            with device.held(learner) as waited:
+            with device.held(learner) as waited, named_in_errors(step, stream.borrowed_tasks):
                 result = learner.step_in_minibatches(batch.minibatches)
                 stream.commit(step)
                 checkpoints.settle()

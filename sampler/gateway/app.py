@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,9 @@ from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, Ga
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 from sampler.gateway.unused import header_of
+from shared.unforeseen import bug_of, is_of_the_process
+
+log = logging.getLogger(__name__)
 
 LONG_BYTES = 200_000  # read in a thread: a megabyte of short messages takes half a second
 _BODIES = ThreadPoolExecutor(2, thread_name_prefix="body")
@@ -82,12 +86,12 @@ def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> ASGIApp:
         try:
             session = await _session(session_of, request)
             return await handle(request, session)
-        except GatewayError as error:
-            if session is not None:
-                await session.note_refused(error)
-            return error_response(dialect_of(request.url.path), error)
-        except ClientDisconnect:
-            return Response(status_code=499)
+        except BaseException as exc:
+            if is_of_the_process(exc):
+                raise
+            if isinstance(exc, GatewayError) and session is not None:
+                await session.note_refused(exc)
+            return answer_to(exc, request, dialect_of(request.url.path))
 
     def route(path: str, handle: Handler, method: str = "POST") -> Route:
         async def endpoint(request: Request) -> Response:
@@ -114,6 +118,21 @@ def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> ASGIApp:
             await (await guarded(Request(scope, receive), partial(_chat, dialect)))(scope, receive, send)
 
     return app
+
+
+def answer_to(exc: BaseException, request: Request, dialect: Dialect) -> Response:
+    """What the client reads of an error. A bug fails its request alone."""
+    if isinstance(exc, ClientDisconnect):
+        return Response(status_code=499)
+    return error_response(dialect, error_of(exc, request.url.path))
+
+
+def error_of(exc: BaseException, path: str) -> GatewayError:
+    if isinstance(exc, GatewayError):
+        return exc
+    bug = bug_of(exc)
+    log.error("bug met request of %s: %s\n%s", path, bug.error, bug.traceback)
+    return GatewayError(Problem.FAILED, f"the gateway met a bug: {bug.error}")
 
 
 def bearer_of(request: Request) -> str | None:
@@ -263,8 +282,10 @@ async def _parts(
             if not await _wait(stream.changed, KEEP_ALIVE_S):
                 yield dialect.keep_alive, False
         yield "".join(map(_event, writer.whole(asking.result()))), True
-    except GatewayError as error:
-        yield _event(dialect.error_event(error)), True
+    except BaseException as exc:
+        if is_of_the_process(exc):
+            raise
+        yield _event(dialect.error_event(error_of(exc, "a stream"))), True
     finally:
         asking.cancel()
         gone.cancel()

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic import BaseModel, Field, model_validator
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sampler.gateway.app import NO_RETRY, bearer_of, error_response, read_body
+from sampler.gateway.app import NO_RETRY, answer_to, bearer_of, read_body
 from sampler.gateway.attempt import Attempt
 from sampler.gateway.bodies import validated
 from sampler.gateway.dialects import CHAT
@@ -32,6 +32,7 @@ from shared.errors import FeedbackRefused
 from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.processes.waits import Wait, waiting
 from shared.scores import LARGEST_SCORE
+from shared.unforeseen import is_of_the_process
 
 MAX_WAIT_S = 60.0
 POLL_S = 0.25
@@ -104,10 +105,10 @@ def _guarded(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
     async def guarded(request: Request) -> Response:
         try:
             return await handle(request)
-        except GatewayError as error:
-            return error_response(CHAT, error)
-        except ClientDisconnect:
-            return Response(status_code=499)
+        except BaseException as exc:
+            if is_of_the_process(exc):
+                raise
+            return answer_to(exc, request, CHAT)
 
     return guarded
 

@@ -26,6 +26,7 @@ from sampler.service.idle import agents_wait
 from sampler.service.loops import every
 from sampler.service.process import ServiceProcess, service_process
 from sampler.service.service import SamplerService
+from sampler.unforeseen import fail_claim
 from shared.configuration.secrets import token_of
 from shared.documents import Claim, Record
 from shared.documents.agent_sessions import SessionEnd
@@ -37,6 +38,7 @@ from shared.http.server import HttpServer
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.waits import Wait
 from shared.tasks.sampler_names import EXTERNAL
+from shared.unforeseen import bug_of, is_of_the_process
 
 log = logging.getLogger(__name__)
 
@@ -105,13 +107,18 @@ class GatewayService(SamplerService):
         finally:
             self._claiming -= 1
 
-    async def _offer(self, claim: Claim) -> Mapping[str, Any]:
+    async def _offer(self, claim: Claim) -> Mapping[str, Any] | None:
+        """None: the task met a bug, which is counted."""
         try:
             opening = ExternalSampler(self._resources, claim).opening_messages()
             attempt, key = await self._attempts.begin(claim)
-        except BaseException:  # cancelled too: no agent knows of this slot, so it must be free at once
-            await self._give_back(claim)
-            raise
+        except BaseException as exc:
+            if is_of_the_process(exc):  # cancelled too: no agent knows of this slot, so it must be free at once
+                await self._give_back(claim)
+                raise
+            await fail_claim(self._resources, claim, bug_of(exc))
+            self._counts["failed"] += 1
+            return None
         return offer_of(attempt, key, self._url, list(opening), answers=self._config.agent_answers)
 
     async def attempt_of(self, key: str) -> Attempt | None:

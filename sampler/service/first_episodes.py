@@ -1,7 +1,7 @@
 """Watches the failures of this process until it has scored an episode: then its settings are right, and failures are single.
 
-wrong settings of several tasks   end the process: each task would fail in turn, and once the setting is fixed the run
-                                  would have no tasks left to play
+wrong settings of several tasks,  end the process: each task would fail in turn, and once the setting is fixed the run
+a user's class with a mistake     would have no tasks left to play
 any other failures                are told, in the log and as an alarm: the run may wait for ever
 
 Forks say nothing about that: their origin may be of other tools or another template, and their failure is
@@ -11,6 +11,7 @@ their command's to tell.
 import logging
 
 from sampler.sampler import AsyncSampler
+from shared.documents import Task
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 from shared.names import FORK_SPLIT
@@ -40,13 +41,16 @@ class FirstEpisodes:
         episode = sampler.episode
         if episode.status is RecordStatus.COMPLETED:
             self.scored(sampler.task.split)
-        elif episode.failure is not None and not self.are_over and sampler.task.split != FORK_SPLIT:
-            self._failed(sampler.task.id, episode.failure, wrong=episode.misconfigured)
+        elif episode.failure is not None:
+            self.failed(sampler.task, episode.failure, wrong=episode.misconfigured)
         return UNSCORED.get(episode.status, "given_back")
 
-    def _failed(self, task: str, error: str, *, wrong: bool) -> None:
+    def failed(self, task: Task, error: str, *, wrong: bool) -> None:
+        """`wrong`: by a setting, by the task itself or by a mistake in a user's class."""
+        if self.are_over or task.split == FORK_SPLIT:
+            return
         if wrong:
-            self._wrong[task] = error
+            self._wrong[task.id] = error
         self._failures, self._last = self._failures + 1, error
         if self._failures == MANY:
             log.error("%s", self._told())
@@ -58,7 +62,7 @@ class FirstEpisodes:
         return [self._told()] if self._failures >= MANY and not self.are_over else []
 
     def check(self) -> None:
-        """Raises ConfigError if several tasks failed with configuration errors and no episode was scored."""
+        """Raises ConfigError if several tasks failed by a setting or a user's code, and no episode was scored."""
         if len(self._wrong) >= MAX_TASKS:
             task, error = next(iter(self._wrong.items()))
             raise ConfigError(f"{len(self._wrong)} tasks failed before any episode was scored; {task}: {error}")

@@ -6,7 +6,8 @@
     settle   settle groups that this or any other sampler completed
     beat     write heartbeat and counters
 
-The first loop to fail ends the process; its leases expire and other samplers continue. SIGTERM drains: no new claims; episodes
+The first loop to fail ends the process; its leases expire and other samplers continue. An episode or a settlement that fails ends
+itself alone (`shared/unforeseen.py`). SIGTERM drains: no new claims; episodes
 may end within the grace time; the rest is released at once.
 """
 
@@ -41,17 +42,18 @@ from sampler.service.stored_settings import store_settings
 from sampler.service.tool_check import tell_missing_tools
 from sampler.settlement.current_rules import CurrentRules
 from sampler.tools import TokenOffsets
+from sampler.unforeseen import fail_claim
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
 from shared.documents.states import RunState
-from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
+from shared.errors import LeaseLost, MalformedDocument
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait, waiting
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
-from shared.user_code.frames import cause_of
+from shared.unforeseen import bug_of, is_of_the_process
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class SamplerService:
         self._shares = ScoreShares(config, has_tools=bool(self._resources.tool_servers))
         self._rules = CurrentRules(store, config, worker)
         told = (self._rewards.extend, self._shares.settled)
-        self._settling = Settling(store, worker, config, self._rules, agents.judge, *told)
+        self._settling = Settling(store, worker, config, self._rules, agents.judge, self._resources.bugs, *told)
 
     async def run(self) -> None:
         with self._activity.of_process():
@@ -132,12 +134,6 @@ class SamplerService:
                 await self._drain()
                 for helper in helpers:
                     helper.cancel()
-        except BaseExceptionGroup as group:
-            own, others = group.split(OwnCodeFailed)
-            if own is None or self._first.are_over:
-                raise
-            refused = ConfigError(f"{cause_of(own)} (before any episode was played to its end)")
-            raise refused if others is None else BaseExceptionGroup("own code", [refused, others]) from group
         finally:
             await self._engines.close()
             await self._resources.close()
@@ -238,9 +234,15 @@ class SamplerService:
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
             sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._resources, claim)
-        except BaseException:  # a user's mistake or our bug: either way release the slot to another sampler
-            await self._give_back(claim)
-            raise
+        except BaseException as exc:
+            if is_of_the_process(exc):
+                await self._give_back(claim)
+                raise
+            bug = bug_of(exc)
+            await fail_claim(self._resources, claim, bug)
+            self._counts["failed"] += 1
+            self._first.failed(claim.task, bug.error, wrong=True)
+            return
         task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
         self._episodes[task] = claim
         task.add_done_callback(partial(self._ended, sampler))
@@ -307,6 +309,7 @@ class SamplerService:
                     **{name: self._counts[name] for name in COUNTED},
                     WAITED: self._activity.waited_s,
                     "settled": self._settling.settled,
+                    "bugs": self._resources.bugs.count,
                     "episodes_running": self._playing,
                     "episodes_at_most": self._concurrency.limit,
                     "sessions_opening": self._resources.tool_traffic.opening,

@@ -7,10 +7,12 @@ from sampler.agents import Judge
 from sampler.config import SamplerConfig
 from sampler.service.loops import wait_for
 from sampler.settlement.current_rules import CurrentRules
+from sampler.settlement.failed import fail_settlement
 from sampler.settlement.group_scoring import GroupScoring
 from sampler.settlement.settle import claim_next, settle
 from shared.documents import Task
 from shared.store import Store
+from shared.unforeseen import Bugs, bug_of, is_of_the_process
 
 SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
 
@@ -26,15 +28,16 @@ class Settling:
         config: SamplerConfig,
         rules: CurrentRules,
         judge: Judge | None,
+        bugs: Bugs | None = None,
         tell: Callable[[list[float]], None] = lambda scores: None,
         note: Callable[[Task], None] = lambda task: None,
     ) -> None:
         self.wanted = asyncio.Event()
         self.settled = 0
         self._store, self._worker, self._policy, self._rules, self._tell = store, worker, config.policy, rules, tell
-        self._note = note
+        self._note, self._bugs, self._config = note, bugs or Bugs(), config
         self._one_at_a_time = asyncio.Lock()
-        self._scoring = GroupScoring(store, worker, config, judge, self._settle)
+        self._scoring = GroupScoring(store, worker, config, judge, self._settle, self._bugs)
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -61,6 +64,17 @@ class Settling:
         return self._scoring.alarms()
 
     async def _settle(self, task: Task) -> None:
+        """A group whose settlement meets a bug is settled again later, and abandoned after `max_failures` of them."""
+        try:
+            await self._settled(task)
+        except BaseException as exc:
+            if is_of_the_process(exc):
+                raise
+            bug = bug_of(exc)
+            self._bugs.met("settlement", task.id, bug)
+            await fail_settlement(self._store, self._config, task, bug)
+
+    async def _settled(self, task: Task) -> None:
         await settle(self._store, task)
         self.settled += 1
         self._note(task)

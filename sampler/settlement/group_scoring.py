@@ -40,6 +40,7 @@ from shared.outside_text import clipped
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.tokens.flatten import answered
+from shared.unforeseen import Bugs, bug_of, is_of_the_process
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,19 @@ Settle = Callable[[Task], Awaitable[None]]
 
 
 class GroupScoring:
-    """`settle`: what is done with a group that has its scores, or is given up."""
+    """`settle`: what is done with a group that has its scores, or is given up. `bugs`: those of the process."""
 
-    def __init__(self, store: Store, worker: str, config: SamplerConfig, judge: Judge | None, settle: Settle) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        config: SamplerConfig,
+        judge: Judge | None,
+        settle: Settle,
+        bugs: Bugs | None = None,
+    ) -> None:
         self._store, self._worker, self._config, self._judge, self._settle = store, worker, config, judge, settle
+        self._bugs = bugs or Bugs()
         self._running: set[asyncio.Task[None]] = set()
         self._unknown: dict[str, str] = {}  # by group scorer: what waits for another sampler
         self._failing: dict[str, tuple[float, str]] = {}  # by group: when it failed here, and why
@@ -88,7 +98,15 @@ class GroupScoring:
         running.add_done_callback(lambda _: ended())
 
     async def score(self, task: Task) -> None:
-        """Score the group and settle it. Raises OwnCodeFailed for a group scorer that makes only mistakes."""
+        """Score the group and settle it. A bug fails this attempt alone."""
+        try:
+            await self._scored(task)
+        except BaseException as exc:
+            if is_of_the_process(exc):
+                raise
+            self._bugs.met("group scoring", task.id, bug_of(exc))  # its lease ends, and another attempt begins
+
+    async def _scored(self, task: Task) -> None:
         attempt = await self._store.group_scores.begin(task, self._worker)
         if attempt is None:
             return
@@ -105,9 +123,13 @@ class GroupScoring:
         except (AgentFailed, ScorerFailed, DoesNotFit, TimeoutError) as exc:
             text = f"no scores within episode_timeout_s = {self._config.episode_timeout_s:g} s"
             await self._failed(task, attempt, text if isinstance(exc, TimeoutError) else str(exc))
-        except BaseException:  # cancelled, or a bug: another sampler may begin at once
-            await asyncio.shield(self._postpone(task.id, attempt))
-            raise
+        except BaseException as exc:
+            if is_of_the_process(exc):  # another sampler may begin at once
+                await asyncio.shield(self._postpone(task.id, attempt))
+                raise
+            bug = bug_of(exc)
+            self._bugs.met("group scoring", task.id, bug)
+            await self._failed(task, attempt, bug.error)
         else:
             self._failing.pop(task.id, None)
             if kept is not None:

@@ -27,9 +27,11 @@ from shared.documents.states import DataStatus, RecordStatus, SlotStatus
 from shared.episodes.state import OPEN
 from shared.errors import DataError, MalformedDocument
 from shared.names import TRAIN_SPLIT
+from shared.outside_text import error_text
 from shared.rules.groups import SettlementRules
 from shared.store import Store
 from shared.tokens.flatten import answered, data_fields, flatten
+from shared.unforeseen import is_of_the_process
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,12 @@ async def claim_next(
     """Lease one completed group of the policy, if there is one. Before that, end the waits whose deadline is over.
     `left`, `rules`: as for `claim_settlement`."""
     while (overdue := await store.feedback.end_overdue(policy)) is not None:
-        await store.feedback.write_scores(overdue)
+        try:
+            await store.feedback.write_scores(overdue)  # settlement does it again, and counts a bug
+        except BaseException as exc:
+            if is_of_the_process(exc):
+                raise
+            log.error("feedback of task=%s was not written: %s", overdue.id, error_text(exc))
     return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=left, rules=rules)
 
 

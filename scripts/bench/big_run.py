@@ -7,8 +7,7 @@ Every group has `RECORDS` episodes, every second of them three turns and the oth
 from datetime import datetime, timedelta
 from typing import Any
 
-from shared.documents import DBRecordData, Record, Task, TaskPayload
-from shared.documents.data import DataDispatch, DispatchedSamplingTask
+from shared.documents import DataDispatch, DBRecordData, DispatchedSamplingTask, Record, Task, TaskPayload
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.replies import SampledResponse
 from shared.documents.run import Admission, InferenceService, PolicyVersion, TrainedStep, Worker

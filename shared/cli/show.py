@@ -150,6 +150,7 @@ def _print_episode(
     for problem in episode.state.problems:
         _field(out, "problem", problem, style="red")
     _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _field(out, "traceback", record.traceback, style="red")
     _field(out, "agent", None if record.session is None else _session(record.session))
     _print_wait(out, episode)
     _field(out, "settled", record.reason)
@@ -238,6 +239,10 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "metadata", task.payload.metadata or None)
     outcome = f" ({task.outcome})" if task.outcome else ""
     _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
+    if (met := task.unforeseen) is not None:
+        aside = "set aside: " if met.set_aside else ""
+        counts = f"{met.episodes} episodes and {met.settlements} settlements met a bug"
+        _field(out, "bugs", f"{aside}{counts}; the last: {met.error}", style="red")
 
 
 def _print_tools(out: Console, turn: TurnState, schemas: ToolSchemas | None, prompts: Prompts, *, whole: bool) -> None:

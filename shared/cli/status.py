@@ -63,6 +63,7 @@ class RunStatus:
     records: dict[str, int]
     record_data: dict[str, int]
     malformed: list[str]  # set-aside or ignored documents, each with its error
+    tasks_set_aside: list[str]  # that met too many bugs, each with the last one's error
     failed_attempts: list[dict[str, Any]]  # {termination, attempts, example of an error}
     set_aside: dict[str, dict[str, int]]
     metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
@@ -128,6 +129,7 @@ async def look(store: Store) -> RunStatus:
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
         malformed=malformed,
+        tasks_set_aside=[str(task) for task in await store.unforeseen.tasks_set_aside()],
         failed_attempts=await store.questions.failed_attempts(),
         set_aside=await store.questions.set_aside(),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
@@ -214,6 +216,7 @@ def _render(now: RunStatus, every_worker: bool) -> list[Any]:
     parts += _ended(now)
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
+    parts += [f"  [red]set aside[/red] {escape(text)}" for text in now.tasks_set_aside]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
     if (first := now.next_feedback) is not None:
         parts.append(escape(f"  the first deadline for feedback is in {first['left']}: {first['record']}"))

@@ -2,8 +2,6 @@
 
 from shared.documents.data import (
     Claim,
-    DataClaim,
-    DataDispatch,
     DBRecordData,
     DispatchedSamplingTask,
     DispatchTokens,
@@ -15,6 +13,7 @@ from shared.documents.data import (
     record_id,
     task_id,
 )
+from shared.documents.data_parts import DataClaim, DataDispatch
 from shared.documents.feedback import Feedback, ScoreWithoutFeedback
 from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
 

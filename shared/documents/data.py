@@ -24,6 +24,7 @@ from shared.documents.actors import Actor, ActorName, Seated
 from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
+from shared.documents.data_parts import DataClaim, DataDispatch
 from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeedback
 from shared.documents.fork import ForkOrigin
 from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
@@ -36,6 +37,7 @@ from shared.documents.states import (
     SlotStatus,
     TaskStatus,
 )
+from shared.documents.unforeseen import Unforeseen
 from shared.names import SamplerName
 from shared.scores import LARGEST_SCORE
 
@@ -146,6 +148,7 @@ class Task(Document):
     group_scores: list[GroupScore] = Field(
         [], exclude_if=lambda scores: not scores
     )  # written once; part of the slots' scores
+    unforeseen: Unforeseen | None = Field(None, exclude_if=lambda one: one is None)  # bugs that it met
     data_of: list[str] = []  # policies for which settlement wrote training data
     # Result of settlement: "ready" (and how many were dropped), "evaluated", or the reason for abandoning it.
     outcome: str | None = None
@@ -206,6 +209,7 @@ class Record(Document):
     metrics: dict[str, float] = {}  # sampler-defined; the trainer averages them by source
     advantage: float | None = None  # mean over its dispatches
     error: str | None = None
+    traceback: str | None = Field(None, exclude_if=lambda text: text is None)  # of an error that nobody foresaw
     reason: str | None = None  # why settlement dropped it or excluded it from the loss
     policy_versions: list[int] = []  # versions of its own policy that sampled its tokens
     other_policy_versions: dict[str, list[int]] = {}  # the same for other participating policies
@@ -297,23 +301,6 @@ class DispatchTokens(Document):
     response: SampledTokens | None = None
     weight_versions: list[tuple[int, int]] = []
     status: DispatchStatus
-
-
-class DataDispatch(Document):
-    """One entry of `DBRecordData.dispatches`; see `shared.tokens.record_tree.TreeDispatch`."""
-
-    id: str
-    turn: int
-    advantage: float
-    temperature: float
-    trained: bool
-
-
-class DataClaim(Document):
-    """The borrower of a record's data: a trainer generation and its step."""
-
-    trainer_generation: int
-    step: int
 
 
 class DBRecordData(Document):

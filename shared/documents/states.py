@@ -158,6 +158,7 @@ class Termination(StrEnum):
     AGENT_FAILURE = "agent_failure"  # no model of the browse or scorer agent answered: infrastructure
     NOT_STORABLE = "not_storable"  # external content made a document that MongoDB rejects
     MISCONFIGURED = "misconfigured"  # the task or run needs a missing tool, scorer or chat template feature
+    UNFORESEEN = "unforeseen"  # something raised what nobody expected: a bug of the program or of a user's code
     VERSION_AWAY = (
         "version_away"  # no engine serves a pinned actor's version: no cost, but in an evaluation of a version
     )

@@ -44,6 +44,7 @@ from shared.store.steps import StepVerbs
 from shared.store.tasks import TaskVerbs
 from shared.store.tool_schemas import ToolSchemaVerbs
 from shared.store.trainer_logprobs import TrainerLogprobVerbs
+from shared.store.unforeseen import UnforeseenVerbs
 
 
 class Store:
@@ -87,6 +88,7 @@ class Store:
         self.events = EventVerbs(database)
         self.outlook = OutlookVerbs(database)
         self.resettling = ResettlingVerbs(database)
+        self.unforeseen = UnforeseenVerbs(database)
 
     async def ensure_indexes(self) -> None:
         for verbs in (
@@ -102,6 +104,7 @@ class Store:
             self.versions,
             self.settings,
             self.rules,
+            self.unforeseen,
         ):
             await verbs.ensure_indexes()
 

@@ -23,6 +23,9 @@ from shared.store.pipelines import (
 Document = dict[str, Any]
 CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$free_at", NOW]}}
 
+IS_SET_ASIDE: Document = {"$eq": ["$unforeseen.set_aside", True]}
+SET_ASIDE = "the task is set aside: its episodes met bugs"
+
 
 @dataclass(frozen=True, slots=True)
 class Unplayable:
@@ -80,13 +83,42 @@ def holding(claim: Claim, worker: str | None = None) -> Document:
     return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
 
 
+def reopened(claim: Claim, error: str, delay_s: float, max_failures: int) -> Document:
+    """The change of a slot whose attempt failed: open after `delay_s`, or failed."""
+    failures = {"$add": ["$$s.failures", 1]}
+    over = {"$gte": [failures, max_failures]}
+    return {
+        "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
+        "failures": failures,
+        "free_at": after(delay_s),
+        "record_id": literal(claim.record_id),
+        "error": literal(error),
+    }
+
+
+def bug_met(error: str, max_failures: int) -> list[Document]:
+    """Stages that count an episode with a bug; with `max_failures` of them, of any slots, the task is set aside."""
+    count = {"$add": [{"$ifNull": ["$unforeseen.episodes", 0]}, 1]}
+    found = {
+        "episodes": count,
+        "settlements": {"$ifNull": ["$unforeseen.settlements", 0]},
+        "error": literal(error),
+        "set_aside": {"$or": [IS_SET_ASIDE, {"$gte": [count, max_failures]}]},
+    }
+    return [{"$set": {"unforeseen": found}}]
+
+
 def close_group() -> list[Document]:
-    """Stages after every change of a slot: update the task's times, and complete the task with its last slot.
+    """Stages after every change of a slot: fail the open slots of a task that is set aside, update the task's times, and
+    complete the task with its last slot.
 
     A completed task's `free_at` is for settlement: a time in the past, so that any settler may claim it.
     """
     closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
+    is_open = {"$and": [IS_SET_ASIDE, {"$eq": ["$$s.status", SlotStatus.OPEN.value]}]}
+    failed = {"status": SlotStatus.FAILED.value, "error": {"$ifNull": ["$$s.error", literal(SET_ASIDE)]}}
     return [
+        {"$set": {"slots": merge_slot(is_open, failed)}},
         {
             "$set": {
                 "free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]},
@@ -108,8 +140,8 @@ def claim_pipeline(
     """`rules`: the number that a task gets which this claim opens."""
     expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
     failures = {"$add": ["$$s.failures", {"$cond": ["$$s.untold", 0, 1]}]}
-    over = {"$gte": [failures, max_failures]}
-    reopened = {
+    over = {"$or": [{"$gte": [failures, max_failures]}, IS_SET_ASIDE]}
+    expiry = {
         "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
         "failures": failures,
         "error": {"$concat": ["lease of ", {"$ifNull": ["$$s.worker", "?"]}, " expired"]},
@@ -129,7 +161,7 @@ def claim_pipeline(
     stamp: list[Document] = [{"$set": {"rules": opening}}] if rules is not None else []
     return [
         *stamp,
-        {"$set": {"slots": merge_slot(expired, reopened, without="untold")}},
+        {"$set": {"slots": merge_slot(expired, expiry, without="untold")}},
         {"$set": {"last_claimed": first_free}},
         {
             "$set": {

@@ -34,10 +34,12 @@ from shared.store.retry import DUPLICATE_KEY, survives_outages
 from shared.store.slots import (
     CLAIMABLE_NOW,
     Unplayable,
+    bug_met,
     claim_pipeline,
     close_group,
     holding,
     playable_without,
+    reopened,
     settled,
     settled_by,
     settled_without,
@@ -199,18 +201,16 @@ class TaskVerbs:
         }
         return await self._leave(claim, change, ends=PLAYED_TO_THE_END)
 
-    async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
-        """Infrastructure failure: reopen after `delay_s`, or fail. Returns True if it ended the group. Raises LeaseLost."""
-        failures = {"$add": ["$$s.failures", 1]}
-        over = {"$gte": [failures, max_failures]}
-        change = {
-            "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
-            "failures": failures,
-            "free_at": after(delay_s),
-            "record_id": literal(claim.record_id),
-            "error": literal(error),
-        }
-        return await self._leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED])
+    async def retry_slot(
+        self, claim: Claim, error: str, *, delay_s: float, max_failures: int, bugs_at_most: int | None = None
+    ) -> bool:
+        """Infrastructure failure: reopen after `delay_s`, or fail. Returns True if it ended the group. Raises LeaseLost.
+
+        `bugs_at_most`: it met a bug, and so many of the task's episodes set the task aside.
+        """
+        change = reopened(claim, error, delay_s, max_failures)
+        more = () if bugs_at_most is None else bug_met(error, bugs_at_most)
+        return await self._leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED], more=more)
 
     async def release_slot(self, claim: Claim, delay_s: float = 0.0) -> bool:
         """Release the slot without counting a failure (draining); free from `delay_s` on. Raises LeaseLost."""
@@ -222,11 +222,13 @@ class TaskVerbs:
         }
         return await self._leave(claim, change, ends=[SlotStatus.OPEN])
 
-    async def _leave(self, claim: Claim, change: Document, ends: Sequence[SlotStatus]) -> bool:
-        """Change the slot that `claim` holds; `ends` are its possible states afterwards."""
+    async def _leave(
+        self, claim: Claim, change: Document, ends: Sequence[SlotStatus], more: Sequence[Document] = ()
+    ) -> bool:
+        """Change the slot that `claim` holds; `ends` are its possible states afterwards. `more`: stages of the update."""
         changed = merge_slot(is_slot(claim.traj_id), change, without="untold")
         document = await self._spoilt.update(
-            holding(claim), [{"$set": {"slots": changed}}, *close_group()], {"status": 1}
+            holding(claim), [{"$set": {"slots": changed}}, *more, *close_group()], {"status": 1}
         )
         if document is None:
             document = await self._left_before(claim, ends)

@@ -8,6 +8,7 @@ from typing import Any
 
 from shared.documents.run import Worker
 from shared.store.condition import OPEN_CONDITIONS
+from shared.store.unforeseen import TaskSetAside
 from shared.store.views import dashboard as views
 from shared.store.views.runs import RunRow, run_row
 from shared.viewer.asked import BadQuestion, PageRequest
@@ -51,6 +52,7 @@ class CurrentState:
     alarms: list[tuple[str, str]]  # (process, text with advice) of the living ones; of an ended run, the last ones
     faults: list[views.Fault]
     malformed: list[str]
+    set_aside: list[TaskSetAside]
     processes: list[ProcessRow]
     processes_more: int
     engines: list[dict[str, Any]]
@@ -78,11 +80,12 @@ async def state_page(asked: PageRequest) -> CurrentState:
 
 async def current_state(asked: PageRequest, row: RunRow, policy: str) -> CurrentState:
     store = asked.store
-    (workers, alive), queue, faults, malformed, engines = await asyncio.gather(
+    (workers, alive), queue, faults, malformed, set_aside, engines = await asyncio.gather(
         views.workers(store),
         views.queue(store, policy),
         views.faults(store),
         views.malformed(store),
+        store.unforeseen.tasks_set_aside(),
         views.engines(store),
     )
     goes_on = row.state in OPEN_CONDITIONS
@@ -98,6 +101,7 @@ async def current_state(asked: PageRequest, row: RunRow, policy: str) -> Current
         alarms=[(f"{one.kind} {one.id}", alarm) for one in spoken for alarm in one.alarms],
         faults=faults,
         malformed=malformed,
+        set_aside=set_aside,
         processes=processes[:MOST_LISTED],
         processes_more=max(0, len(processes) - MOST_LISTED),
         engines=engines,

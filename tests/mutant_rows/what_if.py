@@ -160,8 +160,8 @@ MUTANTS = (
     Mutant(
         "fork: its failures end no sampler",
         "sampler/service/first_episodes.py",
-        " and sampler.task.split != FORK_SPLIT:",
-        ":",
+        "self.are_over or task.split == FORK_SPLIT",
+        "self.are_over",
         "tests/sampler/test_own_samplers.py::test_forks_that_cannot_be_played_end_no_sampler",
     ),
     Mutant(

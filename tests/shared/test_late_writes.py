@@ -29,6 +29,7 @@ READS = {
         "tasks.get",
         "tasks.first_unended",
         "malformed.all",
+        "unforeseen.tasks_set_aside",
     ),
     "sessions.find",
     *("notes.of", "notes.newest", "notes.records_with", "notes.views"),

@@ -14,8 +14,10 @@ import numpy as np
 
 from shared.documents import DBRecordData
 from shared.errors import DataError
+from shared.outside_text import error_text
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
+from shared.unforeseen import OF_THE_MACHINE, bug_of, is_of_the_process
 from trainer.data.advantages import AdvantageNormalization, Gather, normalize
 from trainer.data.groups import Group
 from trainer.settings.config import TrainerConfig
@@ -62,7 +64,7 @@ class PrefetchBuffer:
 
 
 MAX_LOGPROB = 1e-3  # rounding of an engine's softmax
-UNUSABLE = (DataError, ValueError, LookupError, TypeError, OverflowError)  # what spoilt documents lead to
+FORESEEN = (DataError, ValueError, LookupError, TypeError, OverflowError)  # what spoilt documents lead to
 
 
 class Reader:
@@ -77,17 +79,21 @@ class Reader:
 
     def read(self, groups: Sequence[Group]) -> tuple[dict[str, LoadedGroup], dict[str, str]]:
         """{task: its group}, and {task: why it cannot be trained}, which names the record: a document is spoilt or missing, or
-        its tokens are not those it was settled with, or not the model's."""
+        its tokens are not those it was settled with, or not the model's, or something raises what nobody expected of them."""
         try:
             return self._read(groups), {}
-        except UNUSABLE:  # which of them?
+        except Exception as exc:
+            if is_of_the_process(exc) or isinstance(exc, OF_THE_MACHINE):
+                raise
             loaded: dict[str, LoadedGroup] = {}
             unusable: dict[str, str] = {}
         for group in groups:
             try:
                 loaded |= self._read([group])
-            except UNUSABLE as exc:
-                unusable[group.task] = f"{type(exc).__name__}: {exc}"
+            except Exception as exc:
+                if is_of_the_process(exc) or isinstance(exc, OF_THE_MACHINE):
+                    raise
+                unusable[group.task] = error_text(exc) if isinstance(exc, FORESEEN) else f"a bug: {bug_of(exc).error}"
         return loaded, unusable
 
     def _read(self, groups: Sequence[Group]) -> dict[str, LoadedGroup]:

@@ -149,6 +149,11 @@ class RecordStream:
         batch.metrics.update({"time/wait_s": waited, "time/load_s": time.monotonic() - started})
         return batch
 
+    @property
+    def borrowed_tasks(self) -> list[str]:
+        """Of the step in hand; rank 0."""
+        return [group.task for group in self._borrowed]
+
     def commit(self, step: int) -> None:
         """The step is taken: its records are spent. Called by every rank, done by rank 0.
 

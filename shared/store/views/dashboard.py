@@ -210,7 +210,7 @@ async def faults(store: Store) -> list[Fault]:
 
 async def malformed(store: Store) -> list[str]:
     found = store.database["malformed_documents"].find().limit(20)
-    return [f"{document.get('collection')} {document['_id']}: {document.get('error')}" async for document in found]
+    return [str(document.get("problem", document["_id"])) async for document in found]
 
 
 async def workers(store: Store) -> tuple[list[Worker], set[str]]:

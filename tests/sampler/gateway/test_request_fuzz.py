@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sampler.episode_threads import EpisodeThreads
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.bodies import plain_json
 from sampler.gateway.dialects import CHAT_PATHS
 from sampler.gateway.exchange import ChatRequest, GatewayError, Problem
-from shared.documents.states import RecordStatus
+from shared.documents.states import RecordStatus, Termination
 from shared.errors import ConfigError
 from shared.outside_values import problem_of
 from shared.store import Store
@@ -110,3 +111,26 @@ async def test_malformed_requests_cost_no_attempt(store: Store, path: str) -> No
     assert record.error is None
     assert record.status is RecordStatus.SCORED
     assert {200, 400} <= statuses
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_bug_in_a_request_is_an_error_of_its_dialect_and_fails_the_attempt_alone(
+    store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **named: Any) -> None:
+        raise AttributeError("nobody expected this")
+
+    async def agent(task: AgentTask) -> None:
+        headers = {"authorization": f"Bearer {task.api_key}", "content-type": "application/json"}
+        async with httpx.AsyncClient(base_url=task.url, headers=headers, timeout=60) as client:
+            answer = await client.post(path, content=json.dumps(BODIES[path]))
+            assert answer.status_code == 500
+            assert (
+                "the gateway met a bug: AttributeError: nobody expected this; at " in answer.json()["error"]["message"]
+            )
+            assert answer.headers["x-should-retry"] == "false"
+
+    monkeypatch.setattr(EpisodeThreads, "replied", broken)
+    record, slot, _ = await played(store, ScriptedEngine(lambda prompt: "1"), agent)
+    assert (record.termination, slot.failures) == (Termination.UNFORESEEN, 1)
+    assert "nobody expected this" in (record.error or "")

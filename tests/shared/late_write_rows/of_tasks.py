@@ -163,3 +163,28 @@ async def _(store: Store, late: Late) -> None:
     await completed(store)
     await late(store.resettling.write(await store.resettling.group("main:train:0:t0")))
     await settle(store)
+
+
+@row("unforeseen.settlement_failed")
+async def _(store: Store, late: Late) -> None:
+    """Another settler has the group by then, and settles it."""
+    await completed(store)
+    group = await store.tasks.claim_settlement("a", policy="main", lease_s=60)
+    assert group is not None
+    assert not await late(store.unforeseen.settlement_failed(group, "a bug $x", delay_s=0, max_failures=3))
+    await settle(store)
+
+
+@row("unforeseen.settlement_failed ")
+async def _(store: Store, late: Late) -> None:
+    """It was the last that is allowed: the group is abandoned."""
+    await completed(store)
+    group = await store.tasks.claim_settlement("a", policy="main", lease_s=60)
+    assert group is not None
+    assert await late(store.unforeseen.settlement_failed(group, "a bug", delay_s=0, max_failures=1))
+
+
+@row("tasks.retry_slot ")
+async def _(store: Store, late: Late) -> None:
+    """It met a bug, and its task is set aside."""
+    await late(store.tasks.retry_slot(await held(store), "a bug", delay_s=0, max_failures=3, bugs_at_most=1))
