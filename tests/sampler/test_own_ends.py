@@ -108,6 +108,7 @@ COMPUTES = "for i in 1 2 3; do python3 -c 'while True: pass' & done; wait"  # ea
         (FILLS, "folder_mb"),
         (COMPUTES, "cpu_s"),
     ],
+    ids=["folder", "processor"],
 )
 async def test_the_limit_that_a_call_exceeded_is_named(
     tmp_path: Path, level: IsolationLevel, command: str, limit: str
