@@ -29,6 +29,16 @@ INSTRUCTING_ROLES = ("system", "developer")
 ROLES = (*INSTRUCTING_ROLES, "user", "assistant", "tool")
 
 
+def bare_host(host: str) -> str:
+    """Without the brackets that an IPv6 address has in a URL."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def is_loopback_host(host: str) -> bool:
+    """Only this machine reaches a service there, so it needs no token."""
+    return bare_host(host) in LOOPBACK_HOSTS
+
+
 def check_name(kind: str, name: str) -> str:
     """Return `name`. Raises ConfigError for an invalid name of this `kind`."""
     if not _NAME.fullmatch(name) or len(name) > LONGEST:

@@ -87,10 +87,14 @@ def answer(look_up: Callable[[str], object], value: str) -> CallToolResult:
 
 def serve_http(server: MCPServer, host: str, port: int) -> None:
     try:
-        listener = socket.create_server((host, port))
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         sys.exit(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port, or 0 for a free one")
-    print(f"tools at http://{host}:{listener.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
+    print(
+        f"tools at http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/mcp",
+        file=sys.stderr,
+        flush=True,
+    )
 
     app = server.streamable_http_app(json_response=True, session_idle_timeout=SESSION_IDLE_S, host=host)
     config = uvicorn.Config(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from sampler.agents.config import ModelConfig
 from sampler.parsers.reasoning import behind_reasoning
-from sampler.retry_after import retry_after_s
+from shared.http.retry_after import retry_after_s
 from shared.outside_text import storable, text_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.documents.run import HEARTBEAT_S
-from shared.names import LOOPBACK_HOSTS, RunName
+from shared.names import RunName, is_loopback_host
 from shared.processes.metrics_page import DESCRIPTION, Address
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -108,7 +108,7 @@ class EnvironmentsConfig(ServiceConfig):
     def other_machines_need_a_token(self) -> Self:
         if self.token is not None and self.token_file is not None:
             raise ValueError("token and token_file are both given; expected one of them")
-        if self.host not in LOOPBACK_HOSTS and self.token is None and self.token_file is None:
+        if not is_loopback_host(self.host) and self.token is None and self.token_file is None:
             raise ValueError(
                 f"host is {self.host!r} without a token; expected token_file or TANDEM_ENVIRONMENTS_TOKEN, or 127.0.0.1"
             )

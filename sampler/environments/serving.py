@@ -20,9 +20,8 @@ from sampler.service.loops import every
 from shared.configuration.secrets import token_of
 from shared.documents.run import EnvironmentService
 from shared.errors import ConfigError
-from shared.http.connections import BACKLOG
+from shared.http.listening import listening_socket, reachable
 from shared.http.server import HttpServer
-from shared.names import LOOPBACK_HOSTS
 from shared.processes.metrics_page import Figure, serving
 from shared.processes.open_files import allow_many_files
 from shared.processes.signals import ending_signals
@@ -60,13 +59,9 @@ async def run_environments(config: EnvironmentsConfig) -> None:
             python=str(config.worker_python or ""),
         )
     )
-    try:
-        listener = socket.create_server((config.host, config.port), backlog=BACKLOG)
-    except OSError as exc:
-        raise ConfigError(f"host and port: cannot listen on {config.host}:{config.port}: {exc.strerror}") from exc
-    with listener:
+    with listening_socket(config.host, config.port, "host and port") as listener:
         port = listener.getsockname()[1]
-        url = (config.url or f"http://{_reachable(config.host)}:{port}/api").rstrip("/")
+        url = (config.url or f"http://{reachable(config.host)}:{port}/api").rstrip("/")
         async with _registered(config, sessions, url) as registration:
             with serving(config.metrics_address, config.run or "", lambda: _figures(sessions)):
                 await _serve(config, sessions, listener, EnvironmentsApp(sessions, token), registration)
@@ -171,9 +166,3 @@ async def _serve(
         await serving
         reaping.cancel()
         workers.cancel()
-
-
-def _reachable(host: str) -> str:
-    if host in LOOPBACK_HOSTS:
-        return f"[{host}]" if ":" in host else host
-    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host

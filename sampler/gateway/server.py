@@ -9,11 +9,12 @@ import asyncio
 import hashlib
 import logging
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from shared.http.listening import listening_socket, reachable
 
 if TYPE_CHECKING:
     from shared.http.server import HttpServer
@@ -86,7 +87,7 @@ class GatewayServer:
             return
         from shared.http.server import HttpServer  # samplers without an agent do not need uvicorn
 
-        listening = socket.create_server((host, 0), backlog=BACKLOG)
+        listening = listening_socket(host, 0, "gateway_host", BACKLOG)
         self._address = (reachable(host), listening.getsockname()[1])
         app = build_app(self.session_of)
         self._server = HttpServer(app, log_config=None, timeout_graceful_shutdown=1)
@@ -106,8 +107,3 @@ def new_key() -> str:
 
 def key_hash(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
-
-
-def reachable(host: str) -> str:
-    """The address for clients of a server that listens on all."""
-    return socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -20,7 +20,6 @@ from sampler.gateway.attempt import Attempt
 from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
-from sampler.gateway.server import reachable
 from sampler.kinds import SamplerKinds
 from sampler.service.idle import agents_wait
 from sampler.service.loops import every
@@ -33,9 +32,10 @@ from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
 from shared.errors import ConfigError, StoreRefused, StoreUnavailable
-from shared.http.connections import BACKLOG, ConnectionLimits
+from shared.http.connections import ConnectionLimits
+from shared.http.listening import listening_socket, reachable
 from shared.http.server import HttpServer
-from shared.names import LOOPBACK_HOSTS
+from shared.names import is_loopback_host
 from shared.processes.waits import Wait
 from shared.tasks.sampler_names import EXTERNAL
 from shared.unforeseen import bug_of, is_of_the_process
@@ -55,16 +55,12 @@ class GatewayConfig(SamplerConfig):
 async def run_gateway(config: GatewayConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError, and ExceptionGroup when a loop fails."""
     token = token_of(config.gateway_token, config.gateway_token_file, "gateway_token_file")
-    if config.gateway_host not in LOOPBACK_HOSTS and token is None:
+    if not is_loopback_host(config.gateway_host) and token is None:
         raise ConfigError(
             f"gateway_host is {config.gateway_host!r} without a token, so every client there could claim tasks; expected "
             "gateway_token_file or TANDEM_SAMPLER_GATEWAY_TOKEN, or 127.0.0.1"
         )
-    try:
-        listener = socket.create_server((config.gateway_host, config.gateway_port), backlog=BACKLOG)
-    except OSError as exc:
-        raise ConfigError(f"cannot listen on {config.gateway_host}:{config.gateway_port}: {exc}") from exc
-    with listener:
+    with listening_socket(config.gateway_host, config.gateway_port, "gateway_host and gateway_port") as listener:
         async with service_process(config, GatewayService.kind) as process:
             await GatewayService(process, config, listener, token).run()
 

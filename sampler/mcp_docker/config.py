@@ -10,7 +10,7 @@ from sampler.mcp_docker.sandbox.limit_settings import LimitSettings, Seconds
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
-from shared.names import LOOPBACK_HOSTS
+from shared.names import is_loopback_host
 
 _DEFAULTS = Limits()
 _CONTAINER = ContainerOptions()
@@ -120,7 +120,7 @@ class McpDockerConfig(ServiceConfig):
 
     @model_validator(mode="after")
     def other_machines_need_a_token(self) -> Self:
-        if self.host not in LOOPBACK_HOSTS and self.token is None and self.token_file is None:
+        if not is_loopback_host(self.host) and self.token is None and self.token_file is None:
             raise ValueError(
                 f"host is {self.host!r} without a token; expected token_file or TANDEM_MCP_TOKEN, or 127.0.0.1"
             )

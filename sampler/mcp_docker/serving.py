@@ -19,11 +19,11 @@ from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_o
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
 from shared.configuration.secrets import token_of
-from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
-from shared.http.connections import BACKLOG, ConnectionLimits
+from shared.http.connections import ConnectionLimits
+from shared.http.listening import in_url, listening_socket
 from shared.http.server import HttpServer
-from shared.names import LOOPBACK_HOSTS
+from shared.names import is_loopback_host
 from shared.processes.open_files import allow_many_files
 from shared.processes.signals import ending_signals
 
@@ -36,7 +36,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
     level = chosen_level(None if config.isolation is None else IsolationLevel(config.isolation))
     token = token_of(config.token, config.token_file, "token_file")
     allow_many_files()  # a session takes five to ten
-    listener = _listener(config.host, config.port)
+    listener = listening_socket(config.host, config.port, "host and port")
     port = listener.getsockname()[1]
     with contextlib.closing(listener):
         folder = _state_folder(config, port)
@@ -61,7 +61,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
             ),
         )
         endpoint = McpEndpoint(sessions, config.max_body_mb * MB)
-        is_local = config.host in LOOPBACK_HOSTS
+        is_local = is_loopback_host(config.host)
         app = GatewayApp(
             endpoint,
             OlderApi(sessions, config.max_body_mb * MB),
@@ -74,7 +74,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
         sessions.pool.begin()
         sessions.begin()
         names = ", ".join(server.name for server in servers)
-        log.info("serving %s at http://%s:%d/mcp isolation=%s", names, config.host, port, level)
+        log.info("serving %s at http://%s:%d/mcp isolation=%s", names, in_url(config.host), port, level)
         sys.stdout.write(f"{port}\n")
         sys.stdout.flush()
         await _serve(app, sessions, listener, config)
@@ -112,14 +112,6 @@ def _sessions(config: McpDockerConfig, pool: SetPool) -> Sessions:
         config.lease_s, config.broken_s, config.call_s, config.max_parallel_calls, config.max_calls_per_s
     )
     return Sessions(pool, rules)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as exc:
-        raise ConfigError(f"host and port: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
 
 
 def _state_folder(config: McpDockerConfig, port: int) -> Path:

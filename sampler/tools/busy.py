@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import httpx2
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from sampler.retry_after import retry_after_s
 from sampler.tools.http_bodies import SESSION_HEADER
+from shared.http.retry_after import retry_after_s
 from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,8 @@
 
 The connection string is `--db_connection_string`, else `$DB_CONNECTION_STRING` (or the file that `$DB_CONNECTION_STRING_FILE`
 names), else that of the run's embedded server
-(`output/RUN/mongodb/mongod.json`), else that of `tandem mongod` in this folder (`output/mongodb/mongod.json`).
+(`output/RUN/mongodb/mongod.json`), else that of `tandem mongod` in this folder (`output/mongodb/mongod.json`). A command of no
+run in particular takes the embedded server that runs here.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from shared.errors import ConfigError, TandemError
 from shared.outside_console import OutsideConsole
 from shared.outside_text import visible
 from shared.processes.interrupt import INTERRUPTED
+from shared.processes.mongod import running_server
 from shared.store import Store
 
 OK, PROBLEM, USAGE = 0, 1, 2
@@ -123,13 +125,34 @@ def connection_string(given: str | None, run: str | None) -> str:
         return given
     folders = (*([Path("output") / run] if run else []), Path("output"))
     kept = [folder / "mongodb" / "mongod.json" for folder in folders]
+    if run is None and (running := _running_here()):
+        kept = [running]
     for path in kept:
         if path.is_file():
-            return f"mongodb://127.0.0.1:{_port(path)}/?directConnection=true"
+            return _uri(path)
     raise ConfigError(
         "no database given: pass --db_connection_string mongodb://HOST:PORT, or set DB_CONNECTION_STRING, "
-        f"or start one here with `tandem mongod` (also looked for {' and '.join(map(str, kept))})"
+        f"or start one here with `tandem mongod` (also looked for {' and '.join(map(str, kept))}"
+        f"{'' if run else ', and for a server that runs over output/RUN/mongodb'})"
     )
+
+
+def _running_here() -> Path | None:
+    """Of the embedded servers in this folder the one that runs; of several, that of `tandem mongod`. Raises ConfigError."""
+    own = Path("output") / "mongodb" / "mongod.json"
+    found = [
+        path for path in (own, *sorted(Path("output").glob("*/mongodb/mongod.json"))) if running_server(path.parent)
+    ]
+    if len(found) > 1 and found[0] != own:
+        listed = ", ".join(f"{_uri(path)} ({path.parent})" for path in found)
+        raise ConfigError(
+            f"{len(found)} databases run here: {listed}; expected --db_connection_string with one of them"
+        )
+    return found[0] if found else None
+
+
+def _uri(path: Path) -> str:
+    return f"mongodb://127.0.0.1:{_port(path)}/?directConnection=true"
 
 
 def _port(path: Path) -> int:

@@ -18,8 +18,9 @@ import typer
 from shared.cli.connect import Connection, RunName, console, with_store
 from shared.documents.run import Run, Worker
 from shared.documents.states import RunState, ServiceStatus
-from shared.errors import ConfigError, TandemError
-from shared.http.pages import PlainPage, listen, page_server
+from shared.errors import TandemError
+from shared.http.listening import in_url, listening_socket
+from shared.http.pages import PlainPage, page_server
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.processes.signals import ending_signals
 from shared.store import Store
@@ -136,15 +137,10 @@ async def _serve(store: Store, host: str, port: int) -> None:
         async with asking:
             return await respond(store, path)
 
-    try:
-        listener = listen(host, port)
-    except OSError as exc:
-        raise ConfigError(f"--host {host} --port {port}: {exc.strerror or exc}; expected a free port, or 0") from exc
+    listener = listening_socket(host, port, "--host and --port")
     async with page_server(listener, page, TIME_LIMIT_S):
-        address = listener.getsockname()
-        console().print(
-            f"figures of {store.run} at http://{address[0]}:{address[1]}/metrics", soft_wrap=True, markup=False
-        )
+        place = f"{in_url(host)}:{listener.getsockname()[1]}"
+        console().print(f"figures of {store.run} at http://{place}/metrics", soft_wrap=True, markup=False)
         await stop.wait()
 
 

@@ -28,7 +28,7 @@ from shared.store.connecting import connect, first_contact
 from shared.store.primary import until_primary
 from shared.store.run_sizes import SizedRun, foreign_collections, sized_run, sized_runs
 
-ANY_RUN = "any"  # the server of `output/mongodb`, where no run is named
+ANY_RUN = "any"  # in messages: no run is named
 LIVE = (Condition.RUNNING, Condition.PAUSED, Condition.UNKNOWN)
 DONE = (Condition.ENDED, Condition.TRAINED, Condition.PLAYED)
 T = TypeVar("T")
@@ -129,7 +129,7 @@ async def _listed(client: Any) -> tuple[list[SizedRun], datetime]:
 
 def _on_server(given: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
     async def opened() -> T:
-        uri = connection_string(given, ANY_RUN)
+        uri = connection_string(given, None)
         client = connect(uri, CONNECT_TIMEOUT_S)
         try:
             with first_contact(uri, ANY_RUN, CONNECT_TIMEOUT_S):

@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from shared.cli.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
+from shared.cli.long_texts import MOST_CHARS, prints_whole, readable
 from shared.cli.note import note_title
 from shared.cli.seats import told_player, told_seat
 from shared.cli.shown_prompt import Prompts
@@ -36,6 +37,8 @@ EXAMPLES = """Examples:
 
 `tandem show demo main:eval:0:arith-00017:3:1 --tools`  with the tool schemas that the model read
 
+`tandem show demo main:eval:0:arith-00017:3:1 --whole`  with texts of megabytes to their end
+
 `tandem show demo main:eval:0:arith-00017:3:1 --prompt`  with every prompt as the model read it
 """
 
@@ -53,12 +56,14 @@ def show(
     prompt: Annotated[
         bool, typer.Option("--prompt", help="Show what the model read: the decoded prompts, with special tokens.")
     ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help=f"Print texts above {MOST_CHARS:,} characters too.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Number of records to list.")] = 20,
     db_connection_string: Connection = None,
 ) -> None:
     """Print an episode: its task, then turn by turn the model's input, reply and tool calls, and the outcome."""
 
     async def work(store: Store) -> None:
+        prints_whole.set(whole)
         if what is None:
             await _list_recent(store, limit)
         elif (record := await store.records.get(what)) is not None:
@@ -67,7 +72,7 @@ def show(
             prompts = await Prompts.of(store, episode.state)
             _print_episode(episode, prompts, spell, whole_tools=tools, whole_prompts=prompt)
             for note in await store.notes.of(record.id):
-                print_text(console(), "note", f"{note_title(note)}: {note.text}")
+                _field(console(), "note", f"{note_title(note)}: {note.text}")
         else:
             await _show_tasks(store, what)
 
@@ -324,7 +329,7 @@ def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Spell) -> None
 def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:
     """Nothing without a value."""
     if value is not None and value != "":
-        print_text(out, label, str(value), style=style)
+        print_text(out, label, readable(str(value)), style=style)
 
 
 def _heading(out: Console, title: str, characters: str = "─") -> None:

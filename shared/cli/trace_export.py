@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -58,7 +57,7 @@ def export(
     """Send episodes as OpenTelemetry spans: the attempt, its requests and its tool calls, by the GenAI conventions.
 
     Ids are derived from the documents, so a repeated export sends the same spans. Reads documents alone: a run does not notice.
-    Exit code 1 if the receiver refused spans.
+    Exit code 1 if the receiver refused spans, or a record is left out because OTLP has no such value (a time before 1970).
     """
 
     async def work(store: Store) -> int:
@@ -73,11 +72,11 @@ def export(
         finally:
             exporter.stop()
             sent = exporter.sent
-            told = f"{episodes} episodes, {sent.spans - sent.rejected} spans in {sent.requests} requests"
+            told = f"{episodes - len(exporter.left_out)} episodes, {sent.spans - sent.rejected} spans in {sent.requests} requests"
             console().print(told, soft_wrap=True, markup=False)
             if sent.rejected or sent.message:
                 warn(f"the receiver rejected {sent.rejected} spans: {sent.message or 'without a reason'}")
-        return exporter.sent.rejected
+        return exporter.sent.rejected + len(exporter.left_out)
 
     if with_store(db_connection_string, run, work, read_only=True):
         raise typer.Exit(PROBLEM)
@@ -155,8 +154,11 @@ async def _steps_from(store: Store, first: int) -> AsyncIterator[list[str]]:
 async def _send(store: Store, exporter: Exporter, records: list[str]) -> int:
     for first in range(0, len(records), RECORDS_AT_ONCE):
         episodes = await _episodes(store, records[first : first + RECORDS_AT_ONCE])
-        spans = chain.from_iterable(spans_of(store.run, episode) for episode in episodes)
-        await asyncio.to_thread(exporter.send, store.run, spans)
+        left_out = len(exporter.left_out)
+        spans = [(episode.record.id, spans_of(store.run, episode)) for episode in episodes]
+        await asyncio.to_thread(exporter.send_episodes, store.run, spans)
+        for record, why in list(exporter.left_out.items())[left_out:]:
+            warn(f"record {record} is left out: {why}")
     return len(records)
 
 

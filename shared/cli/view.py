@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -12,7 +10,8 @@ import typer
 from shared.cli.connect import CONNECT_TIMEOUT_S, Connection, answer, connection_string, console
 from shared.configuration.secrets import given_secret
 from shared.errors import ConfigError
-from shared.names import LOOPBACK_HOSTS, check_run_name
+from shared.http.listening import listening_socket
+from shared.names import LOOPBACK_HOSTS, check_run_name, is_loopback_host
 from shared.processes.signals import ending_signals
 from shared.store import Store
 from shared.store.connecting import connect, first_contact
@@ -50,7 +49,7 @@ async def _view(run: str | None, host: str, port: int, given: str | None) -> Non
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(f"tandem view needs {', '.join(missing)}; pip install 'tandem-rl[view]'")
     token = given_secret(TOKEN_VARIABLE)
-    if host not in LOOPBACK_HOSTS and not token:
+    if not is_loopback_host(host) and not token:
         raise ConfigError(
             f"--host {host}: other machines may ask there, and every page shows the run's data; expected a token in "
             f"{TOKEN_VARIABLE}, or the name of a file with it in {TOKEN_VARIABLE}_FILE"
@@ -75,7 +74,7 @@ async def _serve(store: Store, run: str | None, host: str, port: int, token: str
     from shared.viewer.app import make_app
     from shared.viewer.asked import in_url
 
-    with _listener(host, port) as listener:
+    with contextlib.closing(listening_socket(host, port, "--host and --port")) as listener:
         app = make_app(store.client, token)
         server = HttpServer(
             app,
@@ -86,17 +85,5 @@ async def _serve(store: Store, run: str | None, host: str, port: int, token: str
         for signal_number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(signal_number, server.handle_exit, signal_number, None)
         path = "/" if run is None else f"/runs/{in_url(run)}"
-        place = f"[{host}]" if ":" in host else host
-        console().print(f"http://{place}:{listener.getsockname()[1]}{path}", soft_wrap=True, markup=False)
+        console().print(f"http://{in_url(host)}:{listener.getsockname()[1]}{path}", soft_wrap=True, markup=False)
         await server.serve(sockets=[listener])
-
-
-@contextlib.contextmanager
-def _listener(host: str, port: int) -> Iterator[socket.socket]:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family)
-    except OSError as exc:
-        raise ConfigError(f"--host {host} --port {port}: {exc.strerror or exc}; expected a free port, or 0") from exc
-    with contextlib.closing(listener):
-        yield listener

@@ -34,12 +34,6 @@ class PlainPage:
 PageOf = Callable[[str], Awaitable[PlainPage]]  # of a path, without its query
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Raises OSError."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family)
-
-
 @asynccontextmanager
 async def page_server(listener: socket.socket, page_of: PageOf, time_limit_s: float) -> AsyncIterator[None]:
     """Serve until the end of the block."""

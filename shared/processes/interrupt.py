@@ -33,6 +33,7 @@ def begin_program(*, is_command: bool = False) -> None:
     from shared.processes.output import usable_output, usable_size
 
     usable_size(os.environ)
+    _reach_loopback_directly()
     usable_output(is_command)
     conceal_arguments()
     conceal_environment()
@@ -57,6 +58,13 @@ def run_command(main: Callable[[], int | None]) -> None:
         _end_quietly_from_now_on()
     if status:
         sys.exit(status)
+
+
+def _reach_loopback_directly() -> None:
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        from shared.http.outgoing import loopback_goes_direct
+
+        loopback_goes_direct(os.environ)
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,9 @@ from pydantic import AfterValidator
 
 from shared.documents.run import Worker
 from shared.errors import ConfigError
-from shared.http.pages import PlainPage, listen, serving_thread
+from shared.http.listening import in_url, listening_socket
+from shared.http.pages import PlainPage, serving_thread
+from shared.names import bare_host
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ def host_and_port(given: str) -> tuple[str, int]:
     host, colon, port = given.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"metrics_address is {given!r}; expected HOST:PORT, such as 127.0.0.1:9465 or 0.0.0.0:9465")
-    return host.strip("[]") or "0.0.0.0", int(port)
+    return bare_host(host) or "0.0.0.0", int(port)
 
 
 Address = Annotated[str, AfterValidator(_address)]
@@ -99,21 +101,15 @@ def serving(address: str | None, run: str, figures: Callable[[], Iterable[Figure
     if address is None:
         yield None
         return
-
-    try:
-        listener = listen(*host_and_port(address))
-    except (OSError, UnicodeError) as exc:  # UnicodeError: a name that cannot be a host's
-        raise ConfigError(
-            f"metrics_address: cannot listen on {address}: {getattr(exc, 'strerror', exc)}; give each process its own"
-        ) from exc
+    host, port = host_and_port(address)
+    listener = listening_socket(host, port, "metrics_address (each process needs one of its own)")
 
     async def page(path: str) -> PlainPage:
         if path != PATH:
             return PlainPage(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"expected GET {PATH}\n")
         return PlainPage(HTTPStatus.OK, CONTENT_TYPE, as_page(run, [*figures(), *of_process()]).decode())
 
-    host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+    url = f"http://{in_url(listener.getsockname()[0])}:{listener.getsockname()[1]}{PATH}"
     with serving_thread(listener, page, TIME_LIMIT_S, "metrics"):
         log.info("figures at %s", url)
         yield url

@@ -26,6 +26,7 @@ from shared.files.private_file import append_private
 from shared.files.private_folder import make_private_folder
 from shared.files.written_file import write_text_whole
 from shared.processes.environment import plain_environment
+from shared.processes.mongod_log import database_error
 from shared.processes.open_files import FEWEST_OF_DATABASE, require_files
 
 # 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
@@ -110,11 +111,13 @@ class Mongod:
         make_private_folder(self.folder)  # its files are conversations, and its log quotes documents
         make_private_folder(data)
         kept = self.folder / "mongod.json"
-        if (pid := _server_of(data)) is not None:
+        if (pid := running_server(self.folder)) is not None:
             where = f" on port {json.loads(kept.read_text())['port']}" if kept.exists() else ""
             raise MongodFailed(
                 f"{self.folder}: its server runs already (pid {pid}{where}): use that one, or end it first"
             )
+        if self.port and not _is_free(self.port):
+            raise MongodFailed(f"port {self.port} is taken by another program; expected a free one, or 0 (any)")
         if not self.port and kept.exists():
             self.port = int(json.loads(kept.read_text())["port"])
             if not _is_free(self.port):  # another run has taken it
@@ -122,6 +125,7 @@ class Mongod:
         self.port = self.port or free_port()
         command = [str(find_mongod()), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", self.bind_ip]
         append_private(self.log_path).close()
+        log_start = self.log_path.stat().st_size
         with append_private(self.folder / "mongod.out") as out:  # output before it opens its log
             self.process = subprocess.Popen(
                 [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT, *self.options],
@@ -131,26 +135,36 @@ class Mongod:
                 stderr=out,
                 start_new_session=True,  # Ctrl-C reaches only the launcher, which stops the server last
             )
-        self._wait_until_it_answers(timeout_s)
+        self._wait_until_it_answers(timeout_s, log_start)
         write_text_whole(kept, json.dumps({"port": self.port}))
         return self
 
-    def _wait_until_it_answers(self, timeout_s: float) -> None:
+    def _wait_until_it_answers(self, timeout_s: float, log_start: int) -> None:
         assert self.process is not None
         deadline = time.monotonic() + timeout_s
         with pymongo.MongoClient[dict[str, object]](self.connection_string, serverSelectionTimeoutMS=200) as client:
             while True:
                 try:
-                    client.admin.command("ping")
-                    return
+                    if client.admin.command("serverStatus").get("pid") == self.process.pid:
+                        return  # and not another one that has taken its port in between
+                    self._require_running(log_start)
+                    time.sleep(0.05)  # until the server that has no port ends
                 except PyMongoError as exc:
-                    if self.process.poll() is not None:
-                        raise MongodFailed(
-                            f"mongod on port {self.port} ended with status {self.process.returncode}:\n{self.tail()}"
-                        ) from exc
+                    self._require_running(log_start)
                     if time.monotonic() > deadline:
                         self.stop()
                         raise MongodFailed(f"mongod did not answer within {timeout_s:g} s:\n{self.tail()}") from exc
+
+    def _require_running(self, log_start: int) -> None:
+        """Raises MongodFailed with the cause, where its log since `log_start` has one, else with the end of its log."""
+        assert self.process is not None
+        if (status := self.process.poll()) is None:
+            return
+        with self.log_path.open("rb") as log:
+            log.seek(log_start)
+            cause = database_error(log.read().decode(errors="replace"))
+        how = f"mongod on port {self.port} ended with status {status}"
+        raise MongodFailed(f"{how}: {cause}; its log: {self.log_path}" if cause else f"{how}:\n{self.tail()}")
 
     def tail(self, lines: int = 12) -> str:
         """The last lines of its output and log."""
@@ -178,13 +192,22 @@ class Mongod:
         self.stop()
 
 
-def _server_of(data: Path) -> int | None:
-    """The pid of a live server over this data folder, by its lock file."""
-    with contextlib.suppress(OSError, ValueError):  # no lock file, an empty one, or a process that has ended
-        pid = int((data / "mongod.lock").read_text())
-        if str(data).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+def running_server(folder: Path) -> int | None:
+    """The pid of the live server over a folder of `Mongod`, however that was spelled: the one that has its lock file open."""
+    lock = folder / "data" / "mongod.lock"
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # no lock file, an empty one, a process that has ended, or another user's
+        pid = int(lock.read_text())
+        if any(_is_same(open_file, lock) for open_file in Path(f"/proc/{pid}/fd").iterdir()):
             return pid
     return None
+
+
+def _is_same(open_file: Path, lock: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return open_file.samefile(lock)
+    return False
 
 
 def _is_free(port: int) -> bool:

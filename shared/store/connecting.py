@@ -12,6 +12,7 @@ from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailu
 
 from shared.errors import ConfigError, StoreRefused, StoreUnavailable
 from shared.redaction import redacted, shown
+from shared.store.cancellation import let_cancellations_arrive
 from shared.store.hints import hint
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 COMMAND = re.compile(r"(to execute command \{ \w+: [^,]*),.*", re.DOTALL)
 # Unauthorized, AuthenticationFailed, UserNotFound, MechanismUnavailable; Atlas uses 8000 for all of them.
 REFUSALS = frozenset({13, 18, 11, 334, 8000})
+DIFFERS_IN_CASE_ALONE = 13297  # DatabaseDifferCase
 SCHEMES = ("mongodb://", "mongodb+srv://")
 DRIVERS_DETAILS = " (configured timeouts:"  # then come hundreds of characters of the driver's own state
 
@@ -32,6 +34,7 @@ def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[s
             if connection_string.strip()
             else "db_connection_string is blank; expected mongodb://HOST:PORT/"
         )
+    let_cancellations_arrive()
     try:
         with warnings.catch_warnings(record=True) as told:  # about options that the driver ignores
             warnings.simplefilter("always")
@@ -67,6 +70,12 @@ def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterato
         raise ConfigError(f"db_connection_string: {redacted(str(exc), connection_string)}") from exc
     except (OperationFailure, StoreRefused) as exc:
         failure = exc.__cause__ if isinstance(exc, StoreRefused) else exc
+        if isinstance(failure, OperationFailure) and failure.code == DIFFERS_IN_CASE_ALONE:
+            there = re.search(r"already have: \[([^\]]*)\]", str(failure))
+            raise ConfigError(
+                f"run {run}: the server at {where} has {f'run {there[1]}' if there else 'one'}, whose name differs in case "
+                "alone, and to MongoDB both are one database; expected that name, or another one"
+            ) from failure
         if not isinstance(failure, OperationFailure) or failure.code not in REFUSALS:
             raise
         raise ConfigError(f"MongoDB at {where}, run {run}: {refusal(failure, connection_string)}") from failure

@@ -1,9 +1,8 @@
 """Retries verbs during an outage of the database, up to `PATIENCE_S`; every verb may be repeated.
 
 A verb whose caller is cancelled before its first command sends nothing. One that is cancelled later ends first, for `LET_END_S`
-at most, and is cancelled then. PyMongo waits with Python 3.11's `asyncio.wait_for`, which swallows a cancellation that arrives
-together with the answer; and one that arrives as the selection of a server times out leaves the client's lock closed for ever,
-so that no later command of the process is sent.
+at most, and is cancelled then. One that arrives as the selection of a server times out would leave PyMongo's lock
+closed for ever, so that no later command of the process is sent.
 """
 
 import asyncio

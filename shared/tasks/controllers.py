@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from shared.errors import ConfigError
 from shared.files.private_file import write_private
+from shared.http.outgoing import opener_for, through_proxy
 from shared.names import shortened
 from shared.outside_text import clipped, text_of
 
@@ -47,13 +48,17 @@ def _listed(url: str, name: str, token: str | None) -> list[Any]:
         request = urllib.request.Request(url)
         if token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {token}")  # another host must not see it
-        with urllib.request.urlopen(request, timeout=CONTROLLER_S) as response:
+        with opener_for(url).open(request, timeout=CONTROLLER_S) as response:
             body = response.read(MAX_LIST_BYTES + 1)
     except urllib.error.HTTPError as exc:
         told = clipped(" ".join(text_of(exc.read(4000)).split()), MAX_TOLD_CHARS)
-        raise ConfigError(f"GET {url}: HTTP {exc.code}: {told}; expected the indices of {name}") from exc
+        raise ConfigError(
+            f"GET {url}: HTTP {exc.code}: {told}{through_proxy(url)}; expected the indices of {name}"
+        ) from exc
     except (OSError, http.client.HTTPException, ValueError) as exc:
-        raise ConfigError(f"GET {url}: {exc}; expected a controller, or python -m sampler.environments, there") from exc
+        raise ConfigError(
+            f"GET {url}: {exc}{through_proxy(url)}; expected a controller, or python -m sampler.environments, there"
+        ) from exc
     if len(body) > MAX_LIST_BYTES:
         raise ConfigError(f"GET {url}: more than {MAX_LIST_BYTES >> 20} MB; expected a list of indices")
     try:

@@ -3,19 +3,28 @@
 spans ─▶ requests of bounded size ─gzip─▶ POST URL ─▶ accepted │ in part (told) │ again later │ refused (raises)
 """
 
+import base64
+import contextlib
 import gzip
 import http.client
+import itertools
+import json
+import queue
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from shared.errors import ConfigError, TandemError
+from shared.http.outgoing import opener_for, through_proxy
+from shared.http.retry_after import retry_after_s
 from shared.outside_text import clipped, text_of
-from shared.redaction import shown
+from shared.redaction import shown, without
 from shared.traces.spans import Span, Value
 
 TRACES_PATH = "/v1/traces"
@@ -23,8 +32,10 @@ PROTOBUF = "application/x-protobuf"
 MAX_REQUEST_BYTES = 3_000_000  # before gzip; receivers take 4 MB and more
 MAX_SPANS = 512  # in a request
 TRIES = 6
-TIME_LIMIT_S = 30.0
-LONGEST_WAIT_S = 30.0
+TRY_S = 15.0  # for one whole answer
+LONGEST_WAIT_S = 30.0  # a receiver that asks for more gets nothing more now
+WHOLE_S = 120.0  # of all tries of one request
+SHORTEST_SECRET = 4  # a header's value below it, such as the number of an experiment, hides nothing
 AGAIN = {408, 429, 502, 503, 504}
 MAX_ANSWER_BYTES = 65_536
 MAX_QUOTED = 300
@@ -50,25 +61,40 @@ class Exporter:
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = endpoint(url)
         self._headers = {**headers, "Content-Type": PROTOBUF, "Content-Encoding": "gzip"}
-        self._opener = urllib.request.build_opener(_NoRedirect())
+        self._secrets = _secrets(headers.values())
+        self._opener = opener_for(self._url, _NoRedirect())
         self._proto = _load()
         self._stop = threading.Event()
         self.sent = Sent()
+        self.left_out: dict[str, str] = {}  # {record: why}
 
     def stop(self) -> None:
         """Of another thread: wait no longer for a receiver that is away."""
         self._stop.set()
 
     def send(self, run: str, spans: Iterable[Span]) -> None:
-        """Raises NotReceived, after retries."""
-        for body, number in self._requests(run, spans):
+        """Raises NotReceived, after retries; ValueError for a value that OTLP cannot hold."""
+        self._send(run, (encoded(self._proto, span) for span in spans))
+
+    def send_episodes(self, run: str, episodes: Iterable[tuple[str, Iterable[Span]]]) -> None:
+        """{record: its spans}: as `send`, but a record with a value that OTLP cannot hold is left out, whole, and named."""
+        self._send(run, itertools.chain.from_iterable(self._whole(name, spans) for name, spans in episodes))
+
+    def _whole(self, record: str, spans: Iterable[Span]) -> list[Any]:
+        try:
+            return [encoded(self._proto, span) for span in spans]
+        except (ValueError, OverflowError, TypeError) as exc:  # a time before 1970, a number of more than 64 bits
+            self.left_out[record] = clipped(f"{exc}", MAX_QUOTED)
+            return []
+
+    def _send(self, run: str, messages: Iterable[Any]) -> None:
+        for body, number in self._requests(run, messages):
             self._post(body, number)
 
-    def _requests(self, run: str, spans: Iterable[Span]) -> Iterator[tuple[bytes, int]]:
+    def _requests(self, run: str, messages: Iterable[Any]) -> Iterator[tuple[bytes, int]]:
         """(body, its spans)."""
         request, number, size = self._new(run), 0, 0
-        for span in spans:
-            message = encoded(self._proto, span)
+        for message in messages:
             length = message.ByteSize()
             if number and (number == MAX_SPANS or size + length > MAX_REQUEST_BYTES):
                 yield request.SerializeToString(), number
@@ -88,24 +114,52 @@ class Exporter:
 
     def _post(self, body: bytes, spans: int) -> None:
         data = gzip.compress(body, 5)
+        end = time.monotonic() + WHOLE_S
         for attempt in range(TRIES):
-            wait_s = min(2.0**attempt, LONGEST_WAIT_S)
-            request = urllib.request.Request(self._url, data, self._headers, method="POST")
-            try:
-                with self._opener.open(request, timeout=TIME_LIMIT_S) as answer:
-                    self._accepted(answer.read(MAX_ANSWER_BYTES), answer.headers.get("Content-Type", ""), spans)
-                    return
-            except urllib.error.HTTPError as exc:
-                with exc:
-                    said = f"HTTP {exc.code}: {clipped(text_of(exc.read(MAX_ANSWER_BYTES)), MAX_QUOTED)}"
-                    wait_s = _retry_after(exc.headers.get("Retry-After"), wait_s)
-                if exc.code not in AGAIN:
-                    raise NotReceived(f"{shown(self._url)} refused {spans} spans: {said}") from exc
-            except (OSError, http.client.HTTPException) as exc:
-                said = f"{type(exc).__name__}: {exc}"
-            if attempt + 1 == TRIES or self._stop.wait(wait_s):  # the receiver's own wait, or twice the last one
-                break
+            answer = self._asked(data)
+            if answer.status == HTTPStatus.OK:
+                self._accepted(answer.body, answer.kind, spans)
+                return
+            said = without(self._secrets, answer.said) + through_proxy(self._url)
+            if answer.status is not None and answer.status not in AGAIN:
+                raise NotReceived(f"{shown(self._url)} refused {spans} spans: {said}")
+            wait_s = min(2.0**attempt, LONGEST_WAIT_S) if answer.retry_after_s is None else answer.retry_after_s
+            if wait_s > LONGEST_WAIT_S:
+                raise NotReceived(f"{shown(self._url)} takes no spans for {wait_s:.0f} s ({said}); export again then")
+            if attempt + 1 == TRIES or time.monotonic() + wait_s > end or self._stop.wait(wait_s):
+                break  # a wait is the receiver's own, or twice the last one
         raise NotReceived(f"{shown(self._url)} did not take {spans} spans in {attempt + 1} attempts; the last: {said}")
+
+    def _asked(self, data: bytes) -> "_Answer":
+        """One try, within `TRY_S`, whatever the receiver sends meanwhile."""
+        found: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        threading.Thread(target=lambda: found.put(self._one_try(data)), name="otlp", daemon=True).start()
+        try:
+            return found.get(timeout=TRY_S)
+        except queue.Empty:
+            return _Answer(None, said=f"no whole answer within {TRY_S:g} s")
+
+    def _one_try(self, data: bytes) -> "_Answer":
+        request = urllib.request.Request(self._url, data, self._headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=TRY_S) as answer:
+                return _Answer(HTTPStatus.OK, answer.read(MAX_ANSWER_BYTES), answer.headers.get("Content-Type", ""))
+        except urllib.error.HTTPError as exc:
+            with exc:
+                retry_after = exc.headers.get("Retry-After")
+                body = self._quoted(exc)
+            wait_s = None if retry_after is None else retry_after_s({"retry-after": retry_after})
+            return _Answer(exc.code, said=f"HTTP {exc.code}: {body}", retry_after_s=wait_s)
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            return _Answer(None, said=f"{type(exc).__name__}: {exc}")
+
+    def _quoted(self, exc: urllib.error.HTTPError) -> str:
+        """Redacted before it is cut: half of a secret would not be found."""
+        try:
+            body = text_of(exc.read(MAX_ANSWER_BYTES))
+        except (OSError, http.client.HTTPException):
+            return "no body"
+        return clipped(without(self._secrets, body), MAX_QUOTED)
 
     def _accepted(self, body: bytes, kind: str, spans: int) -> None:
         self.sent.spans += spans
@@ -121,7 +175,7 @@ class Exporter:
         partial = response.partial_success
         if partial.rejected_spans or partial.error_message:
             self.sent.rejected += partial.rejected_spans
-            self.sent.message = clipped(partial.error_message, MAX_QUOTED)
+            self.sent.message = clipped(without(self._secrets, partial.error_message), MAX_QUOTED)
 
 
 def endpoint(url: str) -> str:
@@ -146,8 +200,30 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _retry_after(told: str | None, otherwise: float) -> float:
-    return min(float(told), LONGEST_WAIT_S) if told and told.isdigit() else otherwise
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """`status` None: there was none."""
+
+    status: int | None
+    body: bytes = b""
+    kind: str = ""
+    said: str = ""
+    retry_after_s: float | None = None
+
+
+def _secrets(values: Iterable[str]) -> list[str]:
+    """The values of headers that a receiver may echo, in the forms in which it may: the longest first."""
+    found: set[str] = set()
+    for value in values:
+        for part in (value, *value.split()):
+            found |= {part, urllib.parse.quote(part), json.dumps(part)[1:-1]}
+            with contextlib.suppress(ValueError):  # of `Basic`: user and password
+                decoded = base64.b64decode(part, validate=True).decode("ascii")
+                found |= {decoded, decoded.partition(":")[2]}
+    schemes = {"bearer", "basic", "digest"}
+    return sorted(
+        (one for one in found if len(one) >= SHORTEST_SECRET and one.lower() not in schemes), key=len, reverse=True
+    )
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ MUTANTS = (
     Mutant(
         "an export follows no redirect",
         "shared/traces/otlp.py",
-        "urllib.request.build_opener(_NoRedirect())",
-        "urllib.request.build_opener()",
+        "opener_for(self._url, _NoRedirect())",
+        "opener_for(self._url)",
         f"{EXPORT}::test_a_receiver_that_is_busy_is_asked_again_and_one_that_refuses_is_not",
     ),
     Mutant(

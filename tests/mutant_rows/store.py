@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "a second server on a database's folder is refused",
         "shared/processes/mongod.py",
-        "if (pid := _server_of(data)) is not None:",
+        "if (pid := running_server(self.folder)) is not None:",
         "if (pid := None) is not None:",
         "tests/shared/test_mongod.py::test_stopping_twice_is_fine_and_leaves_no_process",
     ),

@@ -104,3 +104,42 @@ def test_a_named_binary_that_is_not_executable_is_refused(tmp_path: Path, monkey
     monkeypatch.setenv("MONGOD", str(tmp_path / "text"))
     with pytest.raises(ConfigError, match="not an executable file"):
         find_mongod()
+
+
+def test_a_running_server_is_known_by_any_spelling_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with Mongod(Path("server")) as server:
+        assert server.process is not None
+        for folder in (tmp_path / "server", Path("./server/../server"), Path("link/server")):
+            with pytest.raises(MongodFailed, match=rf"runs already \(pid {server.process.pid} on port {server.port}\)"):
+                Mongod(folder).start()
+
+
+def test_a_failed_start_is_one_sentence_with_its_cause(tmp_path: Path) -> None:
+    """A port that another server has taken used to count as started: that server had answered."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MongodFailed, match=f"port {port} is taken by another program; expected a free one"):
+            Mongod(tmp_path / "a", port=port).start()
+    with pytest.raises(
+        MongodFailed, match=r"ended with status 48: Error setting up listener \(.*\); its log: "
+    ) as caught:
+        Mongod(tmp_path / "b", bind_ip="203.0.113.1").start()
+    assert "\n" not in str(caught.value)
+    Mongod(tmp_path / "c").start().stop()
+    (tmp_path / "c/data/WiredTiger.wt").write_bytes(b"no table")
+    with pytest.raises(MongodFailed, match=r"ended with status 14: (?!\*\*\*).{10}") as caught:
+        Mongod(tmp_path / "c").start()
+    assert "\n" not in str(caught.value)
+
+
+def test_another_server_that_answers_at_its_port_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Mongod(tmp_path / "first") as first:
+        monkeypatch.setattr("shared.processes.mongod._is_free", lambda port: True)  # it was, a moment ago
+        with pytest.raises(MongodFailed, match="Address already in use"):
+            Mongod(tmp_path / "second", port=first.port).start()

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
+from shared.http.listening import in_url
+from shared.names import bare_host
 from shared.processes import bound
 from shared.processes.guard import descendants
 from shared.processes.mongod import free_port
@@ -55,7 +57,7 @@ def command_line(
 ) -> list[str]:
     """Split `template` into words as a shell would, then fill it in, so that a path with blanks stays one word."""
     words = list(LOCAL) if template is None else shlex.split(template)
-    places = {"{model}": str(model), "{host}": host, "{port}": str(port), "{api_key}": api_key or ""}
+    places = {"{model}": str(model), "{host}": bare_host(host), "{port}": str(port), "{api_key}": api_key or ""}
     for place, value in places.items():
         words = [word.replace(place, value) for word in words]
     return words
@@ -80,7 +82,7 @@ class EngineChild:
 
     @property
     def url(self) -> str:
-        return f"http://{self._host}:{self._port}"
+        return f"http://{in_url(self._host)}:{self._port}"
 
     @property
     def ended(self) -> bool:

@@ -39,7 +39,7 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
     )
     engine_host: str = Field(
         LOOPBACK,
-        pattern=r"^[\w.-]+$",
+        pattern=r"^[\w.:\[\]-]+$",
         description="Address at which the started engine listens, and by which samplers reach it: for samplers on other machines "
         "this machine's own.",
     )

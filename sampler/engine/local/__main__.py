@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sampler.engine.local.memory import CACHE_SHARE, MAX_RUNNING
+from shared.errors import ConfigError
+from shared.http.listening import in_url, listening_socket
 from shared.processes.signals import ending_signals
 
 if TYPE_CHECKING:
@@ -72,10 +74,9 @@ def serve(args: argparse.Namespace) -> int:
         return 2
 
     try:
-        family = socket.getaddrinfo(args.host, args.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((args.host, args.port), family=family)
-    except OSError as error:
-        print(f"error: cannot listen on {args.host}:{args.port}: {error.strerror or error}", file=sys.stderr)
+        listener = listening_socket(args.host, args.port, "--host and --port")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     server = HttpServer(
         build_app(engine, args.api_key),
@@ -100,7 +101,8 @@ async def _serve_until_signal(server: HttpServer, listener: socket.socket) -> bo
     for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, end, number)
     with listener:
-        log.info("listening at http://%s:%d", *listener.getsockname()[:2])
+        host, port = listener.getsockname()[:2]
+        log.info("listening at http://%s:%d", in_url(host), port)
         await server.serve([listener])
     return signal.SIGINT in received
 

@@ -8,7 +8,7 @@ import pytest
 from sampler.agents.config import ModelConfig
 from sampler.agents.endpoint import AgentReply, Endpoint, RequestFailed
 from sampler.errors import AgentFailed
-from sampler.retry_after import retry_after_s
+from shared.http.retry_after import retry_after_s
 from tests.sampler.agents.agents import judge
 from tests.sampler.agents.endpoints import endpoint
 

@@ -1,10 +1,19 @@
 """`tandem trace export` sends what the documents have, once however often it is sent, and tells what was not taken."""
 
 import asyncio
+import contextlib
 import json
 import math
+import re
+import socket
+import threading
+from base64 import b64encode
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -12,8 +21,10 @@ from typer.testing import CliRunner, Result
 from shared.cli import app
 from shared.documents import Record, TaskPayload
 from shared.errors import ConfigError
+from shared.http.outgoing import loopback_goes_direct
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.tasks.controllers import write_listed_tasks
 from shared.traces import otlp
 from shared.traces.messages import MAX_TEXT_CHARS
 from shared.traces.otlp import Exporter, NotReceived, endpoint
@@ -218,3 +229,124 @@ async def test_a_page_of_groups_that_cannot_be_read_does_not_end_an_export(  # t
     await store.database["records"].update_many({"task": first["_id"]}, {"$set": {"status": "spoilt"}})
     result = await export()
     assert (result.exit_code, "2 episodes, 10 spans" in result.output) == (0, True), result.output
+
+
+async def test_a_receiver_that_asks_for_a_long_wait_is_left_with_a_sentence(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    later = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
+    for told in ("86400", later):
+        received.answers = [(429, {"Retry-After": told})]
+        result = await export()
+        assert result.exit_code == 1
+        assert re.search(r"takes no spans for 8\d{4} s \(HTTP 429: not now\); export again then", result.output), told
+        assert received.requests == []
+    received.answers = [(429, {"Retry-After": format_datetime(datetime.now(UTC), usegmt=True)})]
+    assert (await export()).exit_code == 0
+
+
+def test_no_receiver_takes_more_time_than_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that accepts and never answers, and one that sends a byte from time to time."""
+    monkeypatch.setattr(otlp, "TRY_S", 0.3)
+    monkeypatch.setattr(otlp, "WHOLE_S", 1.0)
+    for drip in (False, True):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            ended = threading.Event()
+            threading.Thread(target=_drip, args=(silent, drip, ended), daemon=True).start()
+            exporter = Exporter(f"http://127.0.0.1:{silent.getsockname()[1]}", {})
+            with pytest.raises(
+                NotReceived, match=r"did not take 5 spans in \d attempts; the last: .*(no whole answer|timed out)"
+            ):
+                exporter.send("r", spans_of("r", an_episode()))
+            ended.set()
+
+
+def _drip(silent: socket.socket, drip: bool, ended: threading.Event) -> None:
+    accepted = []
+    silent.settimeout(0.05)
+    while not ended.is_set():
+        try:
+            accepted.append(silent.accept()[0])
+        except OSError:
+            for one in accepted if drip else ():
+                with contextlib.suppress(OSError):
+                    one.send(b"H")
+    for one in accepted:
+        one.close()
+
+
+KEY = "s3cr3t-key-of-a-receiver"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"Authorization=Bearer {KEY}",
+        f"Authorization=Basic {b64encode(f'u:{KEY}'.encode()).decode()}",
+        f"x-api-key={KEY}",
+    ],
+)
+def test_a_receiver_that_echoes_a_header_shows_no_key(header: str) -> None:
+    name, _, value = header.partition("=")
+    echoed = [value, KEY, quote(value), json.dumps({"got": value}), "y" * 290 + value]
+    for text in echoed:
+
+        class Echo(BaseHTTPRequestHandler):
+            def do_POST(self, text: str = text) -> None:
+                self.send_response(401)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *args: object) -> None:
+                """Says nothing."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with pytest.raises(NotReceived) as caught:
+                Exporter(f"http://127.0.0.1:{server.server_address[1]}", {name: value}).send(
+                    "r", spans_of("r", an_episode())
+                )
+            server.shutdown()
+        assert not any(secret in str(caught.value) for secret in (KEY, KEY[:12], value.split()[-1][:12])), caught.value
+
+
+@pytest.mark.parametrize("created", [datetime(1960, 1, 1), datetime(2600, 1, 1)])
+async def test_a_record_that_otlp_cannot_hold_is_left_out_and_named(export, store, received, created) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    await store.database["records"].update_one(
+        {"_id": RECORD}, {"$set": {"created_at": created, "finished_at": created}}
+    )
+    result = await export()
+    assert result.exit_code == 1
+    assert f"record {RECORD} is left out: " in result.output
+    assert "3 episodes, 15 spans in 1 requests" in result.output
+    assert len(received.spans) == 15
+    assert RECORD not in {attributes(span).get("tandem.record") for span in received.spans}
+
+
+async def test_loopback_goes_direct_and_another_proxy_is_named(export, store, received, monkeypatch) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://ann:pa55@127.0.0.1:9/")
+    assert (await export()).exit_code == 0
+    exporter = Exporter("http://192.0.2.1:4318", {})
+    exporter.stop()
+    with pytest.raises(
+        NotReceived, match=r"\(through the proxy http://127.0.0.1:9/ of http_proxy; no_proxy=192.0.2.1"
+    ) as caught:
+        exporter.send("r", spans_of("r", an_episode()))
+    assert "pa55" not in str(caught.value)
+    with pytest.raises(ConfigError, match="Connection refused") as refused:
+        write_listed_tasks("agentrl://localhost:9/world", Path())
+    assert "proxy" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"through the proxy http://127.0.0.1:9/"):
+        write_listed_tasks("agentrl://192.0.2.1:9/world", Path())
+
+
+def test_every_client_of_a_program_reaches_loopback_directly() -> None:
+    for given, then in (("", "localhost,127.0.0.1,::1"), ("db", "db,localhost,127.0.0.1,::1"), ("*", "*")):
+        environment = {"HTTPS_PROXY": "http://p:1", "NO_PROXY": given}
+        loopback_goes_direct(environment)
+        assert environment["no_proxy"] == environment["NO_PROXY"] == then
+    untouched: dict[str, str] = {}
+    loopback_goes_direct(untouched)
+    assert untouched == {}
