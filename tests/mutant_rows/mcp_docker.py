@@ -139,7 +139,7 @@ MUTANTS = (
         "sampler/mcp_docker/channel.py",
         "    if process.exceeded:\n",
         "    if False:\n",
-        "tests/sampler/test_own_ends.py::test_the_limit_that_a_call_exceeded_is_named[folder-process]",
+        "tests/sampler/test_own_ends.py::test_the_limit_that_a_call_exceeded_is_named",
     ),
     Mutant(
         "sandbox: descriptors are closed",

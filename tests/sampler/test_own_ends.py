@@ -18,7 +18,7 @@ from sampler.tools import ToolLimits, ToolServer, ToolSession, Traffic
 from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.sampler.mcp_docker.gateways import gateway
-from tests.sampler.sandbox.starting import LOCAL_LEVELS, needs
+from tests.sampler.sandbox.starting import needs
 from tests.sampler.test_mcp_sampler import NO_AGENTS, calls, resources
 from tests.sampler.test_tool_processes import shell
 from tests.shared.builders import claim, import_tasks
@@ -100,27 +100,29 @@ FILLS = "for i in $(seq 100); do head -c 1000000 /dev/zero > file$i; done; sleep
 COMPUTES = "for i in 1 2 3; do python3 -c 'while True: pass' & done; wait"  # each less than all may
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("level", LOCAL_LEVELS)
-@pytest.mark.parametrize(
-    ("command", "limit"),
-    [
-        (FILLS, "folder_mb"),
-        (COMPUTES, "cpu_s"),
-    ],
-    ids=["folder", "processor"],
-)
-async def test_the_limit_that_a_call_exceeded_is_named(
-    tmp_path: Path, level: IsolationLevel, command: str, limit: str
-) -> None:
-    needs(level)
+async def exceeding(folder: Path, level: IsolationLevel, command: str) -> str:
+    """The answer to the command."""
     limits = ("--isolation", level.value, "--limits.folder_mb", "16", "--limits.cpu_s", "5")
-    with gateway(tmp_path, {"shell": BUNDLED["shell"]}, "--warm_sessions", "0", *limits) as started:
+    with gateway(folder, {"shell": BUNDLED["shell"]}, "--warm_sessions", "0", *limits) as started:
         async with ToolSession([started.server], limits=LIMITS) as session:
             ended = await session.call("run", {"command": command, "timeout_s": 60})
     assert ended.is_error, ended
-    assert ended.text.startswith(f"Your call ended the tool's process: exceeded its limit {limit}: "), ended
     assert ended.text.endswith("Its state is lost; a new process was started.")
+    return ended.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "limit"), [(FILLS, "folder_mb"), (COMPUTES, "cpu_s")])
+async def test_the_limit_that_a_call_exceeded_is_named(tmp_path: Path, command: str, limit: str) -> None:
+    answer = await exceeding(tmp_path, IsolationLevel.PROCESS, command)
+    assert answer.startswith(f"Your call ended the tool's process: exceeded its limit {limit}: ")
+
+
+@pytest.mark.slow
+async def test_the_limit_that_a_call_exceeded_in_bubblewrap_is_named(tmp_path: Path) -> None:
+    needs(IsolationLevel.BUBBLEWRAP)
+    answer = await exceeding(tmp_path, IsolationLevel.BUBBLEWRAP, FILLS)
+    assert answer.startswith("Your call ended the tool's process: exceeded its limit folder_mb: ")
 
 
 @pytest.mark.slow
