@@ -76,7 +76,7 @@ class WorkerProcess:
                 *(python or sys.executable, *command("sampler.environments.worker", json.dumps(dict(kinds)))[1:]),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={"PYTHONHASHSEED": "0", **os.environ, MARK: mark},  # sets have one order in all workers
+                env={**os.environ, MARK: mark, "PYTHONHASHSEED": "0"},  # sets have one order in all workers
                 limit=MAX_LINE_BYTES,
                 pass_fds=(guards_end,),
                 start_new_session=True,  # a signal to the service's group must not end the worlds that it drains

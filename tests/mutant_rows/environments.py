@@ -172,6 +172,13 @@ MUTANTS = (
         f"{ADAPTERS}::test_worlds_of_global_generators_draw_the_numbers_of_their_own_seed",
     ),
     Mutant(
+        "worlds: sets have one order in all workers",
+        "sampler/environments/worker_process.py",
+        ', "PYTHONHASHSEED": "0"},',
+        "},",
+        f"{STEPS}::test_sets_have_one_order_in_all_workers",
+    ),
+    Mutant(
         "worlds: numpy's global generator is a session's own",
         "sampler/environments/own_random.py",
         '    "numpy.random": _Generator(_seed_numpy, _numpy_state, _restore_numpy),\n',

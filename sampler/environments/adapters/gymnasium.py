@@ -156,7 +156,7 @@ class GymnasiumEnvironment(Environment):
             importlib.import_module(module)
         made_by = gymnasium.spec(identity).entry_point  # raises for a world that is not there
         if isinstance(made_by, str):
-            with contextlib.suppress(ImportError):  # of a package that is not here: its sessions are refused
+            with contextlib.suppress(Exception):  # of a package that is not here: its sessions are refused in words
                 importlib.import_module(made_by.partition(":")[0])
 
     @classmethod

@@ -46,7 +46,7 @@ def adapters(package: str, *names: str) -> Iterator[Service]:
 def gymnasium() -> Iterator[Service]:
     with adapters(
         "gymnasium",
-        *("FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1"),
+        *("FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1", "Ant-v4"),
         *(
             f"{name}=tests.sampler.environments.registered:{name}-v0"
             for name in ("Picture", "Parts", "Grows", "Capital", "Code", "Asserts", "Wants", "Global", "Odd", "Shows")
@@ -429,9 +429,11 @@ def test_the_name_of_an_action_may_have_several_words(gymnasium: Service) -> Non
         assert f"Observation: {place}" in gymnasium.say(session, said).json()["messages"][0]["content"]
 
 
-def test_what_this_python_cannot_load_is_refused_and_not_tried_again(gymnasium: Service) -> None:
-    made = gymnasium.http.post("/start_sample", json={"name": "Jax", "index": 0})
-    assert (made.status_code, "cannot make phys2d/CartPole-v1" in made.text) == (422, True), made.text
+@pytest.mark.parametrize(("name", "world"), [("Jax", "phys2d/CartPole-v1"), ("Ant-v4", "Ant-v4")])
+def test_what_this_python_cannot_load_is_refused_and_not_tried_again(gymnasium: Service, name: str, world: str) -> None:
+    """Their modules raise as they are imported, one of them what is no ImportError."""
+    made = gymnasium.http.post("/start_sample", json={"name": name, "index": 0})
+    assert (made.status_code, f"cannot make {world}" in made.text) == (422, True), made.text
 
 
 def test_a_family_that_draws_from_the_global_generator_makes_one_task_of_a_seed(reasoning: Service) -> None:

@@ -2,6 +2,9 @@
 field, what was found and what is expected; it is not played again."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -114,7 +117,7 @@ def said_of(step: object) -> str | None:
 
 @pytest.fixture(scope="module")
 def careless() -> Iterator[Service]:
-    with service("--workers", "1", worlds="Careless,Guess,Called,Unmade,Exact") as found:
+    with service("--workers", "1", worlds="Careless,Guess,Called,Unmade,Exact,Hashed") as found:
         yield found
 
 
@@ -210,3 +213,12 @@ async def test_the_blanks_before_a_replys_first_line_reach_the_world(
     async with worlds(store, [reply].__getitem__) as (resources, _):
         record, slot, _ = await ended(store, (await one_episode(store, resources))[0])
     assert (record.reward_details["result"], slot.score) == (sent, float(sent.startswith(" ")))
+
+
+def test_sets_have_one_order_in_all_workers(careless: Service) -> None:
+    """A world that goes through a set would otherwise be another one in each process."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    told = subprocess.run(
+        [sys.executable, "-c", "print(hash('a text'))"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert careless.start("hashed")[1]["messages"][0]["content"] == told.stdout.strip()

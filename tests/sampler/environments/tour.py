@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 
 from sampler.environments.answers import StepSeen, step_of
+from sampler.environments.environment import FINAL
 from sampler.errors import EnvironmentFailed
 from tests.sampler.environments.services import Service, service
 from tests.sampler.environments.test_openenv import counting
@@ -150,6 +151,8 @@ def _started(one: Service, kind: str, seed: int) -> tuple[dict[str, str], StepSe
     for players in (*range(2, MAX_PLAYERS + 1), 1) if kind.startswith("textarena:") else (1,):
         custom = {"players": players} if kind.startswith("textarena:") else None
         answer = one.http.post("/start_sample", json={"name": kind, "index": seed, "custom_task": custom})
+        if answer.status_code == httpx.codes.OK and answer.json().get(FINAL):
+            raise EnvironmentFailed(f"status 'task error': {_detail(answer)}")
         if answer.status_code == httpx.codes.OK:
             return {"session_id": answer.headers["session_id"]}, step_of(answer.json(), kind)
         why = _detail(answer)

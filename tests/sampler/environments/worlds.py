@@ -171,3 +171,13 @@ class Exact(Environment):
     def interact(self, replies: Sequence[Message]) -> Step:
         said = reply_text(replies)
         return Step(status=COMPLETED, reward=float(said == "    return x"), result=said)
+
+
+class Hashed(Environment):
+    """It shows what the order of its sets depends on."""
+
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        return Step(user_says(str(hash("a text"))))
+
+    def interact(self, replies: Sequence[Message]) -> Step:
+        return Step(status=COMPLETED, reward=1.0)
