@@ -51,6 +51,8 @@ class EpisodeLog:
     )
     seeks_answer: bool = False  # its scorer was given the answer that the reply has in the task's form
     cut_replies: int = 0  # by the limit of tokens
+    offers_tools: bool = False  # the model read of some, whoever runs them: this process, an environment or an agent
+    calls_tools: bool = False  # a reply called one
     tool_calls: dict[str, tuple[ToolCallResult, ...]] = field(default_factory=dict)  # by dispatch
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
@@ -78,6 +80,8 @@ class EpisodeLog:
         """Count an answered request. `owner`: the task's policy."""
         assert dispatch.response is not None, "an answered request has a reply"
         self.cut_replies += dispatch.response.finish_reason == "length"
+        self.offers_tools |= bool(dispatch.tools_hash)
+        self.calls_tools |= bool(dispatch.response.message.get("tool_calls"))
         self.num_tokens += dispatch.usage.get("completion", 0)  # an API model samples no tokens of ours
         sampled_by = {version for version, _ in dispatch.weight_versions}
         self._count_seat(dispatch, sampled_by)

@@ -75,7 +75,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "trainer/data/prefetch.py:Prefetch.fill",
         "trainer/shared_device.py:TrainerDevice._renew",
         "scripts/launch/step_cost.py:_size",
-        "scripts/launch/step_cost.py:tell_costs",
+        "scripts/launch/step_cost.py:_mean_tokens",
+        "scripts/launch/step_cost.py:_speed",
     ),
     "the launcher's phase is shown, and the awaited processes say themselves what they wait for": (
         "scripts/launch/children.py:Children.wait_exit",

@@ -52,6 +52,7 @@ class Attempt:
         self._is_elsewhere, self._is_untold = False, is_new
         self._name, self._replays = secrets.token_hex(4), 0
         self.claim = claim
+        self.played: ExternalSampler | None = None  # the episode, once this process has ended it
 
     @property
     def models(self) -> list[str]:
@@ -213,6 +214,7 @@ class Attempt:
                 sampler = await self._known_whole(record) or await self._whole(record)
                 sampler.end = record.session.end or end
                 await play(sampler)
+                self.played = sampler
             else:
                 await self._finish_again(record)
         finally:

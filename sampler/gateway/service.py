@@ -124,11 +124,15 @@ class GatewayService(SamplerService):
         record = await attempt.end(end)
         self._attempts.forget(attempt)
         self._settling.wanted.set()
+        played, attempt.played = attempt.played, None
+        if played is None:  # it had ended before
+            return record
         if record.status in (RecordStatus.FAILED, RecordStatus.ABANDONED):
             self._counts["failed" if record.status is RecordStatus.FAILED else "given_back"] += 1
         elif record.score is not None:
             self._counts["episodes"] += 1
             self._rewards.append(record.score)
+            self._shares.scored(played, record.score)
         return record
 
     async def give_feedback(self, record: str, score: float, **how: Any) -> FeedbackGiven:

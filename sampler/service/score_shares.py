@@ -42,9 +42,8 @@ class Scored:
 
 
 class ScoreShares:
-    def __init__(self, config: SamplerConfig, *, has_tools: bool) -> None:
+    def __init__(self, config: SamplerConfig) -> None:
         self._config = config
-        self._has_tools = has_tools
         self._episodes: deque[Scored] = deque(maxlen=WINDOW)
         self._equal: deque[bool] = deque(maxlen=WINDOW)
 
@@ -53,13 +52,11 @@ class ScoreShares:
         if sampler.task.split == FORK_SPLIT:
             return
         episode = sampler.episode
-        called = any(calls for calls in episode.tool_calls.values())
-        with_tools = self._has_tools and type(sampler).uses_tools
         self._episodes.append(
             Scored(
                 no_answer=episode.answer is None and reward <= 0 if episode.seeks_answer else None,
                 cut=episode.cut_replies > 0,
-                no_tool_call=not called if with_tools else None,
+                no_tool_call=not episode.calls_tools if episode.offers_tools else None,
             )
         )
 

@@ -96,7 +96,7 @@ class SamplerService:
         self._resources = shared_resources(store, config, worker, self._engines, agents)
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
-        self._shares = ScoreShares(config, has_tools=bool(self._resources.tool_servers))
+        self._shares = ScoreShares(config)
         self._rules = CurrentRules(store, config, worker)
         told = (self._rewards.extend, self._shares.settled)
         self._settling = Settling(store, worker, config, self._rules, agents.judge, self._resources.bugs, *told)

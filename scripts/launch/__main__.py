@@ -54,7 +54,7 @@ from scripts.launch.services import (
     start_trainers,
 )
 from scripts.launch.settings import ROOT, LaunchConfig
-from scripts.launch.step_cost import costs_told
+from scripts.launch.step_cost import costs_shown
 from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
 from shared.configuration.secrets import forget_secrets
@@ -179,7 +179,7 @@ class Launch:
         async with (
             Store.open(self.database, config.run) as store,
             self._refreshed(store),
-            costs_told(store, self.policies, self.display.note),
+            costs_shown(store, self.policies, self.display.note),
         ):
             if config.is_main and await self.is_finished(store):
                 return await self.finish(store)

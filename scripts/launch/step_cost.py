@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import httpx
 
@@ -20,55 +19,22 @@ from scripts.launch.engine_size import sampler_settings
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
+from shared.documents.step_cost import StepCost
+from shared.errors import TandemError
 from shared.processes.machine_memory import machine_memory_bytes
 from shared.store import Store
 
 PROBE_REQUESTS, PROBE_TOKENS, PROBE_S = 8, 32, 120.0
 PROBE_IDS = list(range(10, 42))
-LONG_STEP_S = 600.0
 ASK_S = 1.0
 LAST_S = 3600.0
 FIRST_EPISODES = 12  # their mean says something
 TRAINED_COPIES = 4  # of the weights in float32: they, their gradients, two moments of AdamW
-CHEAPER = "fewer num_generations or groups_per_step, a smaller max_new_tokens, a smaller model or a GPU make it shorter"
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Of one policy's step. `tokens_each`: that an episode may sample."""
-
-    groups: int
-    generations: int
-    tokens_each: int
-
-    @property
-    def episodes(self) -> int:
-        return self.groups * self.generations
-
-    def size_text(self) -> str:
-        return (
-            f"a step is {self.groups} groups x {self.generations} = {self.episodes:,} episodes of at most {self.tokens_each:,} "
-            f"sampled tokens: {self.episodes * self.tokens_each:,} tokens at worst"
-        )
-
-    def time_text(self, tokens_per_s: float, mean_tokens: float | None = None) -> str:
-        """`mean_tokens`: of the episodes so far; None: at worst."""
-        seconds = self.episodes * (mean_tokens or self.tokens_each) / tokens_per_s
-        mean = f"{mean_tokens:,.0f} tokens an episode so far" if mean_tokens else "at worst"
-        advice = f": {CHEAPER}" if seconds > LONG_STEP_S else ""
-        speed = f"{tokens_per_s:,.0f}"
-        return f"the engines sample {speed} tokens/s: about {spoken(seconds)} of sampling for a step, {mean}{advice}"
 
 
 def tokens_of_episode(sampler: SamplerConfig) -> int:
     """The most that the model can sample in one: its replies, within the context that they share with all else."""
     return min(sampler.max_turns * sampler.max_new_tokens, sampler.max_tokens)
-
-
-def spoken(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def memory_warning(config: LaunchConfig) -> str | None:
@@ -88,9 +54,13 @@ def _has_adapter(config: LaunchConfig) -> bool:
     return any("lora_rank" in word for word in config.service_flags.get("trainer", ()))
 
 
+class ProbeRefused(TandemError):
+    """An engine answers the probe with an error: its speed cannot be measured."""
+
+
 @asynccontextmanager
-async def costs_told(
-    store: Store, policies: Sequence[LaunchConfig], tell: Callable[[str], None]
+async def costs_shown(
+    store: Store, policies: Sequence[LaunchConfig], show: Callable[[str], None]
 ) -> AsyncIterator[None]:
     """Meanwhile, in the background, the machine that leads a run says what a step costs. Nothing waits for it."""
     owner = policies[0]
@@ -98,29 +68,31 @@ async def costs_told(
         yield
         return
     for warning in filter(None, map(memory_warning, policies)):
-        tell(warning)
-    telling = asyncio.create_task(tell_costs(store, owner, sampler_settings(policies), tell), name="costs")
+        show(warning)
+    showing = asyncio.create_task(show_costs(store, owner, sampler_settings(policies), show), name="costs")
     try:
         yield
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
 
 
-async def tell_costs(store: Store, config: LaunchConfig, sampler: SamplerConfig, tell: Callable[[str], None]) -> None:
-    """Say the sizes once the trainer has stored them, the minutes once an engine was probed, and again by the first episodes."""
+async def show_costs(store: Store, config: LaunchConfig, sampler: SamplerConfig, show: Callable[[str], None]) -> None:
+    """Show the sizes once the trainer has stored them, the minutes once an engine was probed, and again by the first episodes.
+    Each is stored with the run."""
     cost = await _size(store, config, sampler)
-    tell(cost.size_text())
-    speed = None
-    while speed is None:
-        speed = await probe(await store.services.live(config.policy))
-        await asyncio.sleep(ASK_S)
-    tell(cost.time_text(speed))
-    mean = None
-    while mean is None:
-        await asyncio.sleep(ASK_S)
-        mean = await _mean_tokens(store)
-    tell(cost.time_text(speed, mean))
+    await store.runs.note_step_cost(config.policy, cost)
+    show(cost.size_text())
+    try:
+        speed = await _speed(store, config.policy, sampler.engine_api_key)
+    except ProbeRefused as exc:
+        show(f"the speed of the engines is not measured, so the minutes of a step are not known: {exc}")
+        return
+    for mean in (None, _mean_tokens(store)):
+        values = {"tokens_per_s": speed, "mean_tokens": None if mean is None else await mean}
+        cost = cost.model_copy(update=values)
+        await store.runs.note_step_cost(config.policy, cost)
+        show(cost.time_text() or "")
 
 
 async def _size(store: Store, config: LaunchConfig, sampler: SamplerConfig) -> StepCost:
@@ -128,20 +100,33 @@ async def _size(store: Store, config: LaunchConfig, sampler: SamplerConfig) -> S
         run = await store.runs.get()
         if run is not None and config.policy in run.admission:
             groups = run.admission[config.policy].groups_per_step
-            return StepCost(groups, config.num_generations, tokens_of_episode(sampler))
+            each = tokens_of_episode(sampler)
+            return StepCost(groups=groups, generations=config.num_generations, tokens_each=each)
         await asyncio.sleep(ASK_S)
 
 
-async def _mean_tokens(store: Store) -> float | None:
-    """Sampled tokens of an episode, of those that have ended; None: too few."""
-    records, tokens = await store.questions.finished_within(LAST_S)
-    return tokens / records if records >= FIRST_EPISODES and tokens else None
+async def _speed(store: Store, policy: str, api_key: str | None) -> float:
+    """Raises ProbeRefused."""
+    while True:
+        if (found := await probe(await store.services.live(policy), api_key)) is not None:
+            return found
+        await asyncio.sleep(ASK_S)
 
 
-async def probe(services: Sequence[InferenceService]) -> float | None:
-    """Tokens/s of all engines that are up; None: none is, or none answers a probe."""
+async def _mean_tokens(store: Store) -> float:
+    """Sampled tokens of an episode, once a dozen have ended."""
+    while True:
+        records, tokens = await store.questions.finished_within(LAST_S)
+        if records >= FIRST_EPISODES and tokens:
+            return tokens / records
+        await asyncio.sleep(ASK_S)
+
+
+async def probe(services: Sequence[InferenceService], api_key: str | None = None) -> float | None:
+    """Tokens/s of all engines that are up; None: none is, or none answers a probe. Raises ProbeRefused."""
     up = [service for service in services if service.status is ServiceStatus.UP]
-    async with httpx.AsyncClient(timeout=PROBE_S, trust_env=False) as client:
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    async with httpx.AsyncClient(timeout=PROBE_S, trust_env=False, headers=headers) as client:
         speeds = await asyncio.gather(*(_probe_one(client, service) for service in up))
     return sum(found for found in speeds if found) or None
 
@@ -155,7 +140,12 @@ async def _probe_one(client: httpx.AsyncClient, service: InferenceService) -> fl
         answers = await asyncio.gather(*(client.post(f"{service.url}/generate", json=body) for _ in range(count)))
     except httpx.HTTPError:
         return None
+    if refused := [answer for answer in answers if answer.is_client_error]:
+        raise ProbeRefused(
+            f"{service.url} answered HTTP {refused[0].status_code} to a short request; expected 200. An engine with a key needs "
+            "engine_api_key_var in the sampler's settings"
+        )
     if any(answer.status_code != httpx.codes.OK for answer in answers):
-        return None  # it needs a key that the launcher has not: the first episodes say it
+        return None
     own = count * PROBE_TOKENS / max(time.monotonic() - began, 1e-3)
     return own * (service.running + count) / count

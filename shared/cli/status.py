@@ -20,6 +20,7 @@ from shared.errors import MalformedDocument
 from shared.store import Store
 from shared.store.condition import Condition, condition_of
 from shared.store.runs import has_left
+from shared.store.views.terms import RunTerms, terms_of
 
 RATE_WINDOW_S = 60.0
 CUT_SHORT = (Condition.CRASHED, Condition.ABANDONED)
@@ -68,6 +69,7 @@ class RunStatus:
     set_aside: dict[str, dict[str, int]]
     metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
     policies: list[PolicyStatus]
+    terms: list[RunTerms]  # what a step costs, and the rules of settlement
     services: list[dict[str, Any]]
     environments: list[dict[str, Any]]
     workers: list[dict[str, Any]]
@@ -134,6 +136,7 @@ async def look(store: Store) -> RunStatus:
         set_aside=await store.questions.set_aside(),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
         policies=policies,
+        terms=await terms_of(store, run, [one.policy for one in policies]),
         services=await services_of(store),
         environments=await environments_of(store),
         workers=workers,
@@ -214,6 +217,7 @@ def _render(now: RunStatus, every_worker: bool) -> list[Any]:
     rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
     parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
     parts += _ended(now)
+    parts += [escape(f"  {text}") for one in now.terms for text in (*one.costs, one.rules_text) if text]
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts += [f"  [red]set aside[/red] {escape(text)}" for text in now.tasks_set_aside]

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 from shared.documents.base import SCHEMA_VERSION, Document
 from shared.documents.offers import BroadcastOffer
 from shared.documents.states import RunState, ServiceStatus
+from shared.documents.step_cost import StepCost
 
 HEARTBEAT_S = 2.0  # default period of a process
 VersionKind = Literal["full", "delta", "adapter"]
@@ -146,6 +147,10 @@ class Run(Document):
     starts: dict[str, list[int]] = {}  # by policy: the step that each of them began from
     checkpoints: dict[str, SavedCheckpoint] = {}  # by policy
     ends: dict[str, TrainerEnd] = {}  # by policy: of the last start of its trainer, once that has ended
+    step_costs: dict[str, StepCost] = Field(  # by policy, as the launcher measured them; runs without it have none
+        {},
+        exclude_if=lambda costs: not costs,  # processes of earlier versions refuse the field
+    )
     configs: dict[str, dict[str, Any]] = {}  # of each kind of service the last start's; every one's: `StoredSettings`
     created_at: datetime | None = None
 
@@ -169,6 +174,10 @@ class InferenceService(Document):
     running: int = 0
     waiting: int = 0
     token_usage: float = 0.0  # share of its KV cache in use
+    context: int | None = Field(  # tokens of a request, its reply included, that it takes; None: it does not say
+        None,
+        exclude_if=lambda context: context is None,  # processes of earlier versions refuse the field
+    )
     broadcast_ranks: int = 0  # processes with which it would join a broadcast of weights; 0: it loads from disk alone
     keeper: str | None = None
     error: str | None = None

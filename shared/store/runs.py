@@ -10,6 +10,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents.base import SCHEMA_VERSION
 from shared.documents.run import Admission, Run, SavedCheckpoint, TrainerEnd, Worker
 from shared.documents.states import RunState
+from shared.documents.step_cost import StepCost
 from shared.errors import DataError, LeaseLost
 from shared.store.liveness import heard_of
 from shared.store.malformed import readable
@@ -95,6 +96,10 @@ class RunVerbs:
     async def save_config(self, kind: str, values: Mapping[str, Any]) -> None:
         """Store the resolved configuration of a kind of service."""
         await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"configs.{kind}": literal(dict(values))}}])
+
+    async def note_step_cost(self, policy: str, cost: StepCost) -> None:
+        """What a step of the policy costs, as the launcher knows it now."""
+        await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"step_costs.{policy}": literal(cost.to_mongo())}}])
 
     async def start_trainer(
         self,

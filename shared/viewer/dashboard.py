@@ -11,6 +11,7 @@ from shared.store.condition import OPEN_CONDITIONS
 from shared.store.unforeseen import TaskSetAside
 from shared.store.views import dashboard as views
 from shared.store.views.runs import RunRow, run_row
+from shared.store.views.terms import RunTerms, terms_of_run
 from shared.viewer.asked import BadQuestion, PageRequest
 from shared.viewer.curves import NAMES, SOURCE, Chart, charts_of
 
@@ -45,6 +46,7 @@ class CurrentState:
     """What changes between two steps: the dashboard without its curves."""
 
     row: RunRow
+    terms: list[RunTerms]  # of the policy
     policy: str
     policies: list[str]
     poll_s: int  # 0: the run is over
@@ -94,6 +96,7 @@ async def current_state(asked: PageRequest, row: RunRow, policy: str) -> Current
     spoken = [one for one in processes if one.alarms and (one.is_alive or not goes_on)]
     return CurrentState(
         row=row,
+        terms=await terms_of_run(store, policy),
         policy=policy,
         policies=row.policies,
         poll_s=POLL_LIVE_S if goes_on else 0,

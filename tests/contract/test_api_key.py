@@ -14,11 +14,13 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper
 from sampler.errors import KeyRefused
+from scripts.launch.step_cost import ProbeRefused, probe
 from shared.store import Store
 from shared.weights.assembly import Assembly
 from tests.contract.engines import Engine, Reference, started
 from tests.contract.flights import Until
 from tests.contract.kept import keeping
+from tests.contract.test_step_cost import service
 
 KEY = "sk-very-secret"
 
@@ -43,6 +45,10 @@ async def test_an_engine_with_an_api_key_is_used_with_it_and_refuses_requests_wi
         async with EngineClient(api_key=key) as client:
             with pytest.raises(KeyRefused, match="engine_api_key_var"):
                 await Keeper(store, client, config, Assembly(tmp_path)).run(asyncio.Event())
+    up = service(guarded.url)
+    assert await probe([up], KEY) is not None, "the launcher measures it, too"
+    with pytest.raises(ProbeRefused, match=r"answered HTTP 401 to a short request; .* engine_api_key_var"):
+        await probe([up])
     async with httpx.AsyncClient(base_url=guarded.url, timeout=60) as http:
         paths = ("/health", "/model_info", "/v1/loads", "/nowhere")
         assert [(await http.get(path)).status_code for path in paths] == [200, 401, 401, 401]

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from scripts.launch.step_cost import StepCost, probe
+from scripts.launch.step_cost import probe
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
+from shared.documents.step_cost import StepCost
 from tests.contract.engines import Engine
 
 
@@ -33,14 +34,16 @@ def test_the_sentences_say_episodes_tokens_and_minutes() -> None:
     assert cost.size_text() == (
         "a step is 16 groups x 8 = 128 episodes of at most 4,096 sampled tokens: 524,288 tokens at worst"
     )
-    worst = cost.time_text(70.0)
+    assert cost.time_text() is None
+    worst = cost.model_copy(update={"tokens_per_s": 70.0}).time_text()
+    assert worst is not None
     assert worst.startswith("the engines sample 70 tokens/s: about 2.1 h of sampling for a step, at worst: fewer")
     assert "a smaller max_new_tokens" in worst
-    mean = cost.time_text(7000.0, mean_tokens=300.0)
+    mean = cost.model_copy(update={"tokens_per_s": 7000.0, "mean_tokens": 300.0}).time_text()
     assert mean == "the engines sample 7,000 tokens/s: about 5 s of sampling for a step, 300 tokens an episode so far"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(30, "30 s"), (600, "10 min"), (7200, "2.0 h")])
 def test_times_are_spoken(seconds: float, text: str) -> None:
-    cost = StepCost(groups=1, generations=1, tokens_each=int(seconds))
-    assert f"about {text} of" in cost.time_text(1.0)
+    cost = StepCost(groups=1, generations=1, tokens_each=int(seconds), tokens_per_s=1.0)
+    assert f"about {text} of" in (cost.time_text() or "")

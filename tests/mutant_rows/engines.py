@@ -14,6 +14,20 @@ PROCESSES = "tests/contract/test_keeper_processes.py"
 
 MUTANTS = (
     Mutant(
+        "an engine that serves already says its context",
+        "sampler/engine/keeper/keeper.py",
+        "        self._context = info.context\n",
+        "",
+        f"{CONTEXTS}::test_an_engine_that_serves_already_says_its_context_before_the_first_request",
+    ),
+    Mutant(
+        "the launcher's probe sends the engines' key",
+        "scripts/launch/step_cost.py",
+        '{"authorization": f"Bearer {api_key}"} if api_key else {}',
+        "{}",
+        "tests/contract/test_api_key.py",
+    ),
+    Mutant(
         "tools in the prompts of a template that ignores them",
         "sampler/rendering/chosen_template.py",
         "if not shows_tools(template):",

@@ -4,6 +4,20 @@ from tests.mutant_rows.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "shares: attempts of agents elsewhere count like episodes",
+        "sampler/gateway/service.py",
+        "            self._shares.scored(played, record.score)\n",
+        "",
+        "tests/sampler/test_score_shares.py::test_attempts_of_agents_elsewhere_are_counted_like_episodes",
+    ),
+    Mutant(
+        "shares: an end that is sent again is no second episode",
+        "sampler/gateway/service.py",
+        "        played, attempt.played = attempt.played, None\n        if played is None:",
+        "        played = attempt._sampler\n        if played is None and record.score is None:",
+        "tests/sampler/test_score_shares.py::test_attempts_of_agents_elsewhere_are_counted_like_episodes",
+    ),
+    Mutant(
         "waits: a keeper says that it drains",
         "sampler/engine/keeper/update.py",
         "    with waiting(Wait(what, ",

@@ -11,6 +11,9 @@ from shared.documents import Slot, Task
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from tests.sampler.gateway.agents import ScriptedEngine
+from tests.sampler.gateway.gateways import gateway
+from tests.sampler.gateway.test_external import step
 from tests.sampler.running import running_sampler, until
 from tests.sampler.test_mcp_sampler import BOX, NO_AGENTS, calls, resources
 from tests.shared.builders import claim, import_tasks, make_task
@@ -18,9 +21,9 @@ from tests.shared.builders import claim, import_tasks, make_task
 RIGHT, WRONG, NO_TAGS = "<answer>4</answer>", "<answer>5</answer>", "It is four."
 
 
-def make_shares(*, has_tools: bool = True) -> ScoreShares:
+def make_shares() -> ScoreShares:
     config = SamplerConfig.model_validate({"run": "r", "db_connection_string": "x", "model_name_or_path": "."})
-    return ScoreShares(config, has_tools=has_tools)
+    return ScoreShares(config)
 
 
 async def play_all(store: Store, shares: ScoreShares, episodes: list[list[str]]) -> None:
@@ -71,7 +74,7 @@ def group(scores: list[float | None], seq: int, split: str = "train") -> Task:
 
 
 def test_groups_of_equal_scores_are_told_once_there_are_some_and_no_longer_once_they_differ() -> None:
-    shares = make_shares(has_tools=False)
+    shares = make_shares()
     for seq in range(FIRST_GROUPS - 1):
         shares.settled(group([0.0, 0.0, None], seq))
     shares.settled(group([0.0, 0.0], 50, split="eval"))
@@ -96,3 +99,23 @@ async def test_a_running_sampler_says_it_in_its_heartbeat_and_status_shows_the_a
         (alarm,) = seen.workers[0]["alarms"]
         assert "have the same score in every episode" in alarm
         assert seen.workers[0]["stats"]["shares"]["equal_groups"] == 1.0
+
+
+async def test_attempts_of_agents_elsewhere_are_counted_like_episodes(store: Store) -> None:
+    """Once each, although an end is sent again, and also where another process has served the request."""
+    await import_tasks(store, FIRST, num_generations=1)
+    engine = ScriptedEngine(["It is seven."] * 6 + ["<answer>7</answer>"] * (FIRST - 6))
+    async with gateway(store, engine, max_concurrent_episodes=64) as one, gateway(store, engine) as other:
+        for number in range(FIRST):
+            offer = await one.claim()
+            messages = list(offer["messages"])
+            await step((one if number % 2 else other).sdk(offer["api_key"]), messages)
+            for _ in range(2):
+                done = await one.finish(offer["api_key"])
+                assert done.status_code == 200, done.text
+        shares = one.service._shares
+        assert shares.stats() == {"no_answer": 0.5, "cut": 0.0, "no_tool_call": 1.0}
+        assert one.service._counts["episodes"] == FIRST
+        assert [alarm.partition(":")[0] for alarm in shares.alarms()][1].endswith(
+            "called no tool, although there are some"
+        )

@@ -1,19 +1,28 @@
 """What an engine refuses for good is not tried again: a context shorter than the settings' limits cuts replies, the rest fails
 its slot at once."""
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from sampler.config import SamplerConfig
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.keeper.keeper import Keeper
+from sampler.engine.pool.engines import Engines
 from sampler.episode import play
 from sampler.errors import ContextTooLong
 from sampler.sampler import AsyncSampler
 from scripts.bench.sampler_chat import Chat
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store
+from shared.weights.assembly import Assembly
 from tests.sampler.engine.local.harness import Server, run_engine
 from tests.sampler.episodes import MODEL, ended, resources
+from tests.sampler.running import until
 from tests.shared.builders import claim, import_tasks
 
 CONTEXT = 160
@@ -24,6 +33,28 @@ LIMITS = {"max_tokens": 900, "max_prompt_tokens": 900, "max_new_tokens": 900, "d
 def engine() -> Iterator[Server]:
     with run_engine(MODEL, "--context-length", str(CONTEXT), "--weight-version", "3") as server:
         yield server
+
+
+async def test_an_engine_that_serves_already_says_its_context_before_the_first_request(
+    store: Store, engine: Server, tmp_path: Path
+) -> None:
+    """One that was given by URL: its keeper has not started it."""
+    options = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL}
+    keeper_config = KeeperConfig.model_validate(options | {"engine_url": engine.url, "heartbeat_s": 0.1})
+    config = SamplerConfig.model_validate(options | LIMITS)
+    stop = asyncio.Event()
+    async with EngineClient() as client:
+        keeper = Keeper(store, client, keeper_config, Assembly(tmp_path))
+        keeping = asyncio.create_task(keeper.run(stop))
+        (service,) = await until(store.services.all, bool)
+        assert service.context == CONTEXT
+        engines = Engines(store, client, config)
+        await engines.look()
+        (alarm,) = engines.alarms()
+        assert f"has {CONTEXT} tokens, and max_tokens is 900: episodes end at {CONTEXT - 2} (length_limit)" in alarm
+        await engines.close()
+        stop.set()
+        await keeping
 
 
 class Talks(AsyncSampler):

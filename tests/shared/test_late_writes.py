@@ -86,6 +86,7 @@ REASONS = {
     "runs.set_state": "a person's word: the last one counts",
     "notes.save_view": "a person's word: the last one of a name counts",
     "notes.remove_view": "a person's word: a view of this name that was saved meanwhile is saved again by hand",
+    "runs.note_step_cost": "what the launcher measured, for people: the last one counts",
     "runs.save_config": "what a service runs with, for people: the last one counts",
     "services.heartbeat": "the next one, some seconds later, is right again",
     "services.set_status": "the next heartbeat is right again",

@@ -12,6 +12,9 @@ from sampler.engine.client.fields import MAX_INT32, broken, listed, mapping, num
 MAX_LABEL_CHARS = 4096
 
 
+RESERVED_OF_PROMPT = 6  # tokens between the context of SGLang and its longest prompt (tp_worker.py of 0.5.23)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """`weight_version`: the engine's label as it is; `default` until one is set."""
@@ -30,6 +33,7 @@ class ServerInfo:
     max_running_requests: int | None
     version: str | None
     broadcast_ranks: int
+    context: int | None = None  # tokens of a request with its reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ def read_server_info(where: str, found: Mapping[str, Any]) -> ServerInfo:
         _max_running_requests(where, found),
         None if version is None else _label(where, "version", version),
         ranks if whole_model else 0,
+        _context(where, found),
     )
 
 
@@ -69,6 +74,13 @@ def read_load(where: str, found: Mapping[str, Any]) -> EngineLoad:
         waiting=sum(_count(where, rank, "num_waiting_reqs") for rank in ranks),
         token_usage=max(usages, default=0.0),
     )
+
+
+def _context(where: str, found: Mapping[str, Any]) -> int | None:
+    """What it was started with, or what its cache holds: SGLang takes prompts of at most `max_req_input_len`, six fewer."""
+    prompt = _count(where, found, "max_req_input_len")
+    known = (_count(where, found, "context_length"), prompt and prompt + RESERVED_OF_PROMPT)
+    return min((one for one in known if one), default=None)
 
 
 def _max_running_requests(where: str, found: Mapping[str, Any]) -> int | None:

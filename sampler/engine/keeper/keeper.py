@@ -68,16 +68,15 @@ class Keeper:
         self._refused = -1  # version whose files or update failed: not retried until a newer one appears
         self._wants_full: int | None = None  # version that could not be merged
         self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
-        self._torn = False  # a broadcast to the engine failed: it may hold weights of two versions
-        self._fresh = False  # started, and given no weights since
+        self._torn = self._fresh = False  # it may hold weights of two versions; it has its first ones
         self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes read
         self._status = ServiceStatus.DOWN
         self._activity = Activity()
         self._error: str | None = None
         self._capacity = config.capacity
-        self._restarts = 0
+        self._context: int | None = None
+        self._restarts = self._sleepless = 0  # ends of the engine; consecutive failures to put it to sleep
         self._share = SharedDevice(store, client, d, self._id, self.url) if (d := config.shared_device) else None
-        self._sleepless = 0  # consecutive failures to put the engine to sleep
         self._woken = False  # its memory is allocated again, without weights
         self._stop = asyncio.Event()
 
@@ -138,6 +137,7 @@ class Keeper:
         if self._child is not None:
             self._child.note()
         self._capacity = self._config.capacity or info.max_running_requests or 1
+        self._context = info.context
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
@@ -156,16 +156,15 @@ class Keeper:
         await asyncio.sleep(0)  # a signal that ended it may have been sent to this process too
         if self._stop.is_set():
             return
-        assert self._child is not None, "this keeper does not start an engine with a given URL"
-        await self._child.kill()  # what a killed guard left
+        await (child := self._require_child()).kill()  # what a killed guard left
         self._restarts += 1
-        log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
+        log.error("engine ended status=%s restart=%d", child.status, self._restarts)
         if self._restarts > self._config.max_restarts:
             raise EngineUnavailable(
-                f"the engine ended {self._restarts} times, the last with status {self._child.status}; see its log, "
+                f"the engine ended {self._restarts} times, the last with status {child.status}; see its log, "
                 "or raise --max_restarts"
             )
-        self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
+        self._status, self._error = ServiceStatus.DOWN, f"ended with status {child.status}; starting again"
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
 
     # ------------------------------------------------------------------ weights
@@ -334,6 +333,7 @@ class Keeper:
                 status=self._status,
                 kind="local" if self._child and self._config.engine_command is None else "sglang",
                 capacity=self._capacity,
+                context=self._context,
                 running=load.running,
                 waiting=load.waiting,
                 token_usage=load.token_usage,

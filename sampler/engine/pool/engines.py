@@ -61,6 +61,10 @@ class Engines:
         """Raises ConfigError if a source of turns has another tokenizer."""
         for policy in self._policies:
             await self._look_at(policy)
+        listed = [service for services in self._listed.values() for service in services]
+        contexts = {service.url: service.context for service in listed if service.context is not None}
+        for pool in self._pools():
+            pool.contexts.report(contexts)
         for policy in [p for p in self._unchecked if self._listed[p] and self._listed[self._config.policy]]:
             await check_tokenizers(self._store, self._config.policy, policy)
             self._unchecked.discard(policy)

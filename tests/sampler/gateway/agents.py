@@ -93,10 +93,28 @@ Ended = tuple[Record, Slot, list[DispatchedSamplingTask]]
 async def played(
     store: Store, engine: Any, agent: Callable[[AgentTask], Awaitable[Any]] | None, **options: Any
 ) -> Ended:
-    """The documents of an episode that `agent` (None: the options' own) played."""
-    async with an_episode(store, engine, agent, **options) as sampler:
+    """The documents of an episode that `agent` (None: the options' own) played. Raises what the agent asserts: as an error after
+    a reply it would be scored as the model's act, and no test would see it."""
+    failed: list[AssertionError] = []
+    watched = None if agent is None else _watched(agent, failed)
+    async with an_episode(store, engine, watched, **options) as sampler:
         await play(sampler)
+        if failed:
+            raise failed[0]
         return await ended(store, sampler)
+
+
+def _watched(
+    agent: Callable[[AgentTask], Awaitable[Any]], failed: list[AssertionError]
+) -> Callable[[AgentTask], Awaitable[Any]]:
+    async def watched(task: AgentTask) -> Any:
+        try:
+            return await agent(task)
+        except AssertionError as exc:
+            failed.append(exc)
+            raise
+
+    return watched
 
 
 @asynccontextmanager

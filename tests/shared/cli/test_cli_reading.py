@@ -8,8 +8,11 @@ import pymongo
 import pytest
 
 from shared.cli.status import look
+from shared.documents.rules import RunRules
 from shared.documents.run import Admission, InferenceService, Worker
+from shared.documents.step_cost import StepCost
 from shared.processes.mongod import Mongod
+from shared.rules.groups import SettlementRules
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.cli.commands import RECORD, Command
@@ -30,6 +33,30 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
         "ready data by staleness",
     ):
         assert text in result.stdout
+
+
+async def test_status_says_what_a_step_costs_and_by_which_rules_groups_are_settled(
+    tandem: Command, store: Store
+) -> None:
+    await announce(store, 0)
+    cost = StepCost(groups=4, generations=8, tokens_each=2048)
+    await store.runs.note_step_cost("main", cost)
+    await store.runs.save_config("sampler", {"default_scorer": "math"})
+    settled = SettlementRules().model_dump(mode="json")
+    await store.rules.add(RunRules.of("main", 1, {"settlement": settled | {"advantage": "rloo", "min_turns": 2}}, "a"))
+    result = await asyncio.to_thread(tandem, "status", store.run)
+    assert result.exit_code == 0, (result.output, result.exception)
+    shown = result.stdout
+    assert "a step is 4 groups x 8 = 32 episodes of at most 2,048 sampled tokens: 65,536 tokens at worst" in shown
+    assert "tokens/s: about" not in shown, "not measured yet"
+    assert "by a: min_turns=2 advantage=rloo default_scorers=1 x math" in shown
+    await store.runs.note_step_cost("main", cost.model_copy(update={"tokens_per_s": 100.0, "mean_tokens": 50.0}))
+    assert (
+        "about 16 s of sampling for a step, 50 tokens an episode so far"
+        in (await asyncio.to_thread(tandem, "status", store.run)).stdout
+    )
+    page = json.loads((await asyncio.to_thread(tandem, "status", store.run, "--json")).stdout)
+    assert page["terms"][0]["chosen"]["advantage"] == "rloo"
 
 
 @pytest.mark.parametrize("arguments", [["show"], ["show", "t0"], ["trace", "--step", "1"]], ids=" ".join)
