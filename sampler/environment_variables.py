@@ -1,5 +1,11 @@
-"""Replaces `${NAME}` in a configuration file by an environment variable, or by what is in the file that NAME_FILE names, so that
-the configuration file contains no secret."""
+"""Replaces variables in a configuration file, so that the file contains no secret.
+
+    ${NAME}, ${env:NAME}        the environment variable, or what is in the file that NAME_FILE names; unset: an error
+    ${NAME:-text}               the same, or the text where it is not set or empty; also ${env:NAME:-text}
+    $${NAME}                    the text ${NAME} itself
+
+Every other `${…}` (an editor's `${input:key}`, say) is an error: a server would get the literal text.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,18 +13,31 @@ from collections.abc import Mapping
 from shared.configuration.secrets import given_secret
 from shared.errors import ConfigError
 
-VARIABLE = re.compile(r"\$\{(\w+)\}")
+VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)\}")
+_WITH_DEFAULT = re.compile(r"\$\{(?:env:)?(\w+)(?::-((?:(?!\$\{)[^}])*))?\}", re.DOTALL)
+_ANY = re.compile(r"\$\$\{[^}]*\}?|\$\{[^}]*\}?", re.DOTALL)
+MOST_SHOWN = 60
 
 
 def expand(text: str, where: str, defaults: Mapping[str, str] | None = None) -> str:
-    """`text` with every `${NAME}` replaced. Raises ConfigError, prefixed with `where`, for an unset variable."""
+    """`text` with every variable replaced. Raises ConfigError, prefixed with `where`, for one that is unset or no variable."""
 
     def value_of(match: re.Match[str]) -> str:
-        name = match.group(1)
+        if match[0].startswith("$$"):
+            return match[0][1:]
+        found = _WITH_DEFAULT.fullmatch(match[0])
+        if found is None:
+            raise ConfigError(
+                f"{where}: {match[0][:MOST_SHOWN]!r} is no variable; expected ${{NAME}}, ${{NAME:-text}} or ${{env:NAME}}, or "
+                "$${…} for the text itself"
+            )
+        name, otherwise = found.groups()
         value = given_secret(name)
         value = (defaults or {}).get(name) if value is None else value
+        if otherwise is not None:
+            return value or otherwise
         if value is None:
             raise ConfigError(f"{where}: environment variable {name} is not set")
         return value
 
-    return VARIABLE.sub(value_of, text)
+    return _ANY.sub(value_of, text)

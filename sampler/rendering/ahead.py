@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sampler.rendering.context import Prompt
 from sampler.rendering.template import ChatTemplate, PromptTooLong
+from sampler.rendering.turn_format import turn_format
 from sampler.rendering.view import Message, View
 
 ResultT = TypeVar("ResultT")
@@ -50,7 +51,7 @@ async def num_tokens(template: ChatTemplate, messages: Sequence[Any], tools: Seq
     """Of a prompt, and of what its reply begins with. Raises ConfigError; PromptTooLong."""
 
     def count() -> int:
-        prompt = template.render_marked(messages, tools, add_generation_prompt=True)
+        prompt = template.render_marked(turn_format(template).spoken(messages), tools, add_generation_prompt=True)
         return len(template.encode_marked(prompt + template.mark({"role": "assistant", "content": begun})["content"]))
 
     return await in_thread(count) if is_long([messages, tools]) else count()

@@ -266,7 +266,8 @@ class Context:
         """The start of a reply, searched in the text before its first sentinel by the end of the prompt it was sampled from.
 
         Some templates render a prompt's end differently later (no empty reasoning, other blanks): then the reply begins after
-        the last control token common to both, and any equal whole lines after it.
+        the last control token common to both, and any equal whole lines after it. DeepSeek-V3's writes no header before a later
+        call: then it begins after the whole text, which is the user's, up to the header that is missing.
         """
         at = before.rfind(opener)
         if at >= 0:
@@ -281,6 +282,10 @@ class Context:
             if mine.group() != other.group():
                 break
             read, seen = mine.end(), other.end()
+        if (message := self.template.added_re.search(opener, read)) and shown.startswith(
+            opener[read : message.start()], seen
+        ):
+            return at + seen + message.start() - read  # without the header, what stands before the header is no reply
         common = opener[read : read + common_length(opener[read:], shown[seen:])]
         return at + seen + common.rfind("\n") + 1
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sampler.rendering.marks import unmarked
 from sampler.rendering.template import ChatTemplate, Message
-from sampler.rendering.turn_format import make_sentinel
+from sampler.rendering.turn_format import joined, make_sentinel
 from shared.errors import ConfigError
 from shared.names import INSTRUCTING_ROLES
 
@@ -51,13 +51,6 @@ def with_instruction(messages: Sequence[Message], text: str, template: ChatTempl
         return [{**first, "content": joined(first.get("content"), text)}, *messages[1:]]
     content = joined(role.default, text)
     return [{"role": "system", "content": content}, *messages]
-
-
-def joined(content: Any, text: str) -> Any:
-    """`content`, a text or a list of blocks, and `text` behind it."""
-    if not content:
-        return text
-    return f"{content}\n\n{text}" if isinstance(content, str) else [*content, {"type": "text", "text": text}]
 
 
 def _before_user(messages: Sequence[Message], text: str) -> list[Message]:

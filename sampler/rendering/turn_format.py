@@ -10,6 +10,7 @@ Learned properties
     removes the part of a content before the closing tag.
   * whether a call's arguments are an object or, for templates that concatenate texts, a JSON text.
   * whether it shows tool results. If not, they are sent as user messages.
+  * whether it shows a system message. If not (Gemma 1 and 2 refuse one), its text is sent in front of the user's.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from sampler.parsers.reply import END_THINK, THINK
 from sampler.rendering.marks import MARK_END, MARK_START
 from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
+from shared.names import INSTRUCTING_ROLES
 
 IN_CONTENT = "content"
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
@@ -64,11 +66,15 @@ class TurnFormat:
     end_think: str
     arguments_as_text: bool
     shows_results: bool
+    shows_system: bool
     call_opening: str | None
     header: str
 
     def spoken(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """As the template can show them: if it shows no tool results, consecutive ones become one user message."""
+        """As the template can show them: if it shows no tool results, consecutive ones become one user message; if no system
+        message, its text goes in front of the next user message."""
+        if not self.shows_system:
+            messages = _without_system(messages)
         if self.shows_results:
             return messages
         spoken: list[Message] = []
@@ -134,9 +140,40 @@ def turn_format(template: ChatTemplate) -> TurnFormat:
         end_think=end_think,
         arguments_as_text=as_text,
         shows_results=_shows_results(template),
+        shows_system=_shows_system(template),
         call_opening=_call_opening(template, as_text),
         header=_header(template) or _constant_header(template, ends),
     )
+
+
+def joined(content: Any, text: str) -> Any:
+    """`content`, a text or a list of blocks, and `text` behind it."""
+    if not content:
+        return text
+    return f"{content}\n\n{text}" if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+
+
+def _without_system(messages: Sequence[Message]) -> Sequence[Message]:
+    found: list[Message] = []
+    before: Any = ""  # content of system messages that no user message has taken yet
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role in INSTRUCTING_ROLES:
+            before = _both(before, content)
+        elif role == "user" and before:
+            found.append({**message, "content": _both(before, content)})
+            before = ""
+        else:
+            found.append(message)
+    return [*found, {"role": "user", "content": before}] if before else found
+
+
+def _both(before: Any, content: Any) -> Any:
+    """Two contents, each a text or a list of blocks."""
+    if isinstance(content, list | tuple):
+        blocks = [{"type": "text", "text": before}] if isinstance(before, str) and before else list(before or ())
+        return [*blocks, *content]
+    return joined(before, str(content)) if content else before
 
 
 def common_length(a: Sequence[object], b: Sequence[object]) -> int:
@@ -229,6 +266,11 @@ def _shows_results(template: ChatTemplate) -> bool:
             if told in template.render_marked([_USER, *turns], tools, True):
                 return True
     return False
+
+
+def _shows_system(template: ChatTemplate) -> bool:
+    told = make_sentinel()
+    return told in (_render(template, [{"role": "system", "content": told}, _USER]) or "")
 
 
 def _call_opening(template: ChatTemplate, as_text: bool) -> str | None:

@@ -7,7 +7,8 @@
     {"mcpServers": {"search": {"url": "http://search:9000/mcp", "headers": {"Authorization": "Bearer ${SEARCH_KEY}"}},
                     "files":  {"command": "${PYTHON}", "args": ["files.py"], "env": {"ROOT": "/data"}, "cwd": "tools"}}}
 
-`${NAME}` is read from the environment, so that secrets stay out of files; `${PYTHON}` is this interpreter unless set. A
+`${NAME}` is read from the environment, so that secrets stay out of files (also `${NAME:-text}`, `${env:NAME}`:
+`sampler/environment_variables.py`); `${PYTHON}` is this interpreter unless set. A
 server given only by its URL gets the bearer token in MCP_BEARER_TOKEN, if set; that URL is stored with the run, so it must
 not contain a user name, password or query. Logs and records show a server as the file writes it: `${NAME}`.
 

@@ -2,6 +2,7 @@
 
 from tests.mutant_rows import (
     actors,
+    boundary,
     bundled_worlds,
     engines,
     environments,
@@ -35,6 +36,7 @@ from tests.mutant_rows.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *actors.MUTANTS,
+    *boundary.MUTANTS,
     *bundled_worlds.MUTANTS,
     *engines.MUTANTS,
     *environments.MUTANTS,

@@ -1,6 +1,8 @@
 """A context grows by what the template adds, and equals the full rendering where the model writes canonically."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from sampler.rendering.context import Context
 from sampler.rendering.template import ChatTemplate
+from sampler.rendering.turn_format import turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 from tests.sampler.chats import (
@@ -39,11 +42,16 @@ def canonical_reply(template: ChatTemplate, before: list[dict[str, object]], rep
     return template.encode(whole[len(prompt) :].removesuffix("\n"))
 
 
+def whole_ids(template: ChatTemplate, messages: Sequence[Any], tools: Any, is_open: bool = False) -> list[int]:
+    """Of a full rendering, as the template can show the messages: `strict` shows no system message."""
+    return template.render_ids(list(turn_format(template).spoken(messages)), tools, is_open)
+
+
 @pytest.mark.parametrize("name", ["qwen", "llama", "strict", "example"])
 def test_ids_equal_the_full_rendering_for_canonical_replies(name: str) -> None:
     template = template_of(name)
     context = Context(template, TOOLS)
-    assert context.start(START).added == template.render_ids(START, TOOLS, True)
+    assert context.start(START).added == whole_ids(template, START, TOOLS, True)
     messages = list(START)
     turns = [
         (call_message("I look."), [result_message("A is 5")]),
@@ -56,7 +64,7 @@ def test_ids_equal_the_full_rendering_for_canonical_replies(name: str) -> None:
         added = context.extend(output, answers).added
         assert context.ids == [*before, *output, *added]
         messages += [reply, *answers]
-        assert context.ids == template.render_ids(messages, TOOLS, True)
+        assert context.ids == whole_ids(template, messages, TOOLS, True)
 
 
 def test_several_results_in_one_turn_are_one_message_of_the_template() -> None:
@@ -66,7 +74,7 @@ def test_several_results_in_one_turn_are_one_message_of_the_template() -> None:
     reply = {**call_message(), "tool_calls": [call_message(x=x)["tool_calls"][0] for x in "AB"]}  # type: ignore[index]  # a list
     results = [result_message("5"), result_message("6")]
     context.extend(canonical_reply(template, messages, reply), results)
-    assert context.ids == template.render_ids([*messages, reply, *results], TOOLS, True)
+    assert context.ids == whole_ids(template, [*messages, reply, *results], TOOLS, True)
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama", "strict", "example"])
@@ -143,8 +151,8 @@ def test_a_template_that_refuses_conversations_without_tools_is_learned_with_som
     context.start(START)
     reply = template.encode("It is 4.<|im_end|>")
     context.extend(reply, [result_message("r")])
-    assert context.ids == template.render_ids(
-        [*START, {"role": "assistant", "content": "It is 4."}, result_message("r")], TOOLS, True
+    assert context.ids == whole_ids(
+        template, [*START, {"role": "assistant", "content": "It is 4."}, result_message("r")], TOOLS, True
     )
 
 
@@ -171,9 +179,9 @@ def test_tool_results_become_user_messages_if_the_template_shows_none(text: str)
     context = Context(template)
     context.start(question)
     context.extend(template.encode("I look.<|im_end|>"), results, answer)
-    assert context.ids == template.render_ids([*question, answer, said], None, True)
+    assert context.ids == whole_ids(template, [*question, answer, said], None, True)
     context.restart([*question, answer, *results])
-    assert context.ids == template.render_ids([*question, answer, said], None, True)
+    assert context.ids == whole_ids(template, [*question, answer, said], None, True)
 
 
 def test_a_template_that_rejects_every_conversation_is_refused_with_its_own_message() -> None:
@@ -200,7 +208,7 @@ def test_the_bundled_models_context_equals_the_full_rendering(tmp_path: Path) ->
         reply, result = call_message(x=str(number)), result_message(f"box {number}")
         context.extend(canonical_reply(template, messages, reply), [result])
         messages += [reply, result]
-    assert context.ids == template.render_ids(messages, TOOLS, True)
+    assert context.ids == whole_ids(template, messages, TOOLS, True)
 
 
 def test_all_template_families_are_tested() -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from sampler.rendering.context import Context
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 from tests.sampler.chats import byte_level_tokenizer
 from tests.sampler.conversations import play
-from tests.sampler.families import Family
+from tests.sampler.families import FAMILIES, Family
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|end_text|>", "<|eom|>", "<|text|>", "<|thought|>", "<|/thought|>")
 ADDED = ("<think>", "</think>", "<calls>", "</calls>")
@@ -144,3 +145,80 @@ def test_a_template_that_writes_one_turn_as_two_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match=r'"<\|im_end\|>" ends reasoning and also a turn'):
         turn_format(_built(text, ()))
+
+
+DEEPSEEK = FAMILIES["deepseek_v3"]
+CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{{}}\n```<｜tool▁call▁end｜>"
+# As DeepSeek-V3's own: the header before a reply is written with its first call alone.
+ONE_HEADER = """{%- set ns = namespace(called=false, told=false) %}{{- bos_token }}{%- for m in messages %}
+{%- if m.role == 'user' %}{%- set ns.told = false %}{{- '<｜User｜>' + m.content }}
+{%- elif m.role == 'assistant' and m.tool_calls %}{%- set ns.told = false %}{%- for c in m.tool_calls %}
+{{- '\\n' if ns.called else '<｜Assistant｜><｜tool▁calls▁begin｜>' }}
+{{- '<｜tool▁call▁begin｜>' + c.type + '<｜tool▁sep｜>' + c.function.name }}
+{{- '\\n```json\\n{}\\n```<｜tool▁call▁end｜>' }}{%- set ns.called = true %}{%- endfor %}{{- '<｜tool▁calls▁end｜>' + eos_token }}
+{%- elif m.role == 'assistant' %}
+{{- ('<｜tool▁outputs▁end｜>' if ns.told else '<｜Assistant｜>') + m.content + eos_token }}{%- set ns.told = false %}
+{%- elif m.role == 'tool' %}{%- set ns.told = true %}{{- '<｜tool▁output▁begin｜>' + m.content + '<｜tool▁output▁end｜>' }}
+{%- endif %}{%- endfor %}{%- if ns.told %}{{- '<｜tool▁outputs▁end｜>' }}{%- endif %}
+{%- if add_generation_prompt and not ns.told %}{{- '<｜Assistant｜>' }}{%- endif %}"""
+
+
+@pytest.mark.parametrize("question", ["And B?", "two\nlines", "a <｜User｜> in it", ""])
+def test_a_question_before_a_reply_that_the_template_shows_without_its_header_stays_in_the_prompt(
+    question: str,
+) -> None:
+    tokenizer = byte_level_tokenizer(DEEPSEEK.special, DEEPSEEK.added)
+    named = {"eos_token": DEEPSEEK.eos, "bos_token": DEEPSEEK.bos}
+    template = ChatTemplate.build(tokenizer, ONE_HEADER, named, {})
+    calls: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}]
+    called = f"<｜tool▁calls▁begin｜>{CALL.format('f')}<｜tool▁calls▁end｜>"
+    context = Context(template, [])
+    context.start([{"role": "user", "content": "What is A?"}])
+    for text, message, new in (
+        (called, calls, {"role": "tool", "content": "r1", "tool_call_id": "c"}),
+        ("A is 1", {"role": "assistant", "content": "A is 1"}, {"role": "user", "content": question}),
+        (called, calls, {"role": "tool", "content": "r2", "tool_call_id": "c"}),
+    ):
+        ids = [*template.encode_marked(text), template.token_id(DEEPSEEK.eos)]
+        prompt = context.extend([one for one in ids if one is not None], [new], message)
+    assert prompt.cause is BranchCause.TEMPLATE_REWRITE
+    result = "<｜tool▁output▁begin｜>r2<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
+    assert template.decode(context.ids).endswith(
+        f"A is 1{DEEPSEEK.eos}<｜User｜>{question}{called}{DEEPSEEK.eos}{result}"
+    )
+
+
+# As Gemma 1 and 2: no system message, and roles alternate.
+NO_SYSTEM = """{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}
+{%- for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('order') }}{% endif %}
+{{- '<|im_start|>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>model\\n' }}{% endif %}"""
+USER: dict[str, Any] = {"role": "user", "content": "2+2?"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "shown"),
+    [
+        ([{"role": "system", "content": "Be brief."}, USER], "Be brief.\n\n2+2?"),
+        ([{"role": "developer", "content": "Be brief."}, USER], "Be brief.\n\n2+2?"),
+        ([{"role": "system", "content": "A"}, {"role": "system", "content": "B"}, USER], "A\n\nB\n\n2+2?"),
+        ([{"role": "system", "content": "Alone."}], "Alone."),
+        ([{"role": "system", "content": ""}, USER], "2+2?"),
+        ([USER], "2+2?"),
+    ],
+)
+def test_without_a_system_role_instructions_stand_before_the_question(messages: Any, shown: str) -> None:
+    template = ChatTemplate.build(
+        byte_level_tokenizer(SPECIAL, ADDED), NO_SYSTEM, {"eos_token": "<|im_end|>", "bos_token": ""}, {}
+    )
+    context = Context(template, [])
+    context.start(messages)
+    whole = f"<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>model\n"
+    assert template.decode(context.ids) == whole
+    reply = [*template.encode("4"), template.token_id("<|im_end|>") or 0]
+    context.extend(reply, [{"role": "system", "content": "Go on."}, {"role": "user", "content": "3+3?"}])
+    assert (
+        template.decode(context.ids)
+        == f"{whole}4<|im_end|>\n<|im_start|>user\nGo on.\n\n3+3?<|im_end|>\n<|im_start|>model\n"
+    )
