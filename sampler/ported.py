@@ -104,7 +104,7 @@ class ChatPort(ABC):
             raise ConfigError(
                 f"n is {n}: a reply at a time is recorded; call create_chat_completions {n} times at once"
             )
-        _tell_ignored(type(self), ignored)
+        _log_ignored(type(self), ignored)
         known = self.sampler.resources.others
         policy = model if model is not None and model in known else self.sampler.task.policy
         said = [(str(message.get("role")), frozenset({words_of(message)})) for message in messages]
@@ -168,7 +168,7 @@ class PortedSampler(AsyncSampler):
 _told: set[tuple[type, str]] = set()
 
 
-def _tell_ignored(kind: type, ignored: Mapping[str, Any]) -> None:
+def _log_ignored(kind: type, ignored: Mapping[str, Any]) -> None:
     new = [name for name in ignored if (kind, name) not in _told]
     _told.update((kind, name) for name in new)
     if new:

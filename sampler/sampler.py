@@ -43,7 +43,7 @@ from sampler.scorers import Score
 from sampler.scorers.answers import extract_answer
 from sampler.scorers.weighted import scorers_of
 from sampler.scoring import score_text
-from sampler.turn import NO_OPTIONS, Asking, Listener, ReplyOptions, Turn, heard_by
+from sampler.turn import NO_OPTIONS, Asking, Listener, ReplyOptions, Turn, listener_for
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.agent_sessions import ClientRequest
 from shared.documents.scoring import WeightedScorer
@@ -327,7 +327,7 @@ class AsyncSampler(ABC):
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         client = self.resources.policy_client(view.policy)
         source = await draw(client.pool, self.resources.sources if mixed else ())
-        heard = heard_by(asking.listener, dispatch.id, view)
+        heard = listener_for(asking.listener, dispatch.id, view)
         reply = await source.pool.generate(
             view.context.ids,
             dispatch.sampling_params,

@@ -112,5 +112,5 @@ class Heard:
         self._listener(PartialTurn(self._dispatch_id, text, prompt_tokens, self._opens, is_whole))
 
 
-def heard_by(listener: Listener | None, dispatch_id: str, view: View) -> Heard | None:
+def listener_for(listener: Listener | None, dispatch_id: str, view: View) -> Heard | None:
     return None if listener is None else Heard(listener, dispatch_id, view)

@@ -158,22 +158,22 @@ class Environments:
                 self._wait_no_more(kind, waiting)
 
     async def _start(
-        self, url: str, kind: str, index: Index, custom_task: Mapping[str, Any], end: float, is_told: bool
+        self, url: str, kind: str, index: Index, custom_task: Mapping[str, Any], end: float, shows_wait: bool
     ) -> tuple[str, StepSeen]:
         load = self._load(url)
         load.mine += 1
         try:
-            async with self._place(url, kind, end, is_told):
+            async with self._place(url, kind, end, shows_wait):
                 return await self._client.start(url, kind, index, custom_task, self._token(kind))
         except BaseException:  # cancelled too: no session was begun, so none is counted
             load.mine -= 1
             raise
 
     @asynccontextmanager
-    async def _place(self, url: str, kind: str, end: float, is_told: bool) -> AsyncIterator[None]:
+    async def _place(self, url: str, kind: str, end: float, shows_wait: bool) -> AsyncIterator[None]:
         """Among the sessions that start at this service: a slow one delays no other. Raises EnvironmentBusy at `end`."""
         places = self._load(url).places
-        waiting = self._wait(kind) if is_told and places.locked() else None
+        waiting = self._wait(kind) if shows_wait and places.locked() else None
         try:
             why = f"{self._config.max_starting_environments} sessions are starting at {url} (max_starting_environments)"
             if waiting is not None:

@@ -16,7 +16,7 @@ from sampler.config import SamplerConfig
 from sampler.errors import AgentCrashed
 from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.agent_sandbox import PERHAPS
-from sampler.gateway.attempts import told_of
+from sampler.gateway.attempts import visible_payload
 from sampler.gateway.child import run_command
 from sampler.gateway.crash import MachineWatch, outside_cause
 from sampler.gateway.server import OpenAttempt
@@ -107,7 +107,7 @@ class AgentSampler(AgentEpisode):
             attempt,
             model=self.task.policy,
             messages=self.opening_messages(),
-            payload=told_of(self.task.payload, answers=self.config.agent_answers),
+            payload=visible_payload(self.task.payload, answers=self.config.agent_answers),
             user=self.config.tool_user,
             sandbox=self.config.tool_sandbox,
             kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,

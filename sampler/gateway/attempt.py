@@ -286,7 +286,7 @@ class Attempt:
             return None
         if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):
             return None
-        session.note_said(said)
+        session.note_session(said)
         return sampler
 
     async def _whole(self, record: Record) -> ExternalSampler:

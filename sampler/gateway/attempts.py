@@ -107,7 +107,7 @@ class Attempts:
         return self._attempts.setdefault(name, Attempt(self._resources, claim, self._idle_s, is_new=is_new))
 
 
-def told_of(payload: TaskPayload, *, answers: bool) -> dict[str, Any]:
+def visible_payload(payload: TaskPayload, *, answers: bool) -> dict[str, Any]:
     """What an agent is told of its task. Whoever plays gets no right answer unless the setting `agent_answers` says so."""
     return payload.model_dump(mode="json", exclude=None if answers else {"answer"})
 
@@ -126,5 +126,5 @@ def offer_of(
         "split": task.split,
         "query": task.payload.query,
         "messages": opening,
-        "task": told_of(task.payload, answers=answers),
+        "task": visible_payload(task.payload, answers=answers),
     }

@@ -92,7 +92,7 @@ class Matcher:
         """`message`: the sampler's own; `shown`: the forms in which the client may send it back."""
         thread = match.thread
         self._asked.add(match.line)
-        for words in {words_said(one) for one in shown}:
+        for words in {words_hash(one) for one in shown}:
             self._after[match.line, words] = message
             self._saying[thread.policy, words] = message
         self.move_end(thread, [next_line(match.line, one) for one in shown])
@@ -135,7 +135,7 @@ class Matcher:
         for at, message in enumerate(rest):
             reply = None
             if message["role"] == "assistant":
-                words = words_said(message)
+                words = words_hash(message)
                 reply = self._after.get((lines[at], words)) or self._saying.get((policy, words))
             found.append(message if reply is None else reply)
         return found
@@ -155,16 +155,16 @@ class Matcher:
         if ended:
             return MatchCause.TOOLS if ended[0].tools != tools else MatchCause.SYSTEM
         ours = [at for at, message in enumerate(rest) if message["role"] == "assistant"]
-        if any(lines[at] in self._asked and (lines[at], words_said(rest[at])) not in self._after for at in ours):
+        if any(lines[at] in self._asked and (lines[at], words_hash(rest[at])) not in self._after for at in ours):
             return MatchCause.REWRITTEN
         return (
             MatchCause.SHORTENED
-            if any((policy, words_said(rest[at])) in self._saying for at in ours)
+            if any((policy, words_hash(rest[at])) in self._saying for at in ours)
             else MatchCause.OTHER
         )
 
 
-def words_said(message: Mapping[str, Any]) -> int:
+def words_hash(message: Mapping[str, Any]) -> int:
     """Equal for messages that say the same."""
     calls = [
         (call["function"]["name"], json.dumps(call["function"]["arguments"], sort_keys=True, default=str))
@@ -197,4 +197,4 @@ def _lines(policy: str, rest: Sequence[ReceivedMessage]) -> list[Line]:
 
 def next_line(line: Line, message: ReceivedMessage) -> Line:
     """The line of the same messages and this one."""
-    return hash((line, words_said(message)))
+    return hash((line, words_hash(message)))

@@ -16,7 +16,7 @@ from sampler.gateway.matching import (
     Matcher,
     next_line,
     system_and_rest,
-    words_said,
+    words_hash,
 )
 from sampler.rendering.prefix import without_prefix
 from shared.documents.states import Termination
@@ -42,7 +42,7 @@ class ThreadMemory:
             matcher.replied(Match(thread, [], MatchCause.CONTINUED, line), message, shown)
             ends.append(next_line(line, form))
         matcher.move_end(thread, ends)
-        self._forms[turn.policy, words_said(message)] = shown
+        self._forms[turn.policy, words_hash(message)] = shown
 
     def waiting(self, turn: TurnState) -> KnownThread:
         """The thread of a request that another process asks for; nothing continues it until there is a reply."""
@@ -66,7 +66,7 @@ class ThreadMemory:
 
     def _line(self, policy: str, line: Line, messages: Sequence[ReceivedMessage], form: int) -> Line:
         for message in messages:
-            forms = self._forms.get((policy, words_said(message))) if message["role"] == "assistant" else None
+            forms = self._forms.get((policy, words_hash(message))) if message["role"] == "assistant" else None
             line = next_line(line, message if forms is None else forms[form])
         return line
 

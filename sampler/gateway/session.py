@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sampler.errors import EngineError, EngineRefused, KeyRefused
+from sampler.gateway.chat_replies import client_reply, forms_of, sampled_tokens
 from sampler.gateway.crash import RequestFates, is_cancelled
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score
 from sampler.gateway.matching import KnownThread, Match, Matcher
 from sampler.gateway.output_format import FormatRule, grammar_of, with_format
 from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, reply_stream
-from sampler.gateway.told import forms_of, sampled_tokens, told_reply
 from sampler.gateway.tool_results import CalledTools
 from sampler.gateway.unused import count, log_once, unused_names
 from sampler.rendering.ahead import num_tokens
@@ -181,7 +181,7 @@ class AttemptSession:
                 self._repeated.add(client.identity)
             if turn is not None:
                 prefix = prefix_of(dispatch.messages)
-                reply = told_reply(at.policy, turn, dispatch.sampling_params.get("stop", ()), prefix=prefix)
+                reply = client_reply(at.policy, turn, dispatch.sampling_params.get("stop", ()), prefix=prefix)
                 self.fates.answered()
                 memory.answered(at, turn.message, forms_of(turn, reply, prefix))
                 self._keep(client.identity, turn, reply)
@@ -199,9 +199,9 @@ class AttemptSession:
         if self.limit is REFUSED:
             self.limit = None
             self.fates.refused("it was refused")
-        self.note_said(state.record.session)
+        self.note_session(state.record.session)
 
-    def note_said(self, said: AgentSession | None) -> None:
+    def note_session(self, said: AgentSession | None) -> None:
         """What any process was told of the attempt, apart from its requests."""
         if said is not None:
             self.score = said.score
@@ -300,7 +300,7 @@ class AttemptSession:
         self.counts[match.cause.value] += 1
         count(self.counts, overridden)
         streamed, prefix = "" if stream is None else stream.content, request.prefix
-        reply = told_reply(request.model, turn, request.stop, streamed, prefix)
+        reply = client_reply(request.model, turn, request.stop, streamed, prefix)
         self._matcher.replied(match, turn.message, forms_of(turn, reply, prefix))
         self._tools.asked_for(turn)
         self._keep(sent.identity, turn, reply)

@@ -67,7 +67,7 @@ def reply_stream(request: ChatRequest, parser: str) -> ReplyStream | None:
     return ReplyStream(request.model, openings, request.stop, request.prefix)
 
 
-def told_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]:
+def reply_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]:
     """Reasoning and content of a whole reply, as a client is told.
 
     A malformed call is told as text, as the model wrote it: a client's own parser would have refused it too. So is a reply whose

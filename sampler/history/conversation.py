@@ -24,7 +24,7 @@ from sampler.history.history import (
     transcript,
     without_repeats,
 )
-from sampler.history.repetition import said, times_said
+from sampler.history.repetition import said, times_repeated
 from sampler.rendering.template import ToolSchema
 from sampler.sampler import AsyncSampler, Turn
 from shared.documents.states import DispatchStatus
@@ -83,7 +83,7 @@ class Conversation:
     def is_repetition(self, turn: Turn) -> bool:
         """Whether the last reply repeats often enough to end the episode. A repeated reply is marked as such."""
         limit = self._config.repetition_early_stop_times
-        times = times_said(self._history, turn) if limit > 0 else 1
+        times = times_repeated(self._history, turn) if limit > 0 else 1
         if times > 1:
             self._sampler.mark(DispatchStatus.REPEAT_ERROR, turn=turn)
         return 0 < limit <= times

@@ -9,7 +9,7 @@ from sampler.sampler import Turn
 MIN_LOOP_CHARS = 200
 
 
-def times_said(history: History, turn: Turn) -> int:
+def times_repeated(history: History, turn: Turn) -> int:
     """How often the reply occurred in `history`, including this time; for a reply that was cut off by its token budget,
     how often its tail repeats. 1: no repetition."""
     if turn.finish_reason == "length":

@@ -95,11 +95,11 @@ async def _in_time(ends: Mapping[str, Coroutine[Any, Any, None]]) -> dict[End, s
             log.error("%s has not ended within %g s: what is left is removed when it ends", what, MAX_END_S)
             _keep(task)
         else:
-            _tell_failure(task, what)
+            _log_failure(task, what)
     return {task: what for task, what in tasks.items() if task in hanging}
 
 
-def _tell_failure(task: End, what: str) -> None:
+def _log_failure(task: End, what: str) -> None:
     if task.cancelled():
         log.error("%s: its end was cancelled", what)
     elif (exc := task.exception()) is not None:
@@ -113,7 +113,7 @@ async def _discard(folder: Path) -> None:
 async def _discard_after(hanging: Mapping[End, str], folder: Path) -> None:
     await asyncio.wait(hanging)
     for task, what in hanging.items():
-        _tell_failure(task, what)
+        _log_failure(task, what)
     await _discard(folder)
 
 

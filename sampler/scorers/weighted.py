@@ -94,8 +94,8 @@ def metric_name(scorer: str) -> str:
     name = field_name(scorer)
     if name == scorer:
         return f"score_{name}"
-    told_apart = hashlib.sha256(scorer.encode()).hexdigest()[:HASH_CHARS]
-    return f"score_{name[: LONGEST - HASH_CHARS - 1]}-{told_apart}"
+    digest = hashlib.sha256(scorer.encode()).hexdigest()[:HASH_CHARS]
+    return f"score_{name[: LONGEST - HASH_CHARS - 1]}-{digest}"
 
 
 def field_name(text: str) -> str:

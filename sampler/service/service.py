@@ -39,7 +39,7 @@ from sampler.service.process import ServiceProcess, service_process
 from sampler.service.score_shares import ScoreShares
 from sampler.service.settling import Settling
 from sampler.service.stored_settings import store_settings
-from sampler.service.tool_check import tell_missing_tools
+from sampler.service.tool_check import log_missing_tools
 from sampler.settlement.current_rules import CurrentRules
 from sampler.tools import TokenOffsets
 from sampler.unforeseen import fail_claim
@@ -129,7 +129,7 @@ class SamplerService:
                 ]
                 helpers.append(group.create_task(self._settling.run(), name="settle"))
                 if naming := [one for one in asked if self._kinds.use_tools(one.sampler)]:
-                    helpers.append(group.create_task(tell_missing_tools(self._resources, naming), name="tools"))
+                    helpers.append(group.create_task(log_missing_tools(self._resources, naming), name="tools"))
                 await self._work(group)
                 await self._drain()
                 for helper in helpers:

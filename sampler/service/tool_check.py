@@ -28,7 +28,7 @@ def tool_limits(config: SamplerConfig) -> ToolLimits:
     )
 
 
-async def tell_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -> None:
+async def log_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -> None:
     """Log tools that open tasks name and no server offers. A server that does not answer is reported by its traffic instead."""
     try:
         problems = await missing_tools(

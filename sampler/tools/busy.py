@@ -118,14 +118,14 @@ class PatientClient(httpx2.AsyncClient):
         """
         if not self._session:
             return
-        telling = asyncio.create_task(self._tell_end(url, within_s))
+        telling = asyncio.create_task(self._send_end(url, within_s))
         try:
             await asyncio.shield(telling)
         except asyncio.CancelledError:
             await asyncio.wait({telling})
             raise
 
-    async def _tell_end(self, url: str, within_s: float) -> None:
+    async def _send_end(self, url: str, within_s: float) -> None:
         try:
             async with asyncio.timeout(within_s):
                 await self.delete(url, headers=self._session)

@@ -8,7 +8,7 @@ withdrew is not a spelling mistake.
 import logging
 import time
 
-from sampler.tools.names import tell_useless_settings
+from sampler.tools.names import log_useless_settings
 from sampler.tools.offered import OfferedTool, ToolConnection
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ToolCatalog:
             ("tool_timeouts_s", server.tool_timeouts_s),
             ("idempotent_tools", server.idempotent_tools),
         ):
-            tell_useless_settings(name, entries, server.name, offered)
+            log_useless_settings(name, entries, server.name, offered)
         return tools
 
     def forget(self, connection: ToolConnection) -> None:

@@ -41,7 +41,7 @@ from sampler.tools.incoming import checked
 from sampler.tools.limits import ToolLimits
 from sampler.tools.messages import fault_of
 from sampler.tools.offered import OfferedTool
-from sampler.tools.own_ends import told_end
+from sampler.tools.own_ends import own_end_text
 from sampler.tools.revision import call_tool, needs_listing, session_over
 from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
@@ -184,7 +184,7 @@ class Connection:
         if not told:
             why = seen.seen_in(str(exc))
             died = ToolServerDied(f"tool server {self._where}, tool {tool}: {self.server.quoted(why)}")
-            died.ended = told_end(exc.code, why)
+            died.ended = own_end_text(exc.code, why)
             raise died from exc
         return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
 

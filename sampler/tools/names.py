@@ -63,7 +63,7 @@ def chosen(
 
     for entry in exclude if named else ():
         if not any(_denies(entry, identity, several_servers) for identity in (*offered, *offered_before)):
-            _tell_useless_denial(entry, offered)
+            _log_useless_denial(entry, offered)
     for entry in allow or ():
         fitting = [identity for identity in offered if _fits(identity, entry)]
         if not fitting:
@@ -78,7 +78,7 @@ def chosen(
     }
 
 
-def tell_useless_settings(key: str, entries: Collection[str], server: str, offered: Sequence[Identity]) -> None:
+def log_useless_settings(key: str, entries: Collection[str], server: str, offered: Sequence[Identity]) -> None:
     """Warn of entries of a server's `key` (time-outs, idempotent tools) that match none of its tools."""
     names = {name for _, name in offered} | {_dotted(identity) for identity in offered}
     for entry in sorted(set(entries) - names):
@@ -120,7 +120,7 @@ def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
         raise ConfigError(f"tool {entry!r} is allowed, and may be {both}; write which one")
 
 
-def _tell_useless_denial(entry: str, offered: Sequence[Identity]) -> None:
+def _log_useless_denial(entry: str, offered: Sequence[Identity]) -> None:
     found = f"tool {entry!r} is denied, but not offered; {_nearest(entry, offered)}"
     if not _WILDCARDS.keys() & set(entry):
         raise ToolNotOffered(f"{found}. Correct or remove it; a pattern (`{entry}*`) may match nothing")

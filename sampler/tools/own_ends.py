@@ -37,7 +37,7 @@ class Ends:
         return together < TOGETHER or together < TOGETHER_SHARE * before
 
 
-def told_end(code: int, error: str) -> str:
+def own_end_text(code: int, error: str) -> str:
     """How a session's own process ended, as MCP-Docker's error says it; empty: it does not."""
     found = _HOW.search(error) if code == SERVER_GONE else None
     return "" if found is None else found[0]

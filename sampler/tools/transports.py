@@ -80,11 +80,11 @@ def http_client(
         headers={"Accept-Encoding": ACCEPTED_ENCODINGS, **known_as, **server.headers},
         auth=None if server.auth is None or server.url is None else shared_token(server.url, server.auth),
         timeout=timeout,
-        event_hooks={"response": [note_answer, partial(_tell_refusal, server)]},
+        event_hooks={"response": [note_answer, partial(_log_refusal, server)]},
     )
 
 
-async def _tell_refusal(server: ToolServer, response: httpx2.Response) -> None:
+async def _log_refusal(server: ToolServer, response: httpx2.Response) -> None:
     """Log the HTTP status, which the SDK's error omits."""
     if response.status_code in _REFUSALS:
         log.warning("tool server %s (%s) refuses: HTTP %d", server.name, server.address, response.status_code)

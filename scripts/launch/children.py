@@ -251,12 +251,12 @@ class Children:
     async def watch(self) -> None:
         """Never returns; raises ChildDied as soon as an essential child has exited."""
         while True:
-            self.tell_errors()
+            self.show_errors()
             self.revive()
             self.check()
             await asyncio.sleep(POLL_S)
 
-    def tell_errors(self) -> None:
+    def show_errors(self) -> None:
         """Report new error lines of the logs, equal ones of several children once."""
         for child in self.children:
             for error in child.errors.new() if child.kind != "mongod" else ():

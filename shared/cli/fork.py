@@ -98,8 +98,8 @@ def _wanted(origin: Origin, temperature: float | None, *, stateless: bool, repla
     sampling |= {} if temperature is None else {"temperature": temperature}
     if not sampling.get("temperature"):
         raise ConfigError(f"dispatch {origin.dispatch.id} was sampled greedily: give a --temperature above 0")
-    calls_told = "none" if not calls else "replayed" if replay else "stateless"
-    return ForkOrigin(dispatch=origin.dispatch.id, sampling_params=sampling, earlier_calls=calls_told)
+    earlier_calls = "none" if not calls else "replayed" if replay else "stateless"
+    return ForkOrigin(dispatch=origin.dispatch.id, sampling_params=sampling, earlier_calls=earlier_calls)
 
 
 def _check_same(task: Task, wanted: ForkOrigin, n: int) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from shared.cli.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
 from shared.cli.long_texts import MOST_CHARS, prints_whole, readable
 from shared.cli.note import note_title
-from shared.cli.seats import told_player, told_seat
+from shared.cli.seats import player_text, seat_text
 from shared.cli.shown_prompt import Prompts
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.agent_sessions import AgentSession
@@ -179,7 +179,7 @@ def _print_scores(out: Console, record: Record) -> None:
     for policy, score in record.policy_scores.items():
         _field(out, "score", f"{_number(score)} of policy {policy}")
     for seat, seated in record.actors.items():
-        _field(out, "seat", told_seat(seat, seated))
+        _field(out, "seat", seat_text(seat, seated))
 
 
 def _session(session: AgentSession) -> str:
@@ -297,7 +297,7 @@ def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
     prompt = d.usage.get("prompt", d.shared_length + len(unpack_ints(d.prompt_ids)))
     sampled = len(unpack_ints(d.response.output_ids)) if d.response is not None else 0
     if d.played_by is not None:
-        _field(out, "model", told_player(d.played_by))
+        _field(out, "model", player_text(d.played_by))
         _field(out, "error", d.error, style="red")
         return
     _field(

@@ -27,10 +27,10 @@ OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService,
 
 async def readable(model: type[M], found: AsyncIterable[Document]) -> list[M]:
     """Return the documents that fit; log the others."""
-    return [read async for document in found if (read := read_or_tell(model, document)) is not None]
+    return [read async for document in found if (read := read_or_log(model, document)) is not None]
 
 
-def read_or_tell(model: type[M], document: Document) -> M | None:
+def read_or_log(model: type[M], document: Document) -> M | None:
     try:
         return model.from_mongo(document)
     except MalformedDocument as exc:

@@ -13,7 +13,7 @@ from shared.documents.states import OfferState, ServiceStatus
 from shared.errors import DataError, LeaseLost
 from shared.store.indexes import add_index, build_index
 from shared.store.liveness import heard_of
-from shared.store.malformed import read_or_tell, readable
+from shared.store.malformed import read_or_log, readable
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
 
@@ -131,7 +131,7 @@ class VersionVerbs:
         """The newest version of the surviving history, which engines should serve."""
         surviving = self._versions.find({"policy": policy, "withdrawn_to": None}).sort([("version", -1)])
         async for document in surviving.batch_size(1):
-            if (version := read_or_tell(PolicyVersion, document)) is not None:
+            if (version := read_or_log(PolicyVersion, document)) is not None:
                 return version
         return None
 

@@ -14,7 +14,7 @@ from shared.documents import Record
 from shared.documents.states import CLAIMABLE, NEVER_OPENED, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.store.indexes import with_index
-from shared.store.malformed import read_or_tell
+from shared.store.malformed import read_or_log
 from shared.store.pipelines import NOW
 from shared.store.server_runs import run_names
 
@@ -70,7 +70,7 @@ class QuestionVerbs:
 
         last = await with_index("recent", ask)
         found = [document for document in last if document.get("actors") and document.get("score") is not None]
-        return [record for document in found if (record := read_or_tell(Record, document)) is not None]
+        return [record for document in found if (record := read_or_log(Record, document)) is not None]
 
     async def policies(self) -> list[str]:
         """Policies that have weights or tasks."""

@@ -66,10 +66,10 @@ class TaskFileError(ConfigError):
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
-        super().__init__("\n".join(said_once(errors)))
+        super().__init__("\n".join(merged_errors(errors)))
 
 
-def said_once(errors: Sequence[LineError]) -> Iterator[str]:
+def merged_errors(errors: Sequence[LineError]) -> Iterator[str]:
     """One text for each different error: its first line in full, then the numbers of the other lines that have it."""
     lines: dict[tuple[str, str], list[int]] = {}
     for error in errors:

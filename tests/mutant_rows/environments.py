@@ -461,7 +461,7 @@ MUTANTS = (
     Mutant(
         "environments: bound of sessions that one sampler starts at once",
         "sampler/environments/choosing.py",
-        "            async with self._place(url, kind, end, is_told):\n                return",
+        "            async with self._place(url, kind, end, shows_wait):\n                return",
         "            if True:\n                return",
         f"{BUSY}::test_only_so_many_sessions_start_at_once",
     ),

@@ -49,13 +49,15 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
     """What is told of a launch whose one training task has `line`. Raises ConfigError. `settings` are the samplers'; from the
     environment, since flags of a service are checked by a process that imports torch."""
 
-    def told_of(*flags: str, settings: dict[str, str] | None = None, eval_lines: Any = (), **line: Any) -> list[str]:
+    def visible_payload(
+        *flags: str, settings: dict[str, str] | None = None, eval_lines: Any = (), **line: Any
+    ) -> list[str]:
         with monkeypatch.context() as environment:
             for name, value in (settings or {}).items():
                 environment.setenv(f"TANDEM_SAMPLER_{name.upper()}", value)
             return told(tmp_path, flags, eval_lines, line)
 
-    return told_of
+    return visible_payload
 
 
 def told(folder: Path, flags: tuple[str, ...], eval_lines: Any, line: dict[str, Any]) -> list[str]:

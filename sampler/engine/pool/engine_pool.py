@@ -160,7 +160,12 @@ class EnginePool:
             params = _remaining(sampling_params, len(progress.output_ids), most)
             try:
                 part = await self._request(
-                    service_url, [*prompt_ids, *progress.output_ids], params, rid, timeout_s, progress.heard_by(on_ids)
+                    service_url,
+                    [*prompt_ids, *progress.output_ids],
+                    params,
+                    rid,
+                    timeout_s,
+                    progress.listener_for(on_ids),
                 )
             except EngineUnavailable as exc:
                 await self._after_failure(service_url, exc, progress)

@@ -25,7 +25,7 @@ class Progress:
     continuations: list[Continuation] = field(default_factory=list)
     failures: int = 0
 
-    def heard_by(self, on_ids: OnIds | None) -> OnIds | None:
+    def listener_for(self, on_ids: OnIds | None) -> OnIds | None:
         return None if on_ids is None else lambda ids: on_ids([*self.output_ids, *ids])
 
     def add(self, part: Generation) -> None:

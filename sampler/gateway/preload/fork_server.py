@@ -92,7 +92,7 @@ class PreloadedForks:
                 return  # our own guard ends the scripts
             if self._told in ready:
                 os.read(self._told, 4096)
-                self._tell_ended()
+                self._send_ends()
             if self._listening.fileno() in ready:
                 try:
                     connection, _ = self._listening.accept()
@@ -119,7 +119,7 @@ class PreloadedForks:
         finally:
             os._exit(_FAILED)
 
-    def _tell_ended(self) -> None:
+    def _send_ends(self) -> None:
         with contextlib.suppress(ChildProcessError):  # none is left
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

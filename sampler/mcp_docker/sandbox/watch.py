@@ -60,7 +60,7 @@ class Watch(Observer):
         self._end = time.monotonic() + bounds.lifetime_s
         self._cpu_s = -1.0
         self._next_scan = 0.0
-        self._has_told = False
+        self._has_reported = False
         self.next_look_s: float | None = _BUSY_S
 
     def look(self, server: int) -> bool:
@@ -84,9 +84,9 @@ class Watch(Observer):
 
     def _tell(self, exceeded: str) -> None:
         """The first alone: what follows may be its consequence."""
-        if not self._has_told:
+        if not self._has_reported:
             os.write(self._report, exceeded.encode())
-            self._has_told = True
+            self._has_reported = True
 
     def _exceeded(self) -> str | None:
         now = time.monotonic()

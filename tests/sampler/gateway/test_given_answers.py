@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.gateway.attempts import told_of
+from sampler.gateway.attempts import visible_payload
 from shared.documents import TaskPayload
 from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, played
@@ -36,5 +36,5 @@ async def test_an_agents_command_has_the_answer_only_where_the_sampler_gives_it(
 def test_nothing_else_of_the_task_is_kept_back() -> None:
     payload = TaskPayload(query="What is 1+1?", answer=["2", "two"], metadata={"level": 1})
     whole = payload.model_dump(mode="json")
-    assert told_of(payload, answers=True) == whole
-    assert told_of(payload, answers=False) == {name: value for name, value in whole.items() if name != "answer"}
+    assert visible_payload(payload, answers=True) == whole
+    assert visible_payload(payload, answers=False) == {name: value for name, value in whole.items() if name != "answer"}

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from sampler.gateway.agent_sampler import AgentTask
-from sampler.gateway.streaming import ReplyStream, plain_parts, told_parts
+from sampler.gateway.streaming import ReplyStream, plain_parts, reply_parts
 from sampler.parsers import OPENINGS, PARSERS
 from sampler.parsers.reply import split_reasoning
 from sampler.turn import PartialTurn
@@ -136,7 +136,7 @@ def test_what_is_told_of_a_beginning_is_a_beginning_of_the_reply(parser: str) ->
             stream.hear(PartialTurn("r:0", text[:end], 5, opens_reasoning=False))
             contents.append(stream.content)
         parsed = PARSERS[parser](text, ())
-        reasoning, content = told_parts(text, parsed, stream.content)
+        reasoning, content = reply_parts(text, parsed, stream.content)
         assert not stream.broken
         assert all(content.startswith(one) for one in contents), text
         if text.startswith("<think>") and parsed.content.startswith(stream.content):

@@ -1,24 +1,24 @@
 """What `tandem show` says of seats and of API models."""
 
-from shared.cli.seats import told_player, told_seat
+from shared.cli.seats import player_text, seat_text
 from shared.documents.actors import Seated
 from shared.documents.agent_use import AgentUse, FailedRequest
 
 
 def test_a_seat_says_who_took_it_and_whether_it_is_ever_trained() -> None:
-    assert told_seat("X", Seated(actor="Me", policy="main", turns=2, score=0.5)) == (
+    assert seat_text("X", Seated(actor="Me", policy="main", turns=2, score=0.5)) == (
         "X, taken by Me (main): turns 2, score 0.5"
     )
     assert (
-        told_seat("Rival", Seated(actor="Rival", policy="main@40", turns=1))
+        seat_text("Rival", Seated(actor="Rival", policy="main@40", turns=1))
         == "Rival (main@40): turns 1, never trained"
     )
-    assert told_seat("C", Seated(actor="C", policy="model:api", turns=1)).endswith(", never trained")
+    assert seat_text("C", Seated(actor="C", policy="model:api", turns=1)).endswith(", never trained")
 
 
 def test_an_api_models_turn_says_who_answered_and_who_failed_before() -> None:
     failed = FailedRequest(model="m1", service="http://a/v1", error="status 401")
     use = AgentUse(agent="player api", model="m2", service="http://b/v1", failures=[failed], prompt_tokens=11)
-    told = told_player(use)
+    told = player_text(use)
     assert told.startswith("m2 at http://b/v1: 11 prompt and 0 written tokens, never trained")
     assert told.endswith("; before that m1 at http://a/v1: status 401")

@@ -1,11 +1,11 @@
-"""What a client is told of a turn, and the forms in which it may send the reply back."""
+"""A turn as its client reads it, and the forms in which it may send the reply back."""
 
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sampler.gateway.exchange import ChatReply, ReceivedMessage, RepliedCall, SampledToken, reply_id
-from sampler.gateway.streaming import first_stop, told_parts, without_beginning
+from sampler.gateway.streaming import first_stop, reply_parts, without_beginning
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
 from shared.documents.packed import unpack_floats, unpack_ints
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from sampler.sampler import Turn
 
 
-def told_reply(model: str, turn: "Turn", stops: Sequence[str] = (), streamed: str = "", prefix: str = "") -> ChatReply:
-    """What the client is told of a reply whose content begins with what was `streamed`. `stops` and `prefix`: of its request."""
+def client_reply(
+    model: str, turn: "Turn", stops: Sequence[str] = (), streamed: str = "", prefix: str = ""
+) -> ChatReply:
+    """A reply as the client reads it; its content begins with what was `streamed`. `stops` and `prefix`: of its request."""
     parsed, usage = turn.parsed, turn.usage
-    reasoning, content = told_parts(prefix + turn.text, parsed, prefix.lstrip() + streamed if prefix else streamed)
+    reasoning, content = reply_parts(prefix + turn.text, parsed, prefix.lstrip() + streamed if prefix else streamed)
     content = without_beginning(content, prefix)
     stopped_by, _ = first_stop(turn.text, stops)
     return ChatReply(
