@@ -2,6 +2,7 @@
 
 from tests.mutant_rows import (
     actors,
+    agent_processes,
     boundary,
     bundled_worlds,
     engines,
@@ -31,11 +32,13 @@ from tests.mutant_rows import (
     viewer,
     waits,
     what_if,
+    worlds,
 )
 from tests.mutant_rows.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *actors.MUTANTS,
+    *agent_processes.MUTANTS,
     *boundary.MUTANTS,
     *bundled_worlds.MUTANTS,
     *engines.MUTANTS,
@@ -65,4 +68,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *viewer.MUTANTS,
     *waits.MUTANTS,
     *what_if.MUTANTS,
+    *worlds.MUTANTS,
 )
