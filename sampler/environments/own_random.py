@@ -4,11 +4,13 @@
         world.start(…)
 
 So one seed is one world, whatever other sessions of the worker do between. numpy and torch are not imported for it: where a world
-imports one within the block, it is seeded as it is loaded. Generators that a world makes itself without a seed
-(`numpy.random.default_rng()`, `random.SystemRandom`) are its own. Standard library only, as workers are.
+imports one within the block, it is seeded as it is loaded. A generator that a world makes of numpy without a seed
+(`numpy.random.default_rng()`, Gymnasium's before a reset) gets the session's entropy; `random.Random()` and `random.SystemRandom`
+are the world's own. Standard library only, as workers are.
 """
 
 import hashlib
+import secrets
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +47,7 @@ def _restore_python(module: Any, state: Any) -> None:
 def _seed_numpy(module: Any, seed: int) -> None:
     words = [seed >> at & (1 << WORD) - 1 for at in range(0, max(1, seed.bit_length()), WORD)]
     module.seed(words if len(words) > 1 else words[0])
+    module.bit_generator.randbits = _entropy  # of generators that are made without a seed
 
 
 def _numpy_state(module: Any) -> Any:
@@ -80,6 +83,7 @@ class OwnRandom:
 
     def __init__(self, seed: int | str) -> None:
         self._seed = seed if isinstance(seed, int) and seed >= 0 else _hashed(str(seed))
+        self._num_drawn = 0  # times that entropy was asked for
         self._states: dict[str, Any] = {}  # of those that the session has drawn from
 
     @contextmanager
@@ -104,8 +108,18 @@ class OwnRandom:
         self.seed(name, module)
         return GENERATORS[name].state(module)
 
+    def entropy(self, num_bits: int) -> int:
+        """Other bits at each call; the same ones in each session of the seed."""
+        self._num_drawn += 1
+        told = hashlib.shake_128(f"{self._seed} {self._num_drawn}".encode()).digest(num_bits // 8 + 1)
+        return int.from_bytes(told, "big") & (1 << num_bits) - 1
+
     def seed(self, name: str, module: Any) -> None:
         GENERATORS[name].seed(module, self._seed)
+
+
+def _entropy(num_bits: int) -> int:
+    return _within[-1].entropy(num_bits) if _within else secrets.randbits(num_bits)
 
 
 def _hashed(text: str) -> int:

@@ -33,13 +33,6 @@ MUTANTS = (
         f"{STEPS}::test_numbers_of_any_package_are_numbers_and_colors_of_a_terminal_are_brackets",
     ),
     Mutant(
-        "worlds: a number that Python does not read is no action",
-        "sampler/environments/adapters/named_action.py",
-        "if len(digits) > MAX_NUMBER_CHARS or not",
-        "if not",
-        f"{ACTIONS}::test_what_may_be_another_action_is_none_and_the_model_is_told",
-    ),
-    Mutant(
         "worlds: a sentence with a word that is not understood chooses no action",
         "sampler/environments/adapters/named_action.py",
         "if all(known[end:]) else None",
@@ -164,6 +157,14 @@ MUTANTS = (
         "        return contextlib.nullcontext() if own is None else own.drawn()",
         "        return contextlib.nullcontext()",
         f"{ADAPTERS}::test_worlds_of_global_generators_draw_the_numbers_of_their_own_seed",
+    ),
+    Mutant(
+        "worlds: generators of numpy that are made without a seed are a session's own",
+        "sampler/environments/own_random.py",
+        "    module.bit_generator.randbits = _entropy",
+        "    _ = _entropy",
+        "tests/sampler/environments/test_own_random.py::"
+        "test_generators_of_numpy_that_are_made_without_a_seed_have_the_sessions",
     ),
     Mutant(
         "worlds: sets have one order in all workers",

@@ -55,6 +55,8 @@ class GymnasiumEnvironment(Environment):
         self._env = self._made(dict(given.get("options", {})))
         self._actions = self._actions_of(self._env.action_space, given.get("actions"))
         self._steps = self._invalid = 0
+        for space in (self._env.action_space, self._env.observation_space):
+            space.seed(seed)  # worlds draw from their spaces too
         observation = self._reset(seed, given.get("reset"))
         instruction = given.get("instruction") or " ".join([f"You play {self._id}.", *self._legend()])
         return Step(user_says(f"{instruction}\n{self._actions.ask}\n\n{self._look(observation)}"))

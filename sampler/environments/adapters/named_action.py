@@ -16,7 +16,6 @@ from decimal import Decimal
 from sampler.environments.checked_step import shown
 from sampler.environments.environment import TaskRefused
 
-MAX_NUMBER_CHARS = 40  # Python reads no number of more than 4,300 digits
 MAX_WORDS = 40  # of a sentence that chooses
 MAX_LISTED = 50  # names of actions, in a message to the model
 _OPENING, _CLOSING = re.compile("<action>", re.IGNORECASE), re.compile("</action>", re.IGNORECASE)
@@ -152,7 +151,7 @@ def marked_text(text: str) -> str | None:
 def number_in(text: str) -> Decimal | None:
     """The number that all of the text is: 3, −1, 2.0, 1e0, 1,234. None: it is no number."""
     digits = text.translate(_MINUS)
-    if len(digits) > MAX_NUMBER_CHARS or not _NUMBER.fullmatch(digits):
+    if not _NUMBER.fullmatch(digits):
         return None
     return Decimal(digits.translate(dict.fromkeys(map(ord, _THOUSANDS))))
 

@@ -3,17 +3,20 @@ GAMES_PYTHON, or in that of scripts/setup_games.sh, which scripts/check makes.""
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from sampler.environments.adapters.textarena import TextArenaEnvironment
+from sampler.environments.checked_step import WrongStep, shown
 from tests.sampler.environments.returned_values import SEEN, WRONG
 from tests.sampler.environments.services import Service, service
 
@@ -236,6 +239,15 @@ def test_worlds_of_global_generators_draw_the_numbers_of_their_own_seed(gymnasiu
     assert alone[0] != gymnasium.start("Global", 8)[1]["messages"][0]["content"]
 
 
+def test_a_map_that_a_world_draws_as_it_is_made_is_that_of_the_seed(gymnasium: Service) -> None:
+    """Without a generator of its own yet."""
+    lakes = [
+        gymnasium.start("FrozenLake-v1", seed, options={"map_name": None})[1]["messages"][0]["content"]
+        for seed in (3, 3, 3, 4)
+    ]
+    assert (len(set(lakes[:3])), len(set(lakes))) == (1, 2)
+
+
 # ---------------------------------------------------------------------- reasoning-gym
 
 
@@ -264,6 +276,16 @@ def test_a_scorer_that_raises_at_the_right_answer_too_is_a_failure() -> None:
     vars(world).update(own)
     with pytest.raises(ZeroDivisionError):
         world.interact([{"role": "assistant", "content": "1"}])
+
+
+def test_a_score_that_is_no_number_is_the_packages_failure_in_words() -> None:
+    world = ReasoningGymEnvironment("any")
+    for wrong in (None, float("nan"), 1j, "1"):
+        vars(world).update(
+            {"_family": SimpleNamespace(score_answer=lambda *_, wrong=wrong: wrong), "_entry": {"answer": "1"}}
+        )
+        with pytest.raises(WrongStep, match=f"the score of any is {re.escape(shown(wrong))}; expected a finite number"):
+            world.interact([{"role": "assistant", "content": "1"}])
 
 
 class _Broken:

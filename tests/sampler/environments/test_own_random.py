@@ -60,3 +60,14 @@ def test_a_session_that_draws_nothing_holds_no_state() -> None:
     with own.drawn():
         pass
     assert own._states == {}
+
+
+def test_generators_of_numpy_that_are_made_without_a_seed_have_the_sessions() -> None:
+    def made(own: OwnRandom) -> tuple[float, float, float]:
+        with own.drawn():
+            return np.random.default_rng().random(), np.random.default_rng().random(), np.random.RandomState().rand()
+
+    first = made(OwnRandom(3))
+    assert (made(OwnRandom(3)), len(set(first))) == (first, 3)
+    assert made(OwnRandom(4)) != first
+    assert np.random.default_rng().random() != np.random.default_rng().random(), "elsewhere they are the system's"
