@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from sampler.actors.config import ActorsConfig
 from sampler.engine.client.access import EngineAccess
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.gateway.config import AgentPlayConfig
 from sampler.history.config import ContextConfig, NewContext
+from sampler.parsers import get_parser
 from sampler.settlement.config import GroupSettings
 from sampler.tools.isolation import Sandbox
 from shared.configuration.loading import LogLevel, ServiceConfig
@@ -225,6 +226,12 @@ class SamplerConfig(
     def budget_tokens(self) -> int:
         """The longest prompt before the context policy acts."""
         return self.context_budget_tokens or self.max_tokens - self.max_new_tokens
+
+    @field_validator("tool_call_parser")
+    @classmethod
+    def a_parser_has_this_name(cls, name: str) -> str:
+        get_parser(name)
+        return name
 
     @model_validator(mode="after")
     def a_whole_reply_fits_behind_the_context_budget(self) -> Self:

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class VerifyConfig(ServiceConfig):
     policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy.")
     records: int = Field(64, gt=0, description="Records to check, the newest first.")
     tolerance: float = Field(1e-4, gt=0, description="Largest difference of a log-prob, in nats.")
-    device: str = Field("cpu", description="cpu or cuda.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class ActorsConfig(BaseModel):
     lineups: list[dict[ActorName, ActorName]] = Field(
         [],
         description='Who takes which seat: slot k of a group plays lineup k modulo their number, [{"X": "Bob", "O": "Rival"}, '
-        '{"X": "Rival", "O": "Bob"}]. None: every actor takes a seat of its own name.',
+        '{"X": "Rival", "O": "Bob"}]. Empty: every actor takes a seat of its own name.',
     )
     name_speakers: bool = Field(False, description='Put "NAME says: " in front of what an actor hears of others.')
 

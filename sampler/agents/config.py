@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AliasChoices,
     BaseModel,
@@ -30,9 +29,10 @@ from pydantic import (
 )
 
 from sampler.environment_variables import VARIABLE, expand
+from shared.configuration.typed_values import typed_model
 from shared.documents.actors import ModelName
 from shared.errors import ConfigError
-from shared.files.yaml_file import read_yaml_file
+from shared.files.yaml_file import line_of, open_yaml_file
 from shared.redaction import HIDDEN, redacted_values
 
 Count = Annotated[int, Field(gt=0)]
@@ -198,39 +198,33 @@ def _without_secrets(value: Any) -> Any:
 
 def read_agents_config(path: Path) -> AgentsConfig:
     """Raises ConfigError with one line per error: `FILE:LINE: FIELD: PROBLEM`."""
-    values, root = read_yaml_file(path)
+    file = open_yaml_file(path)
+    values, root = file.written, file.root
     if not isinstance(values, dict) or not values:
         raise ConfigError(f"{path}: expected browse_agent, scorer_agent, players, or several of them")
     for agent, name in _without_effect(values):
-        log.warning("%s:%d: %s.%s is ignored: %s", path, _line(root, (agent, name)), agent, name, WITHOUT_EFFECT[name])
+        log.warning(
+            "%s:%d: %s.%s is ignored: %s", path, line_of(root, (agent, name)), agent, name, WITHOUT_EFFECT[name]
+        )
         del values[agent][name]
+    read, misread = typed_model(AgentsConfig, values)
+    if misread:
+        shown = [
+            f"{path}:{line_of(root, one.place)}: {'.'.join(map(str, one.place))} is {one.found}; expected {one.expected}"
+            for one in misread
+        ]
+        raise ConfigError("\n".join(shown))
     try:
-        return AgentsConfig.model_validate(values)
+        return AgentsConfig.model_validate(read)
     except ValidationError as exc:
         errors = exc.errors(include_url=False, include_input=False)
-        raise ConfigError("\n".join(f"{path}:{_line(root, e['loc'])}: {_told(e)}" for e in errors)) from exc
+        raise ConfigError("\n".join(f"{path}:{line_of(root, e['loc'])}: {_told(e)}" for e in errors)) from exc
 
 
 def _without_effect(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(agent, key) of each ignored entry."""
     agents = [name for name in _KINDS if isinstance(values.get(name), dict)]
     return [(agent, name) for agent in agents for name in WITHOUT_EFFECT if name in values[agent]]
-
-
-def _line(node: Any, loc: Sequence[int | str]) -> int:
-    """The line of the field, or of the deepest existing part of its path."""
-    line = node.start_mark.line
-    for part in loc:
-        if isinstance(node, yaml.MappingNode):
-            entry = next(((key, value) for key, value in node.value if key.value == part), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            entry = (node.value[part], node.value[part])
-        else:
-            entry = None
-        if entry is None:
-            break
-        line, node = entry[0].start_mark.line, entry[1]
-    return int(line) + 1
 
 
 def _told(error: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.tool_prompt import completed, shows_tools
 from sampler.rendering.turn_format import turn_format
+from shared.configuration.typed_values import home_path
 from shared.errors import ConfigError
 from shared.files.text_file import read_text_file
 
@@ -24,7 +25,7 @@ class TemplateChoice(NamedTuple):
 
 def chosen_template(model: Path, choice: TemplateChoice) -> ChatTemplate:
     """Raises ConfigError for a template that cannot be used, and with none for one that shows no tools."""
-    file = None if choice.chat_template in ("auto", "none") else Path(choice.chat_template)
+    file = None if choice.chat_template in ("auto", "none") else home_path(choice.chat_template)
     text = None if file is None else read_text_file(file, "a chat template")
     where = model if file is None else file
     template = ChatTemplate.from_dir(model, choice.variables, text)

@@ -19,6 +19,7 @@ Guide: `docs/tools.md`.
 """
 
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from sampler.environment_variables import expand
 from sampler.tools.auth import ClientCredentials, Method
 from sampler.tools.revision import Revision
 from shared.configuration.secrets import given_secret
+from shared.configuration.typed_values import home_path
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 
@@ -137,7 +139,7 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
         return [ToolServer(name="manager", url=source, headers=headers, remote=_remote_of(source), shown=address)]
     if isinstance(source, Mapping):
         return _from_mapping(source, "mcpServers")
-    path = Path(source)
+    path = home_path(str(source))
     return _from_mapping(read_json_file(path, "an http(s) URL or an mcpServers JSON"), str(path))
 
 
@@ -185,11 +187,11 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
         args = _list(entry, "args", where)
         return ToolServer(
             name=name,
-            command=_text(entry, "command", where),
+            command=os.path.expanduser(_text(entry, "command", where)),
             args=tuple(_expand(value, where) for value in args),
             shown=" ".join([entry["command"], *args]),
             env=_texts(entry, "env", where),
-            cwd=_text(entry, "cwd", where) if entry.get("cwd") else None,
+            cwd=os.path.expanduser(_text(entry, "cwd", where)) if entry.get("cwd") else None,
             **common,
         )
     url = _text(entry, "url", where)

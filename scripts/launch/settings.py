@@ -24,6 +24,8 @@ from shared.configuration.loading import (
     require_keys,
 )
 from shared.configuration.secrets import DATABASE_VARIABLE, given_secret, secret_field
+from shared.configuration.sources import EMPTY
+from shared.configuration.typed_values import home_path, typed
 from shared.errors import ConfigError
 from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
@@ -103,6 +105,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         None,
         description="Held-out tasks, files separated by commas; played before and after training, and during training with "
         "`eval_steps`. Empty: no evaluation. None: the bundled ones for the bundled tasks, no evaluation for your own.",
+        json_schema_extra={EMPTY: "no evaluation"},
     )
     only_evaluate: bool = Field(
         False, description="Only evaluate: play the held-out tasks and report, without a trainer."
@@ -168,7 +171,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     def _derived_place(cls, arguments: list[str]) -> Derived:
         """This machine's place by torchrun's or Slurm's variables, if nothing else says it."""
         given = cls.given(arguments)
-        section = read_section(Path(given["config"]), cls) if given.get("config") else {}
+        section = read_section(home_path(given["config"]), cls) if given.get("config") else {}
         if {"num_machines", "machine_rank", "join"} & (given.keys() | section.keys()):
             return Derived()
         found = derived(os.environ)
@@ -341,7 +344,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
 
 
 def _steps(given: object, where: str) -> int:
-    try:
-        return int(str(given))
-    except ValueError as exc:
-        raise ConfigError(f"{where} is {shortened(given)}; expected a number of steps") from exc
+    steps, misread = typed(int, given)
+    if misread or not isinstance(steps, int):
+        raise ConfigError(f"{where} is {shortened(given)}; expected a number of steps")
+    return steps

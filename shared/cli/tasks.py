@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from shared.cli.connect import Connection, RunName, answer, console, warn, with_store
 from shared.configuration.loading import read_sections, require_keys
+from shared.configuration.typed_values import home_path, typed
 from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
@@ -162,7 +163,7 @@ def import_(
 def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
     """What is known about the samplers: modules on the command line, else the section `sampler` of the YAML file."""
     settings = {} if config is None else require_keys(read_sections(config).get("sampler"), f"{config}: sampler")
-    named, is_known = modules or settings.get("scorer_modules"), True
+    named, is_known = modules or typed(list[str] | None, settings.get("scorer_modules"))[0], True
     for name in named if isinstance(named, list) else ():
         try:
             import_own("scorer_modules", str(name))
@@ -176,7 +177,7 @@ def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
     free = SamplerTraits(scores_itself=True, uses_tools=False)  # nothing is known of a custom class
     return Samplers(
         knows_scorers=knows_scorers,
-        has_judge=True if settings.get("agent_config_path") else None,
+        has_judge=True if typed(Path | None, settings.get("agent_config_path"))[0] else None,
         named=BUNDLED | {str(name): free for name in (own if isinstance(own, dict) else ())},
         knows_samplers=isinstance(own, dict),
     )

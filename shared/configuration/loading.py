@@ -9,7 +9,8 @@ values, which override the shared section.
     policies: {solver: {}, judge: {trainer: {learning_rate: 1.0e-4}}}
 
 Unknown keys, duplicate keys, missing keys, wrong types and values out of any range stop the start with a message that
-names the source and the field.
+names the source (of a file, the line too) and the field. A value means what it looks like, wherever it is given
+(`shared.configuration.typed_values`); an empty one is not given.
 
 A secret field (`secret_field`) appears in no message, no `repr` and no document. It is passed in the environment: a flag is
 visible in the process list to every user of the machine. `DB_CONNECTION_STRING` is the default connection string of every
@@ -25,29 +26,29 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from shared.configuration.explaining import Sources, explained, given_in, misread_text
+from shared.configuration.file_section import FileSection
 from shared.configuration.plain_values import problems_of
-from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, forget_secrets, is_secret
+from shared.configuration.secrets import forget_secrets, is_secret
 from shared.configuration.sections import (
+    all_sections,
     flat_values,
     flattened,
-    located,
     nested,
-    others_in_section,
     settings_of,
     unknown_name,
-    written_as,
 )
 from shared.configuration.sources import given_flags, given_variables
+from shared.configuration.typed_values import Misread, home_path, typed
 from shared.errors import ConfigError
-from shared.files.yaml_file import read_yaml_file
-from shared.names import check_name, cut, shortened
-from shared.redaction import redacted, redacted_values
+from shared.files.yaml_file import Scalar, YamlFile, open_yaml_file
+from shared.names import check_name, shortened
+from shared.redaction import redacted_values
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks", "mcp", "environments")
 POLICIES = "policies"
 OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may have of its own
-LONGEST_MESSAGE = 1_000  # characters of one error: a rule may quote a value of any length
 
 
 class ServiceConfig(BaseSettings):
@@ -87,7 +88,8 @@ class ServiceConfig(BaseSettings):
 
     @model_validator(mode="after")
     def values_are_such_as_documents_files_and_clocks_hold(self) -> Self:
-        _refuse_unusable(type(self), flat_values(self))
+        for problem in problems_of(flat_values(self)):
+            raise ConfigError(_unusable(problem, type(self), {}))
         return self
 
     @classmethod
@@ -98,8 +100,9 @@ class ServiceConfig(BaseSettings):
         path = flags.get("config") or environment.get("config")
         sources = {"flags": flags, "environment": environment}
         if path:
-            shared = read_section(Path(path), cls)
-            own = _own_section(Path(path), cls, *sources.values(), shared)
+            path = home_path(path)
+            shared = read_section(path, cls)
+            own = _own_section(path, cls, *sources.values(), shared)
             sources |= {f"{path}, {POLICIES}": own, str(path): shared}
         return cls.from_sources(sources)
 
@@ -108,18 +111,29 @@ class ServiceConfig(BaseSettings):
         """Merge {source: its values}; the first source with a value wins. Raises ConfigError, which names source and field."""
         merged: dict[str, Any] = {}
         given_by: dict[str, str] = {}
+        refused: dict[str, str] = {}
         for source, values in reversed(list(sources.items())):
             try:
-                flat = flattened(cls, values)
+                given = given_in(cls, values)
             except ValueError as exc:
                 raise ConfigError(f"{source}: {exc}") from exc
-            _refuse_unusable(cls, flat, f"{source}: ")
-            merged.update(flat)
-            given_by |= dict.fromkeys(flat, source)
+            for problem in problems_of(given, of_shape=True):
+                raise ConfigError(_unusable(problem, cls, {source: values}))
+            for name, written in given.items():
+                merged[name], misread = typed(_kind(cls, name), written, may_be_none=_switched_off_by_none(cls, name))
+                given_by[name] = source
+                refused.pop(name, None)  # of a source that gives way to this one
+                if misread:
+                    refused[name] = misread_text(misread[0], cls, {source: values}, name)
+            for problem in problems_of({name: merged[name] for name in given}):
+                raise ConfigError(_unusable(problem, cls, {source: values}))
         try:
             config = cls(**merged)
         except ValidationError as exc:
-            raise ConfigError("\n".join(_explain(error, cls, sources) for error in exc.errors())) from exc
+            lines = explained(exc, cls, sources, merged, [*refused])
+            raise ConfigError("\n".join([*refused.values(), *lines])) from exc
+        if refused:
+            raise ConfigError("\n".join(refused.values()))
         config._sources = given_by
         return config
 
@@ -173,15 +187,23 @@ def _json_expected(source: str) -> Iterator[None]:
         raise ConfigError(f"{source}: a value is nested too deeply") from exc
 
 
-def _refuse_unusable(cls: type[ServiceConfig], values: dict[str, Any], where: str = "") -> None:
-    for name, found, expected in problems_of(values):
-        shown = "" if is_secret(cls, name) else f" is {redacted(found)}"
-        raise ConfigError(f"{where}{name}{shown}; expected {expected}")
+def _kind(cls: type[ServiceConfig], name: str) -> Any:
+    return settings_of(cls)[name].field.annotation if name in settings_of(cls) else Any
 
 
-def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
+def _switched_off_by_none(cls: type[ServiceConfig], name: str) -> bool:
+    """Of a section that is off without this setting: `data_run: none`."""
+    return any(kind.switch == (name, None) for kind in all_sections(cls))
+
+
+def _unusable(problem: tuple[str, str, str], cls: type[ServiceConfig], sources: Sources) -> str:
+    name, found, expected = problem
+    return misread_text(Misread((), found, expected), cls, sources, name)
+
+
+def read_section(path: Path, cls: type[ServiceConfig]) -> FileSection:
     """The section of `cls` in a YAML file, with checked keys. Raises ConfigError naming file, section and key."""
-    return _checked(read_sections(path), cls, str(path))
+    return _checked(_opened(path), (), cls, str(path))
 
 
 def read_policies(path: Path) -> dict[str, dict[str, Any]]:
@@ -207,39 +229,59 @@ def read_policies(path: Path) -> dict[str, dict[str, Any]]:
     return policies
 
 
-def _own_section(path: Path, cls: type[ServiceConfig], *sources: dict[str, Any]) -> dict[str, Any]:
+def _own_section(path: Path, cls: type[ServiceConfig], *sources: dict[str, Any]) -> FileSection:
     """The policy's values for this service's section. The policy is the one that the first of `sources` names."""
     policies = read_policies(path)
     if not policies or cls.section not in OF_A_POLICY:
-        return {}
+        return FileSection({}, {}, None, ())
     default = cls.model_fields["policy"].default
-    policy = next((values["policy"] for values in sources if "policy" in values), default)
+    policy = next(
+        (str(given["policy"]) for given in (given_in(cls, one) for one in sources) if "policy" in given), default
+    )
     if policy not in policies:
         raise ConfigError(f"{path}: policy is {policy!r}; expected one of its {POLICIES}: {', '.join(policies)}")
-    return _checked(policies[policy], cls, f"{path}: {POLICIES}.{policy}")
+    return _checked(_opened(path), (POLICIES, policy), cls, f"{path}: {POLICIES}.{policy}")
 
 
 def read_sections(path: Path) -> dict[str, Any]:
     """All sections of a YAML file, with checked names. Raises ConfigError."""
-    whole = read_yaml_file(path)[0]
-    whole = {} if whole is None else whole
+    whole = _opened(path).values
+    return {} if whole is None else dict(whole)
+
+
+def _opened(path: Path) -> YamlFile:
+    file = open_yaml_file(path)
+    whole = {} if file.values is None else file.values
     if not isinstance(whole, dict):
         raise ConfigError(f"{path}: found {type(whole).__name__}; expected sections {', '.join(SECTIONS)}")
     if unknown := sorted(map(str, whole.keys() - {*SECTIONS, POLICIES})):
-        raise ConfigError(f"{path}: unknown section {unknown[0]!r}; expected one of {', '.join((*SECTIONS, POLICIES))}")
-    return whole
+        line = file.line_of(unknown[:1])
+        raise ConfigError(
+            f"{path}:{line}: unknown section {unknown[0]!r}; expected one of {', '.join((*SECTIONS, POLICIES))}"
+        )
+    return file
 
 
-def _checked(sections: dict[str, Any], cls: type[ServiceConfig], where: str) -> dict[str, Any]:
+def _checked(file: YamlFile, place: Sequence[str], cls: type[ServiceConfig], where: str) -> FileSection:
+    """The section of `cls` among those at `place`."""
     where = f"{where}: {cls.section}"
-    values = require_keys(sections.get(cls.section), where)
+    place = (*place, cls.section)
+    values, written = file.values, file.written
+    for name in place:
+        values, written = (values or {}).get(name), ({} if isinstance(written, Scalar) else written or {}).get(name)
+    values = require_keys(values, where)
+    section = FileSection(values, written if values and isinstance(written, dict) else {}, file, place)
     try:
-        unknown = sorted(name for name in map(str, flattened(cls, values)) if name not in settings_of(cls))
+        flat = flattened(cls, section.written)
     except ValueError as exc:
-        raise ConfigError(f"{where}: {exc}") from exc
-    if unknown:
-        raise ConfigError(f"{where}: {unknown_name(cls, unknown[0], 'key')}")
-    return values
+        line = section.line_of(str(exc).partition(":")[0].split("."))
+        raise ConfigError(f"{file.path}:{line}: {where.removeprefix(f'{file.path}: ')}: {exc}") from exc
+    if unknown := sorted(name for name in map(str, flat) if name not in settings_of(cls)):
+        line = section.line_of(unknown[0].split("."))
+        raise ConfigError(
+            f"{file.path}:{line}: {where.removeprefix(f'{file.path}: ')}: {unknown_name(cls, unknown[0], 'key')}"
+        )
+    return section
 
 
 def require_keys(values: Any, where: str) -> dict[str, Any]:
@@ -247,37 +289,6 @@ def require_keys(values: Any, where: str) -> dict[str, Any]:
     if not isinstance(values, dict | None):
         raise ConfigError(f"{where}: found {type(values).__name__}; expected keys and their values")
     return dict(values or {})
-
-
-def _explain(error: Any, cls: type[ServiceConfig], sources: Mapping[str, dict[str, Any]]) -> str:
-    said = redacted(cut(str(error["msg"]).removeprefix("Value error, "), LONGEST_MESSAGE))
-    name, inside = located(cls, error["loc"])
-    if name is None:  # a rule between fields
-        return said
-    given = {source: written for source, values in sources.items() if (written := written_as(cls, values, name))}
-    where, written = next(iter(given.items()), ("", name))
-    path = ".".join(map(str, (written, *inside)))
-    if error["type"] == "missing" and not inside:
-        return f"{path} is missing{_what_needs(cls, name, sources)}: give it {_given_as(cls, name)} or in the YAML file"
-    hidden = isinstance(error["input"], dict) or is_secret(cls, name)
-    found = "" if hidden else f" is {redacted(shortened(error['input']))}"
-    return f"{where + ': ' if where else ''}{path}{found}; {said}"
-
-
-def _given_as(cls: type[ServiceConfig], name: str) -> str:
-    if name == DATABASE and settings_of(cls)[name].required:
-        return f"in the environment, as {DATABASE_VARIABLE},"
-    return f"as --{name}, in the environment,"
-
-
-def _what_needs(cls: type[ServiceConfig], name: str, sources: Mapping[str, dict[str, Any]]) -> str:
-    """What of the same optional section is given: without it, the setting would not be missing."""
-    if name not in settings_of(cls) or not settings_of(cls)[name].optional:
-        return ""
-    others = sorted(
-        others_in_section(cls, name) & {given for values in sources.values() for given in flattened(cls, values)}
-    )
-    return f", which {', '.join(others)} needs" if others else ""
 
 
 def _exit(message: str) -> NoReturn:

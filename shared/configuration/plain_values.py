@@ -15,20 +15,22 @@ WHOLE = 2**63
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # in a normalised path, "//" has become "/"
 
 
-def problems_of(values: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, found, expected) for each unusable value."""
+def problems_of(values: Mapping[str, object], *, of_shape: bool = False) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, found, expected) for each unusable value; `of_shape`: for each that is nested or repeated too deeply."""
     for name, value in values.items():
-        if problem := _problem(value, name.endswith("_s"), [MOST_VALUES], 0):
+        if problem := _problem(value, name.endswith("_s"), [MOST_VALUES], 0, of_shape):
             yield name, *problem
 
 
-def _problem(value: object, seconds: bool, left: list[int], depth: int) -> tuple[str, str] | None:
+def _problem(value: object, seconds: bool, left: list[int], depth: int, of_shape: bool) -> tuple[str, str] | None:
     left[0] -= 1
     if isinstance(value, dict | list | tuple | set | frozenset):
         if depth >= DEEPEST or left[0] < 0:  # a YAML anchor may contain itself, or a million others
             return "nested or repeated too deeply", f"at most {DEEPEST} levels and {MOST_VALUES} values"
         parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        return next((found for part in parts if (found := _problem(part, seconds, left, depth + 1))), None)
+        return next((found for part in parts if (found := _problem(part, seconds, left, depth + 1, of_shape))), None)
+    if of_shape:
+        return None
     if isinstance(value, Path) and _URL.match(str(value)):
         return "a URL", "a path"  # not quoted: it may contain a password
     wanted = _expected(value, seconds)

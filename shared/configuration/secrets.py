@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from shared.configuration.sections import settings_of
+from shared.configuration.typed_values import home_path
 from shared.errors import ConfigError
 
 DATABASE = "db_connection_string"
@@ -57,7 +58,7 @@ def given_secret(variable: str) -> str | None:
     if value:
         raise ConfigError(f"{where}, and {variable} is set too; expected one of them")
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = home_path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         said = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
         raise ConfigError(f"{where}: {said}; expected a file with the secret alone, readable by this user") from exc

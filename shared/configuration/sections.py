@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 from pydantic.fields import FieldInfo
 
 from shared.configuration.option_names import unknown_option
+from shared.files.yaml_file import Scalar, plain
 
 
 class Section(BaseModel):
@@ -63,6 +64,12 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 def sections_of(model: type[BaseModel]) -> Mapping[str, type[Section]]:
     """The sections directly inside a model, by name."""
     return {name: kind for name, field in model.model_fields.items() if (kind := section_of(field))}
+
+
+@cache
+def all_sections(model: type[BaseModel]) -> Sequence[type[Section]]:
+    """Those inside of sections too."""
+    return [one for kind in sections_of(model).values() for one in (kind, *all_sections(kind))]
 
 
 @cache
@@ -150,10 +157,12 @@ def _leaves(model: type[BaseModel], values: Mapping[str, Any], prefix: str) -> I
             yield from ((inner, value, where) for inner, value in flat_values(value).items())
         elif isinstance(value, dict):
             yield from _leaves(kind, value, f"{where}.")
-        elif value is None and kind.switch is not None:
+        elif isinstance(value, Scalar) and not value.text:
+            continue
+        elif plain(value) is None and kind.switch is not None:
             yield *kind.switch, where
         else:
-            raise ValueError(f"{where}: found {type(value).__name__}; expected settings and their values")
+            raise ValueError(f"{where}: found {type(plain(value)).__name__}; expected settings and their values")
 
 
 def located(model: type[BaseModel], place: Sequence[str | int]) -> tuple[str | None, tuple[str | int, ...]]:

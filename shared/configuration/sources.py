@@ -1,32 +1,46 @@
-"""What flags and environment variables give, as {setting as it was written: value}, not yet checked.
+"""What flags and environment variables give, as {setting as it was written: value}, not yet checked. An empty one is not given.
 
 A setting of a section has two spellings in both: `--learning_rate` and `--optimizer.learning_rate`,
 `TANDEM_TRAINER_LEARNING_RATE` and `TANDEM_TRAINER_OPTIMIZER__LEARNING_RATE`.
 """
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource, SettingsError
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, given_secret, is_secret
 from shared.configuration.sections import flattened, setting_of, settings_of, spellings, spellings_of, unknown_name
+from shared.configuration.typed_values import NONE, is_empty, takes
 from shared.errors import ConfigError
 from shared.redaction import is_plain
 
+EMPTY = "empty"  # mark of a setting of which an empty text is a value: `Field(json_schema_extra={EMPTY: …})`
+CONNECTIONS = (DATABASE, "data_db")
+
 
 def given_flags(cls: type[BaseSettings], argv: Sequence[str], program: str, section: str) -> dict[str, Any]:
-    """Raises ConfigError for an unknown flag and for two values of one setting; `--help` exits."""
+    """Raises ConfigError for an unknown flag, for one without a value and for two values of one setting; `--help` exits."""
     words = [word.removeprefix("--").partition("=")[0] for word in argv if word.startswith("--")]
     if unknown := [word for word in words if word != "help" and setting_of(cls, word) is None]:
         raise ConfigError("\n".join(f"--{name}: {unknown_name(cls, name)}" for name in unknown))
+    texts, others = _texts(cls, list(argv))
     source: CliSettingsSource[Any] = CliSettingsSource(
-        cls, cli_parse_args=_spelled_out(cls, list(argv)), cli_prog_name=program, cli_use_class_docs_for_groups=True
+        cls,
+        cli_parse_args=others,
+        cli_prog_name=program,
+        cli_use_class_docs_for_groups=True,
+        cli_parse_none_str="none",
     )
     written = {spellings(cls)[word]: word for word in words if word in spellings(cls)}
     given = {written.get(name, name): value for name, value in flattened(cls, source()).items()}
+    given |= {word: _decoded_all(cls, spellings(cls)[word], values) for word, values in texts.items()}
+    given = without_empty(cls, given)
     for name, value in given.items():
         if is_secret(cls, spellings(cls)[name]) and "://" in str(value) and not is_plain(str(value)):
             variable = (
@@ -39,9 +53,10 @@ def given_flags(cls: type[BaseSettings], argv: Sequence[str], program: str, sect
     return given
 
 
-def _spelled_out(cls: type[BaseSettings], argv: list[str]) -> list[str]:
-    """Every flag with its sections, as the parser knows it, and once where it is given in both spellings."""
-    found: list[str] = []
+def _texts(cls: type[BaseSettings], argv: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """{flag as written: its values} of settings that are no mappings, and the words that are left for the parser."""
+    texts: dict[str, list[str]] = {}
+    others: list[str] = []
     seen: dict[str, tuple[str, str]] = {}
     left = list(argv)
     while left:
@@ -49,16 +64,59 @@ def _spelled_out(cls: type[BaseSettings], argv: list[str]) -> list[str]:
         flag, equals, value = word.partition("=")
         name = spellings(cls).get(flag.removeprefix("--")) if flag.startswith("--") else None
         if name is None:
-            found.append(word)
+            others.append(word)
             continue
-        if not equals and left and not left[0].startswith("--"):
+        if not equals:
+            if not left or left[0].startswith("--"):
+                raise ConfigError(f"flags: {flag} has no value; expected {flag} VALUE")
             value = left.pop(0)
         first, before = seen.setdefault(name, (flag, value))
         if first != flag and before != value:
             raise ConfigError(f"flags: {first} and {flag} are one setting, with different values; expected one of them")
-        if first == flag:
-            found.append(f"--{settings_of(cls)[name].dotted}={value}")
+        if first == flag and _is_mapping(cls, name):
+            others.append(f"--{settings_of(cls)[name].dotted}={value}")
+        elif first == flag:
+            texts.setdefault(flag.removeprefix("--"), []).append(value)
+    return texts, others
+
+
+def _is_mapping(cls: type[BaseSettings], name: str) -> bool:
+    return takes(settings_of(cls)[name].field.annotation, dict, BaseModel)
+
+
+def _decoded_all(cls: type[BaseSettings], name: str, texts: list[str]) -> Any:
+    """Of one flag, which a list may repeat: its items come one after another."""
+    values = [_decoded(cls, name, text) for text in texts]
+    if len(values) == 1 or not takes(settings_of(cls)[name].field.annotation, list):
+        return values[-1]
+    return [one for value in values for one in (value if isinstance(value, list) else value.split(","))]
+
+
+def _decoded(cls: type[BaseSettings], name: str, text: str) -> Any:
+    """A mapping or a list in JSON; any other text as it is. Raises SettingsError for what is no JSON."""
+    is_json = text.lstrip().startswith("[") and takes(settings_of(cls)[name].field.annotation, list)
+    if not is_json and not (_is_mapping(cls, name) and text.strip() and text not in NONE):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise SettingsError(f'value of field "{name}" cannot be parsed') from exc
+
+
+def without_empty(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """Without what is empty, which is not given. Raises ValueError for an empty secret: a variable that was meant to hold one."""
+    found: dict[str, Any] = {}
+    for written, value in values.items():
+        name = spellings(cls).get(written, written)
+        if not is_empty(value) or (name in settings_of(cls) and EMPTY in _extra(settings_of(cls)[name].field)):
+            found[written] = value
+        elif is_secret(cls, name) and name not in CONNECTIONS:
+            raise ConfigError(f"{written} is empty; expected a token, or none at all")
     return found
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 def variables_of(cls: type[BaseSettings], section: str) -> dict[str, dict[str, str]]:
@@ -78,17 +136,17 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
     if unknown := sorted(given.keys() - {variable for variables in known.values() for variable in variables}):
         names = ", ".join(sorted(next(iter(variables)) for variables in known.values()))
         raise ConfigError(f"environment: unknown variable {unknown[0]}; {section} knows {names}")
-    source = EnvSettingsSource(cls)
     found: dict[str, Any] = {}
-    for name, setting in settings_of(cls).items():
+    for name in settings_of(cls):
         for variable, written in known[name].items():
             if variable in given:
                 try:
-                    found[written] = source.prepare_field_value(name, setting.field, given[variable], False)
-                except ValueError as exc:
+                    found[written] = _decoded(cls, name, given[variable])
+                except SettingsError as exc:
                     raise SettingsError(f'value of field "{name}" in {variable} cannot be parsed') from exc
+    found = without_empty(cls, found)
     field = cls.model_fields.get(DATABASE)
     takes_one = field is not None and (field.is_required() or getattr(cls, "takes_database_variable", False))
-    if takes_one and DATABASE not in found and (database := given_secret(DATABASE_VARIABLE)) is not None:
+    if takes_one and DATABASE not in found and (database := given_secret(DATABASE_VARIABLE)):
         found[DATABASE] = database
     return found

@@ -24,7 +24,7 @@ T = TypeVar("T")
 def import_own(option: str, name: str) -> ModuleType:
     """Import a module. Raises ConfigError."""
     try:
-        return _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
+        return _import_file(Path(name).expanduser()) if name.endswith(".py") else _import_module(name)
     except (Exception, SystemExit) as exc:  # user code: any exception stops the start
         raise ConfigError(
             f"{option}: {name!r} cannot be imported: {told(exc)}; expected a module on Python's path "

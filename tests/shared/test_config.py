@@ -54,13 +54,13 @@ def test_the_file_itself_may_be_named_in_the_environment(yaml: Path, monkeypatch
 def test_an_unknown_key_of_the_file_is_refused_by_name(yaml: Path) -> None:
     yaml.write_text("sampler: {run_name: r, max_turn: 3}\n")
     message = refused("--config", str(yaml))
-    assert message.startswith(f"{yaml}: sampler: unknown key 'max_turn'; did you mean max_turns")
+    assert message.startswith(f"{yaml}:1: sampler: unknown key 'max_turn'; did you mean max_turns")
     assert "max_turns" in message
 
 
 def test_an_unknown_section_of_the_file_is_refused_by_name(yaml: Path) -> None:
     yaml.write_text("smapler: {max_turns: 3}\n")
-    assert f"{yaml}: unknown section 'smapler'; expected one of trainer" in refused("--config", str(yaml))
+    assert f"{yaml}:1: unknown section 'smapler'; expected one of trainer" in refused("--config", str(yaml))
 
 
 def test_keys_of_another_service_are_ignored(yaml: Path) -> None:
@@ -79,7 +79,7 @@ def test_an_unknown_variable_of_the_service_is_refused_by_name(monkeypatch: pyte
 
 def test_the_error_for_a_wrong_value_names_its_source(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     yaml.write_text("sampler: {run_name: r, max_turns: many}\n")
-    assert refused("--config", str(yaml)).startswith(f"{yaml}: max_turns is 'many'; ")
+    assert refused("--config", str(yaml)).startswith(f"{yaml}:1: max_turns is 'many'; ")
     monkeypatch.setenv("TANDEM_SAMPLER_MAX_TURNS", "lots")
     assert refused("--config", str(yaml)).startswith("environment: max_turns is 'lots'; ")
     assert refused("--config", str(yaml), "--max_turns", "x").startswith("flags: max_turns is 'x'; ")
@@ -88,7 +88,7 @@ def test_the_error_for_a_wrong_value_names_its_source(yaml: Path, monkeypatch: p
 def test_all_wrong_values_are_reported_at_once(yaml: Path) -> None:
     yaml.write_text("sampler: {max_turns: many, mode: medium}\n")
     lines = refused("--config", str(yaml)).splitlines()
-    assert [line.split(" is ")[0].removeprefix(f"{yaml}: ") for line in lines] == ["run_name", "max_turns", "mode"]
+    assert [line.split(" is ")[0].removeprefix(f"{yaml}:1: ") for line in lines] == ["max_turns", "run_name", "mode"]
 
 
 def test_a_value_that_should_be_json_and_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +141,9 @@ def test_values_of_an_anchor_may_be_overridden(yaml: Path) -> None:
     assert PlayerConfig.load(["--config", str(yaml)]).names == {"a": 3, "b": 4}
 
 
-def test_an_invalid_date_is_reported_with_the_file(yaml: Path) -> None:
+def test_a_date_is_text(yaml: Path) -> None:
     yaml.write_text("sampler: {run_name: 2026-02-30}\n")
-    assert refused("--config", str(yaml)).startswith(f"{yaml}: not YAML: day")
+    assert PlayerConfig.load(["--config", str(yaml)]).run_name == "2026-02-30"
 
 
 def test_an_empty_file_and_an_empty_section_change_nothing(yaml: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_policys_values_override_shared_ones_and_flags_override_both(
         ("{main: {trainer: {max_step: 5}}}", "policies.main: trainer: unknown key 'max_step'; did you mean max_steps"),
         ("{main: {sampler: {}}}", "policies.main: unknown section 'sampler'; expected one of trainer, keeper, launch"),
         ("[main]", "policies: found ['main']; expected names, each with its sections or {}"),
-        ("{main: {trainer: {max_steps: many}}}", "policies: max_steps is 'many'"),
+        ("{main: {trainer: {max_steps: many}}}", "1: max_steps is 'many'"),
     ],
 )
 def test_wrong_policies_are_refused_by_name(tmp_path: Path, policies: str, message: str) -> None:

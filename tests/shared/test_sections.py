@@ -82,7 +82,7 @@ def test_both_spellings_with_different_values_are_refused(yaml: Path, monkeypatc
     assert refused("--rate", "1", "--optimizer.rate=2") == f"flags: --rate and --optimizer.rate {expected}"
     assert load("--rate", "2", "--optimizer.rate=2").optimizer.rate == 2
     yaml.write_text("trainer: {rate: 1, optimizer: {rate: 2}}\n")
-    assert refused("--config", str(yaml)) == f"{yaml}: trainer: rate and optimizer.rate {expected}"
+    assert refused("--config", str(yaml)) == f"{yaml}:1: trainer: rate and optimizer.rate {expected}"
     monkeypatch.setenv("TANDEM_TRAINER_RATE", "1")
     monkeypatch.setenv("TANDEM_TRAINER_OPTIMIZER__RATE", "2")
     assert refused() == f"environment: rate and optimizer.rate {expected}"
@@ -92,10 +92,10 @@ def test_an_error_names_the_setting_as_it_was_written(yaml: Path) -> None:
     assert refused("--rate", "no").startswith("flags: rate is 'no'; ")
     assert refused("--optimizer.rate", "no").startswith("flags: optimizer.rate is 'no'; ")
     yaml.write_text("trainer: {optimizer: {rate: no way}}\n")
-    assert refused("--config", str(yaml)).startswith(f"{yaml}: optimizer.rate is 'no way'; ")
+    assert refused("--config", str(yaml)).startswith(f"{yaml}:1: optimizer.rate is 'no way'; ")
     yaml.write_text("trainer: {optimizer: 5}\n")
     assert refused("--config", str(yaml)) == (
-        f"{yaml}: trainer: optimizer: found int; expected settings and their values"
+        f"{yaml}:1: trainer: optimizer: found int; expected settings and their values"
     )
 
 
@@ -103,7 +103,7 @@ def test_an_unknown_name_is_told_with_the_nearest_in_the_same_spelling(yaml: Pat
     assert refused("--rat", "1") == "--rat: unknown option 'rat'; did you mean rate?"
     assert "did you mean optimizer.rate or" in refused("--optimizer.rat", "1")
     yaml.write_text("trainer: {optimizer: {steps: 3}}\n")
-    assert f"{yaml}: trainer: unknown key 'optimizer.steps'" in refused("--config", str(yaml))
+    assert f"{yaml}:1: trainer: unknown key 'optimizer.steps'" in refused("--config", str(yaml))
 
 
 def test_the_switch_turns_an_optional_section_on_and_off(yaml: Path) -> None:

@@ -1,6 +1,6 @@
 """What is kept of a training, and what is measured and reported of it."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,7 @@ from shared.configuration.sections import Section
 from shared.processes.metrics_page import DESCRIPTION, Address
 
 Positive = Annotated[int, Field(gt=0)]
+Tracker = Literal["tensorboard", "wandb", "swanlab", "mlflow", "trackio", "none"]
 
 
 class CheckpointSettings(Section):
@@ -53,7 +54,7 @@ class ReportSettings(Section):
         "`trainer_logprobs`: 5 bytes a token and step. The viewer shows them next to the engine's.",
     )
     metrics_address: Address | None = Field(None, description=f"{DESCRIPTION} Of several processes, rank 0.")
-    report_to: list[str] | None = Field(
+    report_to: list[Tracker] | None = Field(
         None,
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed. They are "
         "told these settings, and log as RUN, or as RUN-POLICY where it is not main.",

@@ -1,5 +1,7 @@
 """Which model is trained and how it is computed: sections that reinforcement learning and supervised training share."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from shared.configuration.sections import Section
@@ -13,8 +15,10 @@ class ModelSettings(TrainedParts):
     model_name_or_path: ModelFolder = Field(
         description="Hugging Face directory with the weights the run starts from, or a name of the Hub."
     )
-    dtype: str = Field("float32", description="Type of parameters and optimizer states: float32, bfloat16 or float64.")
-    attn_implementation: str = Field(
+    dtype: Literal["float32", "bfloat16", "float64"] = Field(
+        "float32", description="Type of parameters and optimizer states: float32, bfloat16 or float64."
+    )
+    attn_implementation: Literal["auto", "by_node", "flex_attention", "sdpa", "eager"] = Field(
         "auto", description="by_node, flex_attention, sdpa, eager, or auto: the first that fits."
     )
     prefix_trees: bool = Field(
@@ -37,7 +41,7 @@ class ModelSettings(TrainedParts):
 class ParallelSettings(Section):
     """Devices and processes: how one step's computation is divided."""
 
-    device: str = Field("auto", description="auto, cpu or cuda.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads per process. 0: OMP_NUM_THREADS, or one if it is unset.")
     tp_size: int = Field(
         1,

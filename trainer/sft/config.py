@@ -1,7 +1,7 @@
 """The configuration of supervised fine-tuning: `python -m trainer.sft --help` prints it."""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from shared.configuration.sections import Section
 from trainer.modeling.memory import MemorySettings
 from trainer.optimizer import OptimizerConfig
 from trainer.schedule import Schedule
+from trainer.settings.checkpoint import Tracker
 from trainer.settings.ineffective import unused
 from trainer.settings.model import ModelSettings, ParallelSettings
 from trainer.sft.records import RecordFilter
@@ -76,14 +77,16 @@ class SftCheckpointSettings(Section):
         0, ge=0, description="Steps between checkpoints; 0 writes none, unless Ctrl-C or SIGTERM ends the training."
     )
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
-    output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
+    output_dtype: Literal["float32", "bfloat16", "float64"] | None = Field(
+        None, description="Of the written weights; none means that of the parameters."
+    )
 
 
 class SftReportSettings(Section):
     """Where the metrics go."""
 
     log_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
-    report_to: list[str] | None = Field(
+    report_to: list[Tracker] | None = Field(
         None,
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
     )

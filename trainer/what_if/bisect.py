@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class BisectConfig(ServiceConfig):
     )
     groups: int = Field(8, gt=0, description="How many groups are shown.")
     run_dir: Path | None = Field(None, description="The trainer's output_dir. None: output/RUN.")
-    device: str = Field("cpu", description="cpu or cuda.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
     json_output: bool = Field(False, description="One JSON object instead of tables.")
 
 

@@ -15,7 +15,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ class ReplayConfig(ServiceConfig):
     tolerance: float = Field(1e-4, gt=0, description="Largest difference of a log-prob, in nats.")
     show: int = Field(10, ge=0, description="How many of the biggest differences are shown.")
     run_dir: Path | None = Field(None, description="The trainer's output_dir. None: output/RUN.")
-    device: str = Field("cpu", description="cpu or cuda.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
     json_output: bool = Field(False, description="One JSON object instead of tables.")
 
 

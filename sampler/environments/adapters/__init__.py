@@ -49,7 +49,7 @@ def _module(name: str) -> ModuleType:
     if not name.endswith(".py"):
         project = project_of()
         return project.module(name) if project is not None else importlib.import_module(name)
-    path = os.path.abspath(name)
+    path = os.path.abspath(os.path.expanduser(name))
     stem = os.path.basename(path)[:-3]
     spec = importlib.util.spec_from_file_location(f"own_environment_{stem}", path)
     if spec is None or spec.loader is None or not os.path.exists(path):
