@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from shared.cli.connect import Connection, RunName, answer, console, warn, with_store
 from shared.configuration.loading import read_sections, require_keys
-from shared.configuration.typed_values import home_path, typed
 from shared.configuration.secrets import token_of
+from shared.configuration.typed_values import typed
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.processes.run_module import search_working_directory

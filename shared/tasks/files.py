@@ -25,6 +25,7 @@ from shared.tasks.checks import TaskCheck
 from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
 
 NUM_GENERATIONS = 8  # episodes of a task, by default
+MOST_GENERATIONS = 1_000  # each has a slot with an error of up to 4,000 characters in the task's document of 16 MB
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, total: bytes, or tasks of a mixture)
@@ -55,8 +56,10 @@ class ImportTarget:
             raise ConfigError(
                 f"split {FORK_SPLIT!r} is for continuations of stored turns (`tandem fork`); expected another name"
             )
-        if self.num_generations < 1:
-            raise ConfigError(f"num_generations is {self.num_generations}; expected 1 or more episodes per task")
+        if not 1 <= self.num_generations <= MOST_GENERATIONS:
+            raise ConfigError(
+                f"num_generations is {self.num_generations}; expected 1 to {MOST_GENERATIONS} episodes per task"
+            )
         if not self.epochs or min(self.epochs) < 0:
             raise ConfigError(f"epochs {list(self.epochs)}: expected one or more numbers from 0 on")
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-import bson
-import bson.errors
 from pydantic import BaseModel, ValidationError
 
 from shared.documents import TaskPayload
@@ -23,10 +21,11 @@ from shared.names import check_label
 from shared.tasks.arrays import NotAnArray, array_elements, is_array
 from shared.tasks.exact_numbers import ExactFloat, is_number, number_text
 from shared.tasks.rounds import WrongRounds, check_rounds
+from shared.tasks.stored_values import size_problem, value_problem
 from shared.user_code.payload import own_payload_problems, shown
 
 MAX_ERRORS = 20
-MAX_LINE_BYTES = 8 << 20  # half of MongoDB's limit for a document
+MAX_LINE_BYTES = 8 << 20
 PAYLOAD_FIELDS = tuple(name for name in TaskPayload.model_fields if name != "fork")  # `tandem fork` makes those
 FIELDS = ("id", "source", *PAYLOAD_FIELDS)
 SAME = {
@@ -158,6 +157,9 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
         text = f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}"
         yield LineError(str(path), number, text)
         return
+    if (problem := value_problem(values)) is not None:
+        yield LineError(str(path), number, problem)
+        return
     if _has_fraction(values.get("answer")):  # once more, with the digits of the file; few lines are like that
         values["answer"] = load_json(raw.decode("utf-8"), _refuse_constant, ExactFloat.of)["answer"]
     problems = list(_rename(values))
@@ -220,7 +222,7 @@ def _label_problems(key: str, value: str) -> Iterator[str]:
 
 
 def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
-    """Errors in the payload, one text per field, including values that MongoDB cannot store."""
+    """Errors in the payload, one text per field, and its size."""
     if isinstance(payload.get("query"), str) and not payload["query"].strip():
         yield '"query" is empty; expected the question'
     answer = payload.get("answer")
@@ -241,13 +243,12 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
             yield f'"scorers" names {shown(twice)} twice; expected each scorer once'
         if read.rounds is not None:
             check_rounds(read.rounds)
-        bson.encode(payload)
+        if (too_large := size_problem(payload)) is not None:
+            yield too_large
     except ValidationError as exc:
         yield from (_explain(error) for error in exc.errors() if error["loc"][0] != "answer")
     except WrongRounds as exc:
         yield str(exc)
-    except (OverflowError, bson.errors.InvalidDocument, UnicodeEncodeError) as exc:
-        yield f"MongoDB cannot store it: {exc}"
 
 
 EXPECTED = {

@@ -7,10 +7,11 @@ A path such as `reward_model.ground_truth` or `prompt.0.content` reaches into a 
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from typing import Any
 from shared.errors import ConfigError, DataError
 from shared.files.hub import dataset_file
 from shared.files.written_file import written_whole
+from shared.outside_values import MAX_DEPTH
 from shared.tasks.exact_numbers import ExactFloat, in_shortest_digits, number_text
 from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
 
 HUB = "hub:"
 SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
 ROWS_AT_ONCE = 1_000
+PLAIN = (str, int, float, bool, Decimal, date, time, type(None))
 Row = Mapping[str, Any]
 
 
@@ -71,7 +74,7 @@ def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int],
             for count, row in enumerate(read_rows(path), start=1):
                 if count == 1:
                     left_out = tuple(sorted(set(row) - _used(row, mapped)))
-                file.write(_text(path, count, _line(path, count, row, mapped)) + "\n")
+                file.write(_text(_line(path, count, row, mapped)) + "\n")
                 if progress and count % ROWS_AT_ONCE == 0:
                     progress(count)
         if not count:
@@ -144,9 +147,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 def _json_rows(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as file:
-        first = file.read(1)
+        is_list = next((line.lstrip()[0] for line in file if line.strip()), "") == "["
         file.seek(0)
-        if first == "[":
+        if is_list:
             yield from _objects(path, enumerate(_loaded(path, 1, file.read()), start=1))
         else:
             lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
@@ -175,13 +178,11 @@ def _names(path: Path) -> str:
 
 
 def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
-    line = {
-        SAME.get(name, name): row[name]
-        for name in row
-        if SAME.get(name, name) in FIELDS and row[name] not in (None, "")
-    }
+    own = {SAME.get(name, name): name for name in row if SAME.get(name, name) in FIELDS}
+    read = {name: _without_nan(path, number, column, row[column]) for name, column in own.items()}
+    line = {name: value for name, value in read.items() if value not in (None, "")}
     for name, column in mapped.columns.items():
-        line[name] = _reached(path, number, row, column)
+        line[name] = _without_nan(path, number, column, _reached(path, number, row, column))
     for name, pattern in mapped.take.items():
         found = re.search(pattern, str(_number_texts(line.get(name, ""))))
         if found is None:
@@ -191,7 +192,9 @@ def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
         line[name] = found.group(1).strip()
     line |= {name: _number_texts(line[name]) for name in ("id", "answer") if name in line}
     if mapped.metadata:
-        line["metadata"] = {name: _reached(path, number, row, name) for name in mapped.metadata}
+        line["metadata"] = {
+            name: _without_nan(path, number, name, _reached(path, number, row, name)) for name in mapped.metadata
+        }
     return {"id": f"{path.stem}-{number:06d}"} | line
 
 
@@ -202,20 +205,32 @@ def _number_texts(value: Any) -> Any:
     return number_text(value) if isinstance(value, float | Decimal) else value
 
 
-def _text(path: Path, number: int, line: Mapping[str, Any]) -> str:
+def _without_nan(path: Path, number: int, column: str, value: Any, depth: int = 0) -> Any:
+    """Null in place of each NaN, which tables write for a missing number. Raises DataError, which names the column, for
+    infinities and for types that JSON has not."""
+    where = f"{path}: row {number}: column {column!r}"
+    if depth > MAX_DEPTH:
+        raise DataError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, list | tuple):
+        return [_without_nan(path, number, column, one, depth + 1) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): _without_nan(path, number, column, one, depth + 1) for name, one in value.items()}
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
+        if math.isnan(value):
+            return None
+        raise DataError(f"{where} is {value}; expected a finite number, text or nothing")
+    if not isinstance(value, PLAIN):
+        raise DataError(f"{where} has a {type(value).__name__}; expected texts, numbers, dates, lists and objects")
+    return value
+
+
+def _text(line: Mapping[str, Any]) -> str:
     """As JSON; dates in ISO 8601, decimal numbers as text."""
-    try:
-        return json.dumps(line, ensure_ascii=False, default=_plain)
-    except TypeError as exc:
-        raise DataError(f"{path}: row {number}: {exc}; expected texts, numbers, dates, lists and objects") from exc
+    return json.dumps(line, ensure_ascii=False, default=_plain)
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    raise TypeError(f"found a value of type {type(value).__name__}")
+def _plain(value: date | time | Decimal) -> str:
+    return str(value) if isinstance(value, Decimal) else value.isoformat()
 
 
 def _reached(path: Path, number: int, row: Row, column: str) -> Any:

@@ -153,7 +153,7 @@ def test_dates_and_decimals_are_kept_as_text_and_bytes_are_refused(tmp_path: Pat
     source, target = write(tmp_path, ".parquet", [row]), tmp_path / "tasks.jsonl"
     convert(str(source), target, Mapped(metadata=("day", "price")))
     assert tasks(target)[0]["metadata"] == {"day": "2026-11-22", "price": "1.50"}
-    with pytest.raises(TandemError, match="row 1: found a value of type bytes"):
+    with pytest.raises(TandemError, match="row 1: column 'image' has a bytes; expected texts"):
         convert(str(source), target, Mapped(metadata=("image",)))
 
 
