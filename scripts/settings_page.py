@@ -41,7 +41,9 @@ Written by `python -m scripts.settings_page` from the models; a test fails when 
 Each setting is a flag of its service (`--learning_rate`), a variable (`TANDEM_TRAINER_LEARNING_RATE`) and a key of the service's
 part of the YAML file (`trainer: {learning_rate: 1.0e-6}`); flags win over variables, these over the file. With its section it is
 `--optimizer.learning_rate`, `TANDEM_TRAINER_OPTIMIZER__LEARNING_RATE` and `trainer: {optimizer: {learning_rate: 1.0e-6}}`, and
-means the same. `_s` is seconds. An optional section is off until its required setting is given.
+means the same. `_s` is seconds. A value means what it looks like, wherever it is given: numbers are decimal (not `yes`, `010`,
+`1:30`), text is as written, `none` is no value where the type has none, `~` is the home folder of paths, lists are JSON, YAML or
+separated by commas, and what is empty is not given. An optional section is off until its required setting is given.
 """
 SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "min_length": "length ≥", "max_length": "length ≤"}
 LONGEST_DEFAULT = 60

@@ -10,19 +10,14 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
-from sampler.what_if.replay import EngineReplayConfig
 from scripts.launch.settings import LaunchConfig
-from scripts.settings_page import SERVICES as DOCUMENTED
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import flat_values, settings_of
 from shared.errors import ConfigError
-from tests.test_written_settings import required
+from tests.test_written_settings import EVERY, required
 from trainer.settings.config import TrainerConfig
 from trainer.settings.presets import PRESETS
-from trainer.what_if.bisect import BisectConfig
-from trainer.what_if.replay import ReplayConfig
 
-SERVICES = (*DOCUMENTED, EngineReplayConfig, ReplayConfig, BisectConfig)
 # "0: no clipping", "None: no limit"
 SPECIAL = re.compile(r"(?:^|[.;,(] )(-?\d+|none|auto|null|None)(?: or (-?\d+))?(?::| means)")
 LISTED = re.compile(r"(?:^|: )((?:[\w+.-]+, )*[\w+.-]+,? or [\w+.-]+)(?:[.:]|$)")  # "auto, cpu or cuda."
@@ -32,7 +27,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # what else a special value needs
 
 
 def _claims(pattern: re.Pattern[str]) -> Iterator[tuple[type[ServiceConfig], str, list[str]]]:
-    for kind in SERVICES:
+    for kind in EVERY:
         for name, setting in settings_of(kind).items():
             found = [
                 part for match in pattern.finditer(setting.field.description or "") for part in match.groups() if part
@@ -56,7 +51,7 @@ def test_a_value_that_a_description_explains_is_taken(kind: type[ServiceConfig],
 
 
 def test_every_setting_without_a_default_of_its_own_may_be_none_by_that_word() -> None:
-    for kind in SERVICES:
+    for kind in EVERY:
         for name, setting in settings_of(kind).items():
             if type(None) in get_args(setting.field.annotation) and not setting.optional and name != "config":
                 for word in ("none", "None", "null"):
@@ -74,7 +69,7 @@ def test_the_choices_that_a_description_lists_are_those_that_are_taken(
 ) -> None:
     for choice in choices:
         assert _load(kind, {name: choice})[name] == choice
-    annotation = settings_of(kind)[name].field.annotation
+    annotation: Any = settings_of(kind)[name].field.annotation
     members = get_args(annotation) if get_origin(annotation) is Literal else [one.value for one in annotation]
     assert set(choices) == set(members)
     assert _refused(kind, {name: "something else"})

@@ -2,6 +2,7 @@
 it was written, or a sentence of one line with the file, the line and the setting."""
 
 import os
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sampler.config import SamplerConfig
 from sampler.what_if.replay import EngineReplayConfig
 from scripts.launch.settings import LaunchConfig
 from scripts.settings_page import SERVICES as DOCUMENTED
@@ -19,11 +22,13 @@ from shared.configuration.loading import SECTIONS, ServiceConfig, read_section
 from shared.configuration.sections import flat_values, others_in_section, settings_of
 from shared.errors import ConfigError
 from shared.files.yaml_file import Scalar, open_yaml_file
+from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 from trainer.what_if.bisect import BisectConfig
 from trainer.what_if.replay import ReplayConfig
 
-SERVICES = [kind for kind in (*DOCUMENTED, EngineReplayConfig, ReplayConfig, BisectConfig) if kind.section in SECTIONS]
+EVERY: tuple[type[ServiceConfig], ...] = (*DOCUMENTED, EngineReplayConfig, ReplayConfig, BisectConfig)
+SERVICES = [kind for kind in EVERY if kind.section in SECTIONS]
 FIELDS = [(kind, name) for kind in SERVICES for name in settings_of(kind) if name != "config"]
 OF_A_KIND = list(
     {
@@ -41,7 +46,7 @@ TRUE, FALSE = ("true", "yes", "on", "1", "y", "t"), ("false", "no", "off", "0", 
 NONE = ("none", "None", "NONE", "null", "Null", "NULL", "~")
 
 
-def test_every_scalar_that_means_something_else_in_yaml_reads_as_it_is_written_or_is_refused(tmp_path: Path) -> None:
+def test_every_scalar_of_yamls_own_reads_as_it_is_written_or_is_refused(tmp_path: Path) -> None:
     for kind, name in OF_A_KIND:
         for text in TRAPS:
             _check(kind, name, text, tmp_path)
@@ -158,3 +163,92 @@ def _reads_back(kind: type[ServiceConfig], name: str, text: str, found: list[Any
 def _is_off(kind: type[ServiceConfig], name: str, text: str) -> bool:
     """The switch of a section: `lora_rank: 0`."""
     return settings_of(kind)[name].optional
+
+
+REQUIRED = ["--run=r", "--db_connection_string=x", "--model_name_or_path=."]
+
+
+def _load(kind: type[ServiceConfig], folder: Path, text: str, *flags: str, **variables: str) -> dict[str, Any]:
+    (folder / "run.yml").write_text(text)
+    with mock.patch.dict(os.environ, variables):
+        return flat_values(kind.load([*REQUIRED, "--config", str(folder / "run.yml"), *flags]))
+
+
+def _refusal(kind: type[ServiceConfig], folder: Path, text: str, *flags: str, **variables: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        _load(kind, folder, text, *flags, **variables)
+    return str(caught.value).removeprefix(f"{folder / 'run.yml'}:")
+
+
+def test_what_other_systems_read_otherwise(tmp_path: Path) -> None:
+    for written, told in {
+        "learning_rate: yes": "'yes' (a truth value in YAML 1.1); expected a number in decimal digits",
+        "max_steps: true": "'true'; expected a whole number in decimal digits",
+        "save_steps: on": "'on' (a truth value in YAML 1.1); expected a whole number",
+        "max_steps: 010": "'010' (octal in YAML 1.1); expected a whole number",
+        "max_steps: 1:30": "'1:30' (base 60 in YAML 1.1); expected a whole number",
+    }.items():
+        name = written.partition(":")[0]
+        assert _refusal(TrainerConfig, tmp_path, f"trainer:\n  {written}\n").startswith(f"2: {name} is {told}")
+    assert _refusal(TrainerConfig, tmp_path, "trainer: {preset: no}\n").startswith(
+        "1: preset 'no' is unknown; expected"
+    )
+    assert _load(TrainerConfig, tmp_path, "trainer: {report_to: none}\n")["report_to"] == ["none"]
+    assert _load(TrainerConfig, tmp_path, "", TANDEM_TRAINER_REPORT_TO="none")["report_to"] == ["none"]
+    assert _load(TrainerConfig, tmp_path, "", "--report_to", "none")["report_to"] == ["none"]
+    text = "sampler:\n  tool_sandbox: off\n  chat_template_kwargs: {a: 1e-3, b: false, c: x, d: '010'}\n"
+    found = _load(SamplerConfig, tmp_path, text)
+    assert found["tool_sandbox"] == "off"
+    assert found["chat_template_kwargs"] == {"a": 1e-3, "b": False, "c": "x", "d": "010"}
+    for trap in ("no", "010", "1:30", "1_000", "0x10"):
+        told = _refusal(SamplerConfig, tmp_path, f"sampler:\n  chat_template_kwargs: {{a: [{trap}]}}\n")
+        assert told.startswith(f"2: chat_template_kwargs.a.0 is {trap} (")
+
+
+def test_truth_values_and_numbers_of_json_are_not_each_other(tmp_path: Path) -> None:
+    assert "eval_sampling.top_k is true" in _refusal(SamplerConfig, tmp_path, "", """--eval_sampling={"top_k": true}""")
+    told = _refusal(SamplerConfig, tmp_path, "", TANDEM_SAMPLER_DEFAULT_SCORERS='[{"name": "f1", "weight": true}]')
+    assert told.startswith("environment: default_scorers.0.weight is true; expected a number")
+    for value in (0, 1):
+        assert _outcome(TrainerConfig, lambda: {"given": {"prefetch": value}}, "prefetch") == [bool(value)]  # noqa: B023
+    for number in (1.0, 2, 0.5):
+        assert "prefetch is" in str(_outcome(TrainerConfig, lambda: {"given": {"prefetch": number}}, "prefetch"))  # noqa: B023
+
+
+def test_what_is_empty_is_not_given_in_every_way(tmp_path: Path) -> None:
+    file = "trainer:\n  output_dir: x\n  max_steps: 7\n  lora:\n"
+    for variables in ({}, {"TANDEM_TRAINER_OUTPUT_DIR": "", "TANDEM_TRAINER_MAX_STEPS": " "}):
+        for flags in ([], ["--output_dir", "", "--max_steps="]):
+            found = _load(TrainerConfig, tmp_path, file.replace("  lora:\n", ""), *flags, **variables)
+            assert (found["output_dir"], found["max_steps"]) == (Path("x"), 7)
+    found = _load(
+        TrainerConfig, tmp_path, "trainer:\n  output_dir:\n  max_steps: ''\n  optimizer:\n  wait_for_tasks_s:\n"
+    )
+    assert (found["output_dir"], found["max_steps"], found["wait_for_tasks_s"]) == (None, 100, 10.0)
+    assert (
+        _refusal(TrainerConfig, tmp_path, "", "--max_steps")
+        == "flags: --max_steps has no value; expected --max_steps VALUE"
+    )
+    assert _refusal(TrainerConfig, tmp_path, "", "--max_steps", "--seed=1").startswith(
+        "flags: --max_steps has no value"
+    )
+    assert "gateway_token is empty" in _refusal(SamplerConfig, tmp_path, "", TANDEM_SAMPLER_GATEWAY_TOKEN="")
+
+
+def test_a_tilde_is_the_home_folder_of_every_path_in_every_way(tmp_path: Path) -> None:
+    home, count = Path.home() / "x", 0
+    paths = [
+        (kind, name) for kind, name in FIELDS if re.search(r"\bPath\b", repr(settings_of(kind)[name].field.annotation))
+    ]
+    for kind, name in paths:
+        if name in ("other_policies", "environment_python"):  # a mapping; one that needs another setting
+            continue
+        for given_value in ("~/x", Scalar("~/x")):
+            found = _outcome(kind, lambda: {"given": {name: given_value}}, name)  # noqa: B023 - used at once
+            shown = str(found)
+            assert str(home) in shown, (kind, name, found)
+            assert "~" not in shown, (kind, name, found)
+            count += 1
+    assert count > 40
+    assert "'~', in quotes" in _refusal(TrainerConfig, tmp_path, "trainer: {output_dir: ~}\n")
+    assert _load(TrainerConfig, tmp_path, "trainer: {output_dir: '~'}\n")["output_dir"] == Path.home()

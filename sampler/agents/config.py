@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from sampler.environment_variables import VARIABLE, expand
+from shared.configuration.plain_values import problems_of
 from shared.configuration.typed_values import typed_model
 from shared.documents.actors import ModelName
 from shared.errors import ConfigError
@@ -207,6 +208,8 @@ def read_agents_config(path: Path) -> AgentsConfig:
             "%s:%d: %s.%s is ignored: %s", path, line_of(root, (agent, name)), agent, name, WITHOUT_EFFECT[name]
         )
         del values[agent][name]
+    for name, found, expected in problems_of(values, of_shape=True):
+        raise ConfigError(f"{path}:{line_of(root, [name])}: {name} is {found}; expected {expected}")
     read, misread = typed_model(AgentsConfig, values)
     if misread:
         shown = [

@@ -344,7 +344,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
 
 
 def _steps(given: object, where: str) -> int:
-    steps, misread = typed(int, given)
+    steps, misread = typed(int, str(given) if isinstance(given, dict | list) else given)
     if misread or not isinstance(steps, int):
         raise ConfigError(f"{where} is {shortened(given)}; expected a number of steps")
     return steps

@@ -49,7 +49,10 @@ class Misread:
 
 
 def typed(kind: Any, written: Any, *, may_be_none: bool = False) -> tuple[Any, list[Misread]]:
-    """The value for a setting of type `kind`, with plain values for every `Scalar`, and what is refused of it."""
+    """The value for a setting of type `kind`, with plain values for every `Scalar`, and what is refused of it.
+
+    `written` is no deeper and no longer than `problems_of(…, of_shape=True)` allows: an anchor may contain itself.
+    """
     refused: list[Misread] = []
     return _typed(kind, written, (), refused, may_be_none), refused
 
@@ -220,7 +223,7 @@ def _number(kinds: list[Any], text: str) -> int | float | None:
     exact = Decimal(digits)
     if exact and abs(exact.adjusted()) > LARGEST_EXPONENT:
         return None
-    if int in kinds and exact == exact.to_integral_value():
+    if exact == exact.to_integral_value() and (int in kinds or digits.lstrip("+-").isdigit()):
         return int(exact)
     value = float(digits)
     return value if math.isfinite(value) and (value or not exact) else None

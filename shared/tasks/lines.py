@@ -136,32 +136,11 @@ def size_of(path: Path) -> int:
 
 
 def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine | LineError]:
-    if len(raw) > MAX_LINE_BYTES:
-        yield LineError(str(path), number, f"longer than {MAX_LINE_BYTES} bytes; expected one task on a line")
-        return
     try:
-        values = load_json(raw.decode("utf-8"), _refuse_constant)
-    except UnicodeDecodeError as exc:
-        yield LineError(str(path), number, f"byte {exc.start} is not UTF-8; expected a UTF-8 file")
+        values = _values(raw)
+    except _Unreadable as exc:
+        yield LineError(str(path), number, str(exc))
         return
-    except GivenTwice as exc:
-        yield LineError(str(path), number, f'"{exc.name}" is given twice in one object; expected it once')
-        return
-    except json.JSONDecodeError as exc:
-        yield LineError(str(path), number, f"not JSON: {exc.msg} (column {exc.colno}); expected one object on a line")
-        return
-    except ValueError as exc:
-        yield LineError(str(path), number, f"not JSON: {exc}; expected one object on a line")
-        return
-    if not isinstance(values, dict):
-        text = f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}"
-        yield LineError(str(path), number, text)
-        return
-    if (problem := value_problem(values)) is not None:
-        yield LineError(str(path), number, problem)
-        return
-    if _has_fraction(values.get("answer")):  # once more, with the digits of the file; few lines are like that
-        values["answer"] = load_json(raw.decode("utf-8"), _refuse_constant, ExactFloat.of)["answer"]
     problems = list(_rename(values))
     payload = {name: values[name] for name in PAYLOAD_FIELDS if name in values}
     problems += [*_name_problems(values), *_payload_problems(payload)]
@@ -170,6 +149,33 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
         yield TaskLine(number, end, values["id"], values.get("source") or path.stem, read)
     for text in problems:
         yield LineError(str(path), number, text)
+
+
+class _Unreadable(Exception):
+    """Message: what is wrong with a whole line, or with a value inside of it."""
+
+
+def _values(raw: bytes) -> dict[str, Any]:
+    """The object of a line, with values that MongoDB can store; an answer with its digits. Raises _Unreadable."""
+    if len(raw) > MAX_LINE_BYTES:
+        raise _Unreadable(f"longer than {MAX_LINE_BYTES} bytes; expected one task on a line")
+    try:
+        values = load_json(raw.decode("utf-8"), _refuse_constant)
+    except UnicodeDecodeError as exc:
+        raise _Unreadable(f"byte {exc.start} is not UTF-8; expected a UTF-8 file") from exc
+    except GivenTwice as exc:
+        raise _Unreadable(f'"{exc.name}" is given twice in one object; expected it once') from exc
+    except json.JSONDecodeError as exc:
+        raise _Unreadable(f"not JSON: {exc.msg} (column {exc.colno}); expected one object on a line") from exc
+    except ValueError as exc:
+        raise _Unreadable(f"not JSON: {exc}; expected one object on a line") from exc
+    if not isinstance(values, dict):
+        raise _Unreadable(f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}")
+    if (problem := value_problem(values)) is not None:
+        raise _Unreadable(problem)
+    if _has_fraction(values.get("answer")):  # once more, with the digits of the file; few lines are like that
+        values["answer"] = load_json(raw.decode("utf-8"), _refuse_constant, ExactFloat.of)["answer"]
+    return values
 
 
 def _rename(values: dict[str, Any]) -> Iterator[str]:

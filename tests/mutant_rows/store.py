@@ -132,8 +132,8 @@ MUTANTS = (
     Mutant(
         "bound of a task line: the refusal",
         "shared/tasks/lines.py",
-        "    if len(raw) > MAX_LINE_BYTES:\n        yield",
-        "    if False:\n        yield",
+        "    if len(raw) > MAX_LINE_BYTES:\n        raise",
+        "    if False:\n        raise",
         f"{BOUNDS}::test_a_task_beyond_the_bound_is_refused_with_its_line_and_one_at_the_bound_is_taken",
     ),
     Mutant(

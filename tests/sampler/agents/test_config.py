@@ -71,7 +71,7 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
          "agents.yml:5: scorer_agent.models.0.api_key: expected ${NAME}, the environment variable that holds the key"),
         ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n    api_key: ${NOT_SET_HERE}",
          "agents.yml:5: scorer_agent.models.0.api_key: ${NOT_SET_HERE}: environment variable NOT_SET_HERE is not set"),
-        (f"scorer_agent:\n  timeout: soon\n  {MODELS}", "agents.yml:2: scorer_agent.timeout: Input should be a valid number"),
+        (f"scorer_agent:\n  timeout: soon\n  {MODELS}", "agents.yml:2: scorer_agent.timeout is 'soon'; expected a number"),
         (f"scorer_agent:\n  timeout: 0\n  {MODELS}", "agents.yml:2: scorer_agent.timeout: Input should be greater than 0"),
         (f"scorer_agent:\n  {MODELS}\n  judge_prompt_template: |\n    {{question}} {{answer}}",
          "agents.yml:3: scorer_agent.judge_prompt_template: placeholder {answer} is unknown; expected {question}"),

@@ -51,7 +51,7 @@ def test_a_mixture_is_imported_and_its_held_out_tasks_are_a_round(tandem: Comman
             "give one of FILE.jsonl, --from agentrl://HOST:PORT/TASK and --config MIX.yml",
         ),
         (["--config", "mix.yml", "--epochs", "2"], "--epochs is for a FILE; with --config it stands in mix.yml"),
-        (["--config", "mix.yml"], "mix.yml: sources.1.weight is -1"),
+        (["--config", "mix.yml"], "mix.yml:5: sources.1.weight is -1;"),
     ],
 )
 def test_wrong_arguments_of_an_import_are_reported(tandem: Command, arguments: list[str], said: str) -> None:
