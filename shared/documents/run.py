@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from shared.documents.base import SCHEMA_VERSION, Document
@@ -23,6 +23,27 @@ class FileEntry(TypedDict):
     bytes: int
 
 
+def _by_name(given: Any) -> Any:
+    """Accepts the form of earlier versions too: {name: {"sha256", "bytes"}}."""
+    if not isinstance(given, list):
+        return given
+    try:
+        return {one["name"]: {"sha256": one["digest"], "bytes": one["bytes"]} for one in given}
+    except (KeyError, TypeError) as exc:
+        raise ValueError(f"a file lacks {exc}; expected name, digest and bytes") from exc
+
+
+def _listed(files: dict[str, FileEntry] | None) -> list[dict[str, Any]] | None:
+    if files is None:
+        return None
+    return [{"name": name, "digest": entry["sha256"], "bytes": entry["bytes"]} for name, entry in files.items()]
+
+
+# In MongoDB a list of {"name", "digest" (sha256), "bytes"}: a file's name has a dot, with which no filter can name a field.
+StoredFiles = Annotated[dict[str, FileEntry], BeforeValidator(_by_name), PlainSerializer(_listed)]
+StoredFilesIfAny = Annotated[dict[str, FileEntry] | None, BeforeValidator(_by_name), PlainSerializer(_listed)]
+
+
 class PolicyVersion(Document):
     """Published weights. A resume from an older step withdraws later versions: `withdrawn_to` is that step.
 
@@ -38,10 +59,10 @@ class PolicyVersion(Document):
     step: int  # optimizer steps that produced these weights
     kind: VersionKind = "full"
     path: str
-    files: dict[str, FileEntry]
+    files: StoredFiles
     base: int | None = None
     delta: FileEntry | None = None  # the file with the changes since `base`
-    adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
+    adapter: StoredFilesIfAny = None  # the files of the adapter of `base`
     offer: BroadcastOffer | None = None  # broadcast of the same bytes to engines that join in time
     trainer_generation: int = 0  # of the trainer that announced it; 0: no trainer, as for version 0
     withdrawn_to: int | None = None

@@ -34,6 +34,7 @@ from shared.viewer.pages import POLL_LIST_S, Page, failure, run_routes
 from shared.viewer.polling import curves_answer
 from shared.viewer.rendering import FOLDER
 from shared.viewer.server_pages import server_routes
+from shared.viewer.sub_path import BelowSubPath, root_of
 from shared.viewer.timeline import timeline_page
 
 # In the order in which they are tried: a path that ends in an id stands behind those that begin with it.
@@ -49,8 +50,10 @@ RUN_PAGES = (
 Client = AsyncMongoClient[dict[str, Any]]
 
 
-def make_app(client: Client, token: str | None = None) -> ASGIApp:
-    """`client`: of the server; the rights of `viewer` do. `token`: what every request needs; None: only this machine may ask."""
+def make_app(client: Client, token: str | None = None, root_path: str = "") -> ASGIApp:
+    """`root_path`: below which a proxy serves the viewer; its header `X-Forwarded-Prefix` says so too.
+
+    `client`: of the server; the rights of `viewer` do. `token`: what every request needs; None: only this machine may ask."""
 
     async def asked_of(request: Request, run: str | None = None) -> PageRequest:
         name = check_run_name(run or request.path_params["run"])
@@ -65,7 +68,7 @@ def make_app(client: Client, token: str | None = None) -> ASGIApp:
         return failure(request, 404, f"there is no page {request.url.path[:200]!r}", as_json)
 
     async def icon(request: Request) -> Response:
-        return RedirectResponse("/static/icon.svg", 301)
+        return RedirectResponse(f"{root_of(request)}/static/icon.svg", 301)
 
     routes = [
         *server_routes(client, asked_of),
@@ -74,4 +77,4 @@ def make_app(client: Client, token: str | None = None) -> ASGIApp:
         *run_routes(RUN_PAGES, asked_of),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={404: unknown}), token)
+    return BelowSubPath(Guard(Starlette(routes=routes, exception_handlers={404: unknown}), token), root_path)

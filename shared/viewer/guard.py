@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.names import LOOPBACK_HOSTS
+from shared.viewer.sub_path import route_of
 
 METHODS = ("GET", "HEAD")
 FORMS = re.compile(r"/runs/[^/]+/(notes|views)(/remove)?")  # all that a person may write
@@ -52,7 +53,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        is_form = scope["method"] == "POST" and FORMS.fullmatch(scope["path"]) is not None
+        is_form = scope["method"] == "POST" and FORMS.fullmatch(route_of(scope)) is not None
         if scope["method"] not in METHODS and not is_form:
             return PlainTextResponse(
                 "the viewer only reads: expected GET or HEAD\n", 405, {"allow": ", ".join(METHODS)}

@@ -18,6 +18,7 @@ from shared.documents.notes import MAX_NAME_CHARS, MAX_NOTE_CHARS, MAX_PATH_CHAR
 from shared.errors import StoreRefused
 from shared.viewer.asked import BadQuestion, NotThere, PageRequest, in_url
 from shared.viewer.pages import answered, failure
+from shared.viewer.sub_path import root_of
 
 MAX_FORM_BYTES = 64 << 10
 UNAUTHORIZED = 13
@@ -60,7 +61,7 @@ def _endpoint(
                     "of this version (`tandem database prepare` brings them)"
                 )
                 return failure(request, 403, message, False)
-            return RedirectResponse(f"/runs/{in_url(asked.run.name)}{path}", 303)
+            return RedirectResponse(f"{root_of(asked.request)}/runs/{in_url(asked.run.name)}{path}", 303)
 
         return await answered(request, made, False)
 

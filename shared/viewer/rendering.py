@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse
 from shared.documents.run import Run
 from shared.outside_text import UNSEEN
 from shared.viewer.asked import in_url
+from shared.viewer.sub_path import root_of
 
 FOLDER = Path(__file__).parent
 NOTHING = "–"
@@ -97,7 +98,10 @@ TEMPLATES.globals.update(query=query, sections=SECTIONS, shortcuts=SHORTCUTS)
 
 
 def render(template: str, *, run: Run | None = None, status: int = 200, **values: Any) -> HTMLResponse:
-    """`base` of the template: the path of the run's pages. `live_s`: how often the open page asks again; 0: never."""
-    base = "" if run is None else f"/runs/{in_url(run.name)}"
+    """`root` of the template: the path below which a proxy serves the viewer, or nothing; `base`: the path of the run's pages.
+    `values["request"]`: what is answered. `live_s`: how often the open page asks again; 0: never."""
+    root = root_of(values["request"])
+    base = "" if run is None else f"{root}/runs/{in_url(run.name)}"
     values = {"live_s": 0, **values}
-    return HTMLResponse(TEMPLATES.get_template(template).render(run=run, base=base, status=status, **values), status)
+    page = TEMPLATES.get_template(template).render(run=run, root=root, base=base, status=status, **values)
+    return HTMLResponse(page, status)

@@ -20,7 +20,7 @@ RequestOf = Callable[[Request, str], Awaitable[PageRequest]]  # for the run of t
 
 def server_routes(client: AsyncMongoClient[dict[str, Any]], request_of: RequestOf) -> list[Route]:
     async def runs(request: Request) -> Response:
-        as_json = request.url.path != "/"
+        as_json = request.url.path.endswith(TWIN)
 
         async def made() -> Response:
             found = await list_runs(client)

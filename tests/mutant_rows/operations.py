@@ -146,4 +146,32 @@ MUTANTS = (
         "return socket.create_server(address[:2], backlog=backlog)",
         "tests/shared/test_listening.py::test_a_server_listens_at_a_loopback_address_of_either_kind",
     ),
+    Mutant(
+        "the viewer's links stay below a proxy's path",
+        "shared/viewer/templates/base.html",
+        """href="{{ root }}/static/style.css\"""",
+        """href="/static/style.css\"""",
+        "tests/shared/viewer/test_sub_path.py::test_every_link_of_every_page_stays_below_the_proxys_path",
+    ),
+    Mutant(
+        "a proxy's header that is no path is ignored",
+        "shared/viewer/sub_path.py",
+        "root = given if is_sub_path(given) else self._root_path",
+        "root = given or self._root_path",
+        "tests/shared/viewer/test_sub_path.py::test_a_header_that_is_no_path_changes_nothing",
+    ),
+    Mutant(
+        "a version's files are a list in MongoDB",
+        "shared/documents/run.py",
+        "StoredFiles = Annotated[dict[str, FileEntry], BeforeValidator(_by_name), PlainSerializer(_listed)]",
+        "StoredFiles = Annotated[dict[str, FileEntry], BeforeValidator(_by_name)]",
+        "tests/shared/test_stored_files.py::test_files_are_a_list_of_name_and_digest",
+    ),
+    Mutant(
+        "a version of earlier programs is read",
+        "shared/documents/run.py",
+        "    if not isinstance(given, list):\n        return given\n",
+        "    if not isinstance(given, list):\n        return None\n",
+        "tests/shared/test_stored_files.py::test_the_form_of_earlier_programs_is_read",
+    ),
 )

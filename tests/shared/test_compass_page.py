@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shared.documents.run import FileEntry
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from tests.shared.episodes import whole_run
@@ -37,6 +38,7 @@ ANSWERS: dict[tuple[str, str], Callable[[Rows], bool]] = {
     ("How stale is what is trained?", "filter"): lambda rows: [row["step"] for row in rows] == [1],
     ("Which episodes are slowest?", "pipeline"): lambda rows: len(rows) == 6 and rows[0]["seconds"] >= 0,
     ("What does the infrastructure fail at?", "pipeline"): lambda rows: [r["slots"] for r in rows] == [1],
+    ("Which versions have this file?", "filter"): lambda rows: [row["step"] for row in rows] == [9],
     ("How does one episode read?", "filter"): lambda rows: all(row["messages"] for row in rows) and len(rows) > 1,
 }
 
@@ -55,7 +57,13 @@ async def test_each_filter_and_pipeline_answers_its_question(store: Store) -> No
     turns = store.database["dispatched_sampling_tasks"]
     await turns.update_one({"_id": "main:train:0:t2:1:1:0"}, {"$set": {"tool_calls.0.is_error": True}})
     await turns.update_one({"_id": "main:train:0:t2:1:1:1"}, {"$set": {"status": "formaterror", "error": "no JSON"}})
-    names = {"main:train:0:TASK:SLOT:ATTEMPT": "main:train:0:t0:1:1", "main:train:0:TASK": "main:train:0:t0"}
+    weights: FileEntry = {"sha256": "cd" * 32, "bytes": 5}
+    await store.versions.announce("main", 9, "/weights/9", {"model.safetensors": weights})
+    names = {
+        "DIGEST": "cd" * 32,
+        "main:train:0:TASK:SLOT:ATTEMPT": "main:train:0:t0:1:1",
+        "main:train:0:TASK": "main:train:0:t0",
+    }
     for title, collection, kind, text in QUERIES:
         for placeholder, name in names.items():
             text = text.replace(placeholder, name)
