@@ -5,13 +5,10 @@ of MongoDB are no part of those of Kubernetes: `CRD_FILES=keda.sh_scaledobjects.
 by the published definitions.
 """
 
-import functools
 import importlib
 import math
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,86 +25,28 @@ from sampler.engine.local.__main__ import _parser as engine_parser
 from sampler.gateway.service import GatewayConfig
 from shared.cli import app
 from shared.configuration.loading import ServiceConfig
+from tests.deploy.manifests import (
+    BASE,
+    FOREIGN,
+    GATEWAY,
+    K8S,
+    MONGODB,
+    OVERLAYS,
+    ROOT,
+    Manifest,
+    built,
+    of_base,
+    pods,
+    words,
+)
 from trainer.settings.config import TrainerConfig
 
-ROOT = Path(__file__).parents[2]
-K8S = ROOT / "deploy" / "k8s"
-BASE = K8S / "base"
-GATEWAY = K8S / "components" / "gateway"
-OVERLAYS = sorted(path.parent for path in K8S.glob("overlays/*/kustomization.yaml"))
-KUBECTL = shutil.which("kubectl")
-MONGODB = "mongodb-svc"  # the label that the operator gives its pods
-FOREIGN = {"keda.sh/v1alpha1", "mongodbcommunity.mongodb.com/v1"}
 SERVICES: dict[str, type[ServiceConfig]] = {
     "sampler": SamplerConfig,
     "sampler.engine.keeper": KeeperConfig,
     "sampler.gateway": GatewayConfig,
     "trainer": TrainerConfig,
 }
-# What stands in the manifests, and what it is here.
-PLACES = {
-    "/models/initial": str(ROOT / "assets" / "example" / "model"),
-    "/etc/tandem/run.yml": str(BASE / "run.yml"),
-    "$(POD_IP)": "10.0.0.9",
-    "$(POD_INDEX)": "1",
-    "$(ENGINE_API_KEY)": "a key",
-    "$(POD_NAMESPACE)": "mine",
-}
-Manifest = dict[str, Any]
-
-
-def of(folder: Path) -> list[Manifest]:
-    names = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    return [document for name in names for document in yaml.safe_load_all((folder / name).read_text())]
-
-
-def of_base() -> list[Manifest]:
-    return of(BASE)
-
-
-def built(overlay: Path) -> list[Manifest]:
-    if KUBECTL is None:
-        pytest.skip("no kubectl here: its Kustomize builds the overlays")
-    return list(yaml.load_all(kustomized(overlay), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-
-
-@functools.cache
-def kustomized(overlay: Path) -> str:
-    assert KUBECTL is not None
-    done = subprocess.run(
-        [KUBECTL, "kustomize", str(overlay)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def sets() -> Iterator[Any]:
-    yield pytest.param(None, id="base")
-    yield pytest.param(GATEWAY, id="base and gateways")
-    yield from (pytest.param(overlay, id=overlay.name) for overlay in OVERLAYS)
-
-
-@pytest.fixture(params=sets())
-def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
-    if request.param in (None, GATEWAY):
-        return of_base() + ([] if request.param is None else of(GATEWAY))
-    return built(request.param)
-
-
-def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """(name of the workload, its pod)"""
-    for manifest in manifests:
-        spec = manifest.get("spec", {})
-        spec = spec.get("jobTemplate", {}).get("spec", spec)
-        if "template" in spec:
-            yield manifest["metadata"]["name"], spec["template"]["spec"]
-
-
-def words(container: Manifest) -> list[str]:
-    line = [*container["command"], *container.get("args", [])]
-    for place, here in PLACES.items():
-        line = [word.replace(place, here) for word in line]
-    return line
 
 
 def test_every_resource_fits_the_schema_of_kubernetes(manifests: list[Manifest]) -> None:
@@ -306,104 +245,3 @@ def test_own_modules_come_from_an_overlays_files(tmp_path: Path) -> None:
         if name in ("sampler", "trainer"):
             (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "code"]
             assert volume["configMap"]["name"] == made["metadata"]["name"], name
-
-
-def test_what_an_upgrade_changes_can_be_changed(manifests: list[Manifest]) -> None:
-    """The template of a Job cannot, so `kubectl apply` of another setting, image or module would fail."""
-    assert not [m["metadata"]["name"] for m in manifests if m["kind"] in ("Job", "Pod", "ReplicaSet")]
-    claims = [m for m in manifests if m["kind"] == "StatefulSet" and "volumeClaimTemplates" in m["spec"]]
-    assert not claims, "nor those of a StatefulSet"
-
-
-def test_every_container_asks_for_what_it_needs_and_is_bounded(manifests: list[Manifest]) -> None:
-    for name, pod in pods(manifests):
-        for container in pod["containers"]:
-            resources = container["resources"]
-            assert {"cpu", "memory"} <= resources["requests"].keys(), name
-            assert "memory" in resources["limits"], name
-        for volume in pod["volumes"]:
-            assert "emptyDir" not in volume or "sizeLimit" in volume["emptyDir"], f"{name}: {volume['name']}"
-    for database in (m for m in manifests if m["kind"] == "MongoDBCommunity"):
-        made = database["spec"]["statefulSet"]["spec"]
-        assert all(claim["spec"]["resources"]["requests"]["storage"] for claim in made["volumeClaimTemplates"])
-        assert all(box["resources"]["limits"]["memory"] for box in made["template"]["spec"]["containers"])
-
-
-def test_pods_are_reached_by_those_alone_that_need_them(manifests: list[Manifest]) -> None:
-    policies = {m["metadata"]["name"]: m["spec"] for m in manifests if m["kind"] == "NetworkPolicy"}
-    assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
-    names = {name for name, _ in pods(manifests)}
-    with_service = {m["spec"]["selector"]["app"] for m in manifests if m["kind"] == "Service"}
-    assert with_service | {"engine"} <= policies.keys(), "who is called has a policy that lets its callers in"
-    for name, policy in policies.items():
-        callers = [
-            value
-            for rule in policy.get("ingress", [])
-            for peer in rule.get("from", [])
-            for term in peer.get("podSelector", {}).get("matchExpressions", [])
-            for value in term["values"]
-        ]
-        assert set(callers) <= names | {MONGODB, "sampler", "gateway"}, name
-        assert "mcp" not in callers, "tools run what models write"
-
-
-def test_engines_need_a_key_which_every_caller_has(manifests: list[Manifest]) -> None:
-    for name, pod in pods(manifests):
-        for container in pod["containers"]:
-            line = words(container)
-            if container["name"] == "engine":
-                assert line[line.index("--api-key") + 1] == "a key"
-                assert "httpGet" not in str(
-                    [container[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
-                )
-            elif container["name"] in ("keeper", "sampler", "gateway"):
-                assert line[line.index("--engine_api_key_var") + 1] == "ENGINE_API_KEY", name
-            if container["name"] in ("engine", "keeper", "sampler", "gateway"):
-                keys = [one["valueFrom"]["secretKeyRef"] for one in container["env"] if one["name"] == "ENGINE_API_KEY"]
-                assert keys == [{"name": "engine-key", "key": "key"}], name
-
-
-@pytest.mark.parametrize("overlay", [overlay.name for overlay in OVERLAYS])
-def test_the_namespace_stands_in_one_line_of_an_overlay(overlay: str, tmp_path: Path) -> None:
-    shutil.copytree(K8S, tmp_path / "k8s")
-    path = tmp_path / "k8s" / "overlays" / overlay / "kustomization.yaml"
-    assert path.read_text().count("namespace: tandem") == 1
-    path.write_text(path.read_text().replace("namespace: tandem", "namespace: mine"))
-    manifests = built(path.parent)
-    assert {m["metadata"]["namespace"] for m in manifests} == {"mine"}
-    assert "tandem.svc" not in str(manifests)
-    assert "NAMESPACE.svc" not in str(manifests).replace("$(POD_NAMESPACE).svc", "")
-    base = [path for path in K8S.rglob("*.yaml") if "kustomization" not in path.name]
-    assert not [path for path in base if "namespace: tandem" in path.read_text()]
-
-
-@pytest.mark.parametrize(("program", "status"), [("exit 7", 7), ("kill -9 $$", 137)])
-def test_a_trainer_that_fails_fails_its_container(program: str, status: int) -> None:
-    done = subprocess.run(["bash", str(BASE / "until_changed.sh"), "bash", "-c", program], timeout=60, check=False)
-    assert done.returncode == status
-
-
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_trainer_gets_the_signal_of_its_pod_and_waits_after_its_last_step(ended: bool, tmp_path: Path) -> None:
-    """A checkpoint is written at SIGTERM."""
-    program = (
-        "echo up; exit 0"
-        if ended
-        else f"trap 'touch {tmp_path}/checkpoint; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    )
-    process = subprocess.Popen(
-        ["bash", str(BASE / "until_changed.sh"), "bash", "-c", program], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "up\n"
-        if ended:
-            assert process.stdout.readline().startswith("the run has ended")
-            assert process.poll() is None
-        process.terminate()
-        assert process.wait(60) == 0
-        assert ended or (tmp_path / "checkpoint").exists()
-    finally:
-        process.kill()
-        process.wait(60)
-        process.stdout.close()

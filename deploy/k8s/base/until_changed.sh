@@ -1,8 +1,9 @@
 # Runs a program that ends by itself, as the first process of a container that is started again whenever it ends. After status 0 it waits.
+stopped="" program=""
+trap 'stopped=1; [[ -z "$program" ]] || kill -TERM "$program" 2>/dev/null' TERM
 "$@" &
 program=$!
-stopped=""
-trap 'stopped=1; kill -TERM "$program" 2>/dev/null' TERM
+[[ -z "$stopped" ]] || kill -TERM "$program" 2>/dev/null # it came before the number was known
 status=0
 while kill -0 "$program" 2>/dev/null; do # a signal interrupts `wait`
   wait "$program"
