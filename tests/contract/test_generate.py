@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.client.generation import Generation
 from sampler.engine.pool.engine_pool import EnginePool
-from sampler.errors import ContextTooLong
+from sampler.errors import ContextTooLong, EngineRefused
 from tests.contract.engines import CONTEXT, MODEL, Engine
 
 PROMPT = list(range(20, 60))
@@ -193,3 +193,17 @@ async def test_a_stream_ends_with_the_whole_answer(engine: Engine) -> None:
     assert events[-1] == "[DONE]"
     last = json.loads(events[-2])
     assert (len(last["output_ids"]), last["meta_info"]["finish_reason"]) == (5, {"type": "length", "length": 5})
+
+
+async def test_a_schema_constrains_a_reply_where_the_engine_has_grammars(engine: Engine, client: EngineClient) -> None:
+    params = {"json_schema": json.dumps({"enum": ["Paris"]}), "ignore_eos": False, "temperature": 1.0}
+    if engine.kind == "local":
+        with pytest.raises(EngineRefused, match="json_schema"):
+            await ask(engine, client, CHAT, 60, **params)
+        return
+    found = await ask(engine, client, CHAT, 60, **params)
+    assert json.loads(TOKENIZER.decode(found.output_ids, skip_special_tokens=True)) == "Paris"
+    own = engine.reference.logprobs(engine.label, CHAT, found.output_ids)
+    gains = [stored - free for stored, free in zip(found.logprobs, own, strict=True)]
+    assert min(gains) > -0.01, "log-probs of the allowed tokens alone, renormalized, are never below the model's own"
+    assert max(gains) > 1.0, "and far above where few tokens are allowed"
