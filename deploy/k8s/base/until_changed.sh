@@ -4,11 +4,11 @@ trap 'stopped=1; [[ -z "$program" ]] || kill -TERM "$program" 2>/dev/null' TERM
 "$@" &
 program=$!
 [[ -z "$stopped" ]] || kill -TERM "$program" 2>/dev/null # it came before the number was known
-status=0
 while kill -0 "$program" 2>/dev/null; do # a signal interrupts `wait`
   wait "$program"
-  status=$?
 done
+wait "$program" # it has ended, perhaps before the loop: bash knows its status
+status=$?
 if ((status)) || [[ -n "$stopped" ]]; then exit "$status"; fi
 trap 'exit 0' TERM
 [[ -z "$stopped" ]] || exit 0 # it came just before
