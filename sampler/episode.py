@@ -50,6 +50,7 @@ from sampler.unforeseen import MAX_SLOT_ERROR_CHARS, fail_unforeseen
 from shared.documents.actors import model_of, trains
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, TandemError
+from shared.held_values import held
 from shared.outside_text import clipped, error_text
 from shared.unforeseen import is_of_the_process
 from shared.user_code.frames import told
@@ -219,9 +220,11 @@ def _scores_of_others(sampler: AsyncSampler, score: Score) -> dict[str, float]:
 
 
 def _details(sampler: AsyncSampler, score: Score) -> dict[str, Any]:
-    """The score's details. A user's own `evaluate_record` that names no scorer is itself named as the scorer."""
+    """The score's details, as a document can hold them. A user's own `evaluate_record` that names no scorer is itself named as
+    the scorer."""
     own = type(sampler).evaluate_record
-    return {"scorer": f"{own.__module__}:{own.__qualname__}", **score.details}
+    details: dict[str, Any] = held({"scorer": f"{own.__module__}:{own.__qualname__}", **score.details})
+    return details
 
 
 async def _fail(sampler: AsyncSampler, exc: Exception) -> None:

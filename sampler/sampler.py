@@ -49,6 +49,7 @@ from shared.documents.agent_sessions import ClientRequest
 from shared.documents.scoring import WeightedScorer
 from shared.documents.states import DispatchStatus, Termination
 from shared.errors import ConfigError
+from shared.held_values import held_documents, held_messages
 from shared.names import TRAIN_SPLIT
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
 from shared.user_code.payload import own_payload_problems
@@ -162,7 +163,7 @@ class AsyncSampler(ABC):
             try:
                 asking = Asking(max_new_tokens or self.config.max_new_tokens, restart, listener, options)
                 with suppress(ContextTooLong):  # the prompt fills an engine's context, which the pool has logged
-                    turn = await self._next_turn(view, new_messages, asking)
+                    turn = await self._next_turn(view, held_messages(new_messages), asking)
             finally:
                 if turn is None:
                     self._threads.restore(key, before)
@@ -180,14 +181,16 @@ class AsyncSampler(ABC):
         """Length of the prompt that `create_chat_completions` would send for these messages; of one that is far beyond
         `max_tokens` a lower bound. Sends and changes nothing. Raises ConfigError as that does."""
         self._in_flight.require_free(key := self._key(policy, thread))
-        return length_of_next_prompt(self._threads.copy_of(key, tools), messages, restart=restart)
+        return length_of_next_prompt(self._threads.copy_of(key, tools), held_messages(messages), restart=restart)
 
     async def encode_ahead(
         self, messages: Sequence[Message], *, restart: bool = False, thread: str | None = None
     ) -> None:
         """What is long, for `prompt_tokens`, while other episodes go on. Raises ConfigError."""
         with suppress(PromptTooLong):
-            await encode_ahead(self._threads.copy_of(self._key(None, thread), None), messages, restart=restart)
+            await encode_ahead(
+                self._threads.copy_of(self._key(None, thread), None), held_messages(messages), restart=restart
+            )
 
     def expect(self, client: ClientRequest, *, policy: str, thread: str) -> None:
         """The thread's next request answers this one of an agent: it is stored with it."""
@@ -206,10 +209,11 @@ class AsyncSampler(ABC):
     ) -> None:
         """Attach tool results to `turn`, or to the last reply; in an episode with threads `turn` is required. They are
         written with the thread's next request, or at the end of the episode; after that raises ValueError."""
-        update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}
+        found = held_documents(tool_calls)
+        update = {"tool_calls": found, **({} if status is None else {"status": status})}
         dispatch = self._dispatch_of(turn)
         self._journal.amend(dispatch, **update)
-        self.episode.tool_calls[dispatch] = tuple(tool_calls)
+        self.episode.tool_calls[dispatch] = tuple(found)
 
     def score_turn(self, turn: Turn, score: float) -> None:
         """Assign `score` to `turn`, as a part of the episode's score. A second call replaces the first.

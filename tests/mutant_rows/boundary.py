@@ -3,6 +3,8 @@
 from tests.mutant_rows.mutant import Mutant
 
 VARIABLES = "tests/sampler/test_environment_variables.py"
+HELD = "tests/shared/test_held_values.py"
+OUTSIDE = "tests/sampler/test_outside_data.py"
 TRAITS = "tests/sampler/test_template_traits.py"
 
 MUTANTS = (
@@ -19,6 +21,34 @@ MUTANTS = (
         r"(?::-((?:(?!\$\{)[^}])*))?",
         r"(?::-([^}]*))?",
         f"{VARIABLES}::test_what_cannot_be_replaced_is_an_error",
+    ),
+    Mutant(
+        "held values: a value without end is bounded",
+        "shared/held_values.py",
+        "        if depth >= MAX_DEPTH:\n",
+        "        if False:\n",
+        f"{HELD}::test_values_without_end_are_bounded",
+    ),
+    Mutant(
+        "held values: half a character becomes U+FFFD",
+        "shared/held_values.py",
+        'return storable(text).replace("\\0", "\\ufffd")',
+        "return text",
+        f"{HELD}::test_what_cannot_be_held_is_converted_in_one_way",
+    ),
+    Mutant(
+        "held values: messages of a user's sampler are made whole",
+        "sampler/sampler.py",
+        "self._next_turn(view, held_messages(new_messages), asking)",
+        "self._next_turn(view, new_messages, asking)",
+        f"{OUTSIDE}::test_texts_that_a_users_class_passes_on_are_made_whole",
+    ),
+    Mutant(
+        "held values: details cost a score nothing",
+        "sampler/episode.py",
+        "details: dict[str, Any] = held(",
+        "details: dict[str, Any] = dict(",
+        f"{OUTSIDE}::test_any_result_or_exception_of_a_scorer_is_a_score_or_a_recorded_failure",
     ),
     Mutant(
         "templates: a question stays in the prompt where a reply has no header",

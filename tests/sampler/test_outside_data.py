@@ -39,6 +39,14 @@ UNFIT: dict[str, Any] = {
     "half_an_emoji": {"t": "\ud83d"},
     "nul_in_a_key": {"a\x00b": 1},
 }
+HELD: dict[str, Any] = {
+    "large_number": {"n": "1180591620717411303424"},
+    "number_as_key": {"1": 2},
+    "no_such_type": {"s": [1, 2]},
+    "half_an_emoji": {"t": "\ufffd"},
+    "nul_in_a_key": {"a\ufffdb": 1},
+    "fitting": {"$set": {"a.b": "$x"}, "": "inf"},
+}
 FAULTY: dict[str, Any] = {
     "no_number": None,
     "a_text": "1",
@@ -70,6 +78,18 @@ class Overflowing(AsyncSampler):
         self.add_tool_calls(
             [ToolCallResult(name="big", arguments={}, result="x" * 17_000_000, is_error=False, duration_s=0)]
         )
+        return Termination.ANSWERED
+
+
+class Careless(AsyncSampler):
+    """Passes on what a world and a tool of its own said, as they said it."""
+
+    async def run(self) -> Termination:
+        question = [{"role": "user", "content": "half \ud83d"}]
+        assert self.prompt_tokens(question) > 0
+        turn = await self.create_chat_completions(question)
+        call = ToolCallResult(name="t", arguments={"n": 2**64}, result="\ud83d", is_error=False, duration_s=0)
+        self.add_tool_calls([call], turn=turn)
         return Termination.ANSWERED
 
 
@@ -146,14 +166,27 @@ async def test_any_result_or_exception_of_a_scorer_is_a_score_or_a_recorded_fail
     async with resources(store, says("<answer>4</answer>"), retry_delay_s=3600) as shared:
         for seq, kind in enumerate([*UNFIT, *FAULTY, "fitting"]):
             record, slot = await played(store, shared, seq, kind, scorer="outside_data")
-            expected = Termination.NOT_STORABLE if kind in UNFIT else Termination.SCORER_FAILURE
-            if kind == "fitting":
+            expected = Termination.NOT_STORABLE if kind == "too_large" else Termination.SCORER_FAILURE
+            if kind in HELD:
                 facts = {"scorer": "outside_data", "extracted": "4", "expected": ["4"]}
-                assert (slot.score, record.reward_details) == (1.0, facts | {"$set": {"a.b": "$x"}, "": float("inf")})
+                assert (slot.score, record.reward_details) == (1.0, facts | HELD[kind])
+            elif kind == "too_deep":
+                assert slot.score == 1.0, "what explains a score costs it nothing"
+                assert "(nested more than 64 levels deep)" in str(record.reward_details)
             else:
                 assert (record.status, record.termination) == (RecordStatus.FAILED, expected.value), kind
                 assert slot.status is SlotStatus.OPEN
                 assert record.error
+
+
+async def test_texts_that_a_users_class_passes_on_are_made_whole(store: Store) -> None:
+    async with resources(store, says("<answer>4</answer>")) as shared:
+        record, slot = await played(store, shared, 0, "x", sampler_class=Careless)
+    assert (record.status, slot.score) == (RecordStatus.SCORED, 1.0)
+    (dispatch,) = (await store.records.dispatches_of([record.id]))[record.id]
+    assert dispatch.messages[0]["content"] == "half \ufffd"
+    (call,) = dispatch.tool_calls
+    assert (call.arguments, call.result) == ({"n": "18446744073709551616"}, "\ufffd")
 
 
 async def test_a_turn_too_large_for_a_document_is_a_recorded_failure_with_the_reason(store: Store) -> None:
