@@ -131,7 +131,11 @@ class EnvironmentsApp:
         task = given.get("custom_task") or {}
         if not isinstance(task, dict):
             raise _refusal(422, f"custom_task is {task!r}; expected an object or null")
-        index = given.get("index", NO_INDEX)
+        index = given.get("index", 0)
+        if index == NO_INDEX and not task:
+            raise _refusal(
+                422, f"index is {NO_INDEX}; expected a number from 0 on, a text, or the index in custom_task"
+            )
         if index == NO_INDEX:
             index = task.pop("index", 0)
         if isinstance(index, bool) or not isinstance(index, int | str):

@@ -58,8 +58,12 @@ class TextArenaEnvironment(Environment):
         self._game = self._made(dict(given.get("options", {})))
         try:
             self._game.reset(num_players=players, seed=self._seed)
-        except (AssertionError, ValueError, TypeError) as exc:
-            raise TaskRefused(f"{self.name} cannot begin with {players} players: {exc}") from exc
+        except (OSError, MemoryError):  # of the machine
+            raise
+        except Exception as exc:  # of any game: the same players and options would raise it again
+            told = f"{type(exc).__name__}: {exc}"
+            options = given.get("options", {})
+            raise TaskRefused(f"{self.name} cannot begin with {players} players and options {options}: {told}") from exc
         self._heard: list[str] = []
         self._turns = self._invalid = 0
         if self._others_play():
@@ -155,7 +159,9 @@ class TextArenaEnvironment(Environment):
             raise TaskRefused(f"{self.name} takes no options {options}: {exc}") from exc
         except (ImportError, SyntaxError) as exc:
             raise TaskRefused(f"{self.name} cannot be loaded here: {exc}") from exc
-        except (AssertionError, KeyError, IndexError, AttributeError) as exc:
+        except (OSError, MemoryError):  # of the machine
+            raise
+        except Exception as exc:
             raise TaskRefused(
                 f"{self.name} cannot be made with options {options}: {type(exc).__name__}: {exc}"
             ) from exc

@@ -109,6 +109,9 @@ def test_a_worlds_own_limit_of_steps_is_its_limit(gymnasium: Service) -> None:
         ("FrozenLake-v1", "first", {}, "expected a whole number, which is the seed"),
         ("FrozenLake-v1", 0, {"actions": ["a"]}, "expected 4, one for each action"),
         ("FrozenLake-v1", -2, {}, "index is -2; expected a whole number"),
+        ("FrozenLake-v1", -1, {}, "index is -1; expected a number from 0 on"),
+        ("FrozenLake-v1", -1, {"index": -1}, "index is -1; expected a whole number"),
+        ("FrozenLake-v1", 0, {"options": {"map_name": "9x9"}}, "with options {'map_name': '9x9'}: KeyError: '9x9'"),
         (
             "FrozenLake-v1",
             0,
@@ -360,6 +363,8 @@ def test_every_seat_of_a_game_may_be_asked_and_the_end_has_the_rewards_of_all(te
         ({"show": ["BOARD"]}, "show lists 'BOARD'; expected some of PROMPT"),
         ({"options": {"towers": 3}}, "takes no options {'towers': 3}"),
         ({"show": "GAME_BOARD"}, "show is 'GAME_BOARD'; expected a list of texts"),
+        ({"options": {"piles": "abc"}}, "cannot begin with 2 players and options {'piles': 'abc'}: AttributeError: "),
+        ({"players": 99}, "cannot begin with 99 players"),
         ({"players": "two"}, "players is 'two'; expected a whole number from 1 on"),
         ({"players": True}, "players is True; expected a whole number"),
         ({"seat": -1}, "seat is -1; expected a whole number from 0 on"),
