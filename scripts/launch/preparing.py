@@ -1,19 +1,36 @@
-"""What a launch needs before it starts anything: enough open files, and the real SGLang where it is chosen."""
+"""What a launch needs before it starts anything: enough open files, whole models, and the real SGLang where it is chosen."""
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
+from sampler.model_check import check_model, failures
+from sampler.rendering.chosen_template import TemplateChoice
 from scripts.launch import commands
-from scripts.launch.settings import LaunchConfig
-from shared.errors import TandemError
+from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from scripts.launch.task_checks import sampler_settings
+from shared.errors import ConfigError, TandemError
 from shared.processes.open_files import FEWEST, FEWEST_OF_DATABASE, require_files
 
 
 def prepare(policies: Sequence[LaunchConfig]) -> None:
-    """Raises ConfigError for too few open files, TandemError where SGLang cannot be installed."""
+    """Raises ConfigError for too few open files or a model that cannot work, TandemError if SGLang cannot be installed."""
     require_files(FEWEST if policies[0].db_connection_string else FEWEST_OF_DATABASE)
+    for model in dict.fromkeys(policy.model for policy in policies):
+        check_whole(ROOT / model, policies[0])
     if any(policy.engine == "sglang" and policy.starts_engine and not policy.placed for policy in policies):
         _install_sglang()
+
+
+def check_whole(model: Path, config: LaunchConfig) -> None:
+    """Raises ConfigError with the rows of `tandem check-model` that failed. The bundled model is not checked again."""
+    if model == ROOT / EXAMPLE / "model":
+        return
+    sampler = sampler_settings(config)
+    choice = TemplateChoice(sampler.chat_template, sampler.tool_call_parser, sampler.chat_template_kwargs)
+    if failed := failures(check_model(model, choice)):
+        lines = [f"{row.name}: {row.found}; expected {row.remedy or row.expected}" for row in failed]
+        raise ConfigError("\n".join([f"{model} cannot be trained (`tandem check-model {model}`):", *lines]))
 
 
 def _install_sglang() -> None:

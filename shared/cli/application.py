@@ -7,6 +7,7 @@ import typer
 
 from shared.cli import (
     audit,
+    check_model,
     data,
     database,
     evaluation,
@@ -62,6 +63,7 @@ app.command("resettle", epilog=what_if.RESETTLE_EXAMPLES)(what_if.resettle)
 app.command("bisect", epilog=what_if.BISECT_EXAMPLES)(what_if.bisect)
 app.command("fork", epilog=fork.EXAMPLES)(fork.fork)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
+app.command("check-model", epilog=check_model.EXAMPLES)(check_model.check_model)
 app.command("health", epilog=health.EXAMPLE)(health.health)
 app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)
 app.command("view", epilog=view.EXAMPLES)(view.view)

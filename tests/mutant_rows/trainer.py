@@ -13,6 +13,35 @@ SUPPLY = "tests/trainer/test_supply.py"
 
 MUTANTS = (
     Mutant(
+        "a model that lacks a tensor is not trained",
+        "trainer/modeling/model.py",
+        "    check_loaded(directory, loading)\n",
+        "",
+        "tests/trainer/test_whole_models.py::test_a_model_that_is_not_whole_is_refused_by_trainer_and_engine",
+    ),
+    Mutant(
+        "a model that lacks a tensor is not served",
+        "sampler/engine/local/runner.py",
+        "        check_loaded(model_path, loading)\n",
+        "",
+        "tests/trainer/test_whole_models.py::test_a_model_that_is_not_whole_is_refused_by_trainer_and_engine",
+    ),
+    Mutant(
+        "a tied model has no other head",
+        "trainer/modeling/model.py",
+        """    check_tied(directory, sorted(directory.glob("*.safetensors")))\n""",
+        "",
+        "tests/trainer/test_whole_models.py::test_a_head_of_its_own_in_a_tied_model_is_refused",
+    ),
+    Mutant(
+        "a token that the template writes lies within the embedding",
+        "sampler/engine/pool/engines.py",
+        "for token in (*ids, *used) if",
+        "for token in ids if",
+        "tests/sampler/test_model_check.py"
+        "::test_a_token_that_the_template_writes_beyond_the_embedding_is_refused_and_an_unused_one_is_not",
+    ),
+    Mutant(
         "a run of skipped steps has failed",
         "trainer/reporting/moved.py",
         "if self._skipped and not self._moved:",

@@ -52,13 +52,27 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
 def test_a_child_that_cannot_start_is_named_with_the_end_of_its_log_and_all_are_stopped(
     run: str, broken_model: Path
 ) -> None:
-    process = launch(run, MODEL=str(broken_model))
+    no_folder = broken_model / "config.json"
+    process = launch(run, TANDEM_KEEPER_CACHE_DIR=str(no_folder))
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "the end of" in output
     assert f"{run}_" in output
-    assert "Cannot find any model weights" in output
+    last = output.rstrip("\n").splitlines()[-1]
+    assert last.startswith("cause: engine 0 (pid ")
+    assert str(no_folder) in last
     assert 'Traceback (most recent call last):\n  File "<frozen runpy>"' not in output  # the launcher's own
+    assert launched(run) == []
+
+
+def test_a_model_that_cannot_work_is_refused_before_anything_runs(run: str, broken_model: Path) -> None:
+    process = launch(run, MODEL=str(broken_model))
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, output
+    assert f"{broken_model} cannot be trained (`tandem check-model {broken_model}`):" in output
+    assert output.rstrip("\n").splitlines()[-1].startswith("files: ")
+    assert "no tokenizer.json" in output
+    assert "MongoDB" not in output
     assert launched(run) == []
 
 

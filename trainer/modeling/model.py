@@ -1,8 +1,11 @@
 """Load the trained model: a causal language model and its tokenizer, from a local Hugging Face directory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -15,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from shared.errors import ConfigError
 from shared.files.text_file import read_text_file
+from shared.weights.whole_model import check_loaded, check_tied
 from trainer.modeling.trainable import EVERYTHING, Trainable, choose_trained
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -24,7 +28,8 @@ def load_config(directory: Path) -> PretrainedConfig:
     """Read the model's config. Raises ConfigError for a directory without a model."""
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{directory}: no config.json; expected a local Hugging Face model directory")
-    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    with reading(directory):
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
     assert isinstance(config, PretrainedConfig)
     return config
 
@@ -42,25 +47,41 @@ def load_model(
     `dropout`: use training mode, in which a model drops activations or layers and adds router noise, unlike the engine that
     sampled.
 
-    Raises ConfigError for a directory without a model, an unknown dtype, and like `choose_trained`.
+    Raises ConfigError for a directory without a whole model (a tensor that is in none of its files, say), an unknown dtype, an
+    attention that is not installed, and like `choose_trained`.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     config = load_config(directory)
     disable_progress_bar()  # would write one bar per rank into the log
-    model = AutoModelForCausalLM.from_pretrained(
-        directory,
-        config=config,
-        dtype=DTYPES[dtype],
-        attn_implementation="eager" if not has_attention(config) else attn_implementation,
-        experts_implementation=experts_implementation_for(dtype),
-        local_files_only=True,
-    )
+    with reading(directory):
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=DTYPES[dtype],
+            attn_implementation="eager" if not has_attention(config) else attn_implementation,
+            experts_implementation=experts_implementation_for(dtype),
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with the tensor's name
+        )
     assert isinstance(model, PreTrainedModel)
+    check_loaded(directory, loading)
+    check_tied(directory, sorted(directory.glob("*.safetensors")))
     choose_trained(model, trainable)
     model.config.use_cache = False
     model.train(dropout)
     return model
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[None]:
+    """transformers' errors about the files of a model, and about what it needs, as ConfigError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as exc:
+        text = " ".join(str(exc).split())
+        raise ConfigError(f"{directory}: the model cannot be loaded: {type(exc).__name__}: {text}") from exc
 
 
 def has_attention(config: PretrainedConfig) -> bool:

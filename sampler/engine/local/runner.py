@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from sampler.engine.keeper.layout import weight_files
 from sampler.engine.local.attention import Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.lean import LeanForward, NotLeanError
 from sampler.engine.local.memory import FLOAT_BYTES, MAX_RUNNING, SHAPE_KEYS, CacheShape, CacheTooSmall, plan_cache
 from sampler.engine.local.occupation import own_storages
 from sampler.engine.local.stock import StockForward
+from shared.errors import ConfigError, DataError
+from shared.weights.whole_model import check_loaded, check_tied
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +62,8 @@ class EngineSize:
 
 
 def load(model_path: Path, size: EngineSize) -> LoadedModel:
-    """Read a checkpoint in float32. Raises UnsupportedModelError, or OSError/ValueError of transformers."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        model_path, dtype=torch.float32, local_files_only=True
-    )
+    """Read a checkpoint in float32. Raises UnsupportedModelError, also for a model that is not whole."""
+    model = _read(model_path)
     model.train(False)
     model.requires_grad_(False)
     own_storages(model)
@@ -101,6 +103,26 @@ def load(model_path: Path, size: EngineSize) -> LoadedModel:
         torch.get_num_threads(),
     )
     return LoadedModel(model, forward, kv, plan.context, config.vocab_size)
+
+
+def _read(model_path: Path) -> PreTrainedModel:
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            model_path,
+            dtype=torch.float32,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with the tensor's name
+        )
+        check_loaded(model_path, loading)
+        check_tied(model_path, weight_files(model_path))
+    except (ConfigError, DataError) as exc:
+        raise UnsupportedModelError(str(exc)) from exc
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as exc:
+        text = " ".join(str(exc).split())
+        raise UnsupportedModelError(f"{model_path}: the model cannot be loaded: {type(exc).__name__}: {text}") from exc
+    assert isinstance(model, PreTrainedModel)
+    return model
 
 
 def _shape_of(config: PretrainedConfig) -> CacheShape:

@@ -161,11 +161,14 @@ def vocabulary_of(model: Path) -> int | None:
 def check_vocabulary(model: Path, template: ChatTemplate) -> None:
     """Raises ConfigError if the model lacks tokens of its tokenizer: an engine would refuse every prompt that has one.
 
-    Added tokens may lie behind the vocabulary: some models have ones that no prompt uses.
+    Added tokens may lie behind the vocabulary if no prompt uses them: those that the chat template writes may not.
     """
     size = vocabulary_of(model)
     ids = template.tokenizer.get_vocab(with_added_tokens=False).values()
-    if size is not None and (beyond := [token for token in ids if token >= size]):
+    written = [template.text, *template.special_tokens.values()]
+    added = template.tokenizer.get_added_tokens_decoder().items()
+    used = [token for token, of in added if any(of.content in text for text in written)]
+    if size is not None and (beyond := [token for token in (*ids, *used) if token >= size]):
         raise ConfigError(
             f"{model}: its tokenizer has ids up to {max(beyond)}, and its config.json has vocab_size {size}: the model lacks "
             f"{len(beyond)} tokens; expected the tokenizer that belongs to the model, or a model that was resized to it "

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from shared.cli import app
+from shared.cli.application import app
 from shared.cli.programs import PROGRAMS
 from shared.processes.run_module import command
 from tests.shared.cli.commands import Command

@@ -1,0 +1,115 @@
+"""What of a model cannot work is named in one table before anything runs."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from sampler import check_model as program
+from sampler import model_check
+from sampler.engine.keeper.layout import read_layout
+from sampler.model_check import DEFAULT_CHOICE, Found, Verdict, check_model, failures
+from shared.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"
+EMBEDDING, NORM = "model.embed_tokens.weight", "model.layers.1.input_layernorm.weight"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "model"))
+
+
+def change_weights(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    weights = load_file(model / "model.safetensors")
+    change(weights)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_config(model: Path, name: str = "config.json", **values: Any) -> None:
+    config = json.loads((model / name).read_text())
+    (model / name).write_text(json.dumps(config | values))
+
+
+def verdict_of(check: Callable[[], Found]) -> tuple[Verdict, str]:
+    try:
+        found = check()
+    except ConfigError as exc:
+        return Verdict.FAILED, str(exc)
+    return found.verdict, found.text
+
+
+def test_the_bundled_model_is_whole() -> None:
+    rows = check_model(EXAMPLE)
+    assert {row.name: row.verdict for row in rows} == dict.fromkeys((row.name for row in rows), Verdict.OK)
+    assert len(rows) == 7
+
+
+def test_a_missing_tensor_and_a_wrong_tokenizer_are_rows_of_one_table(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_weights(model, lambda weights: weights.pop(NORM))
+    change_config(model, "generation_config.json", eos_token_id=424)
+    monkeypatch.setattr("sys.argv", ["check-model", str(model)])
+    monkeypatch.setenv("COLUMNS", "300")
+    assert program.main() == 1
+    printed = capsys.readouterr()
+    assert NORM in printed.out
+    assert "id 424, 424 rows of the embedding" in printed.out
+    assert printed.err.splitlines()[-1].endswith(f"1 tensors of the model are in none of its files: {NORM}")
+
+
+def test_an_untied_model_without_a_head_lacks_a_tensor(model: Path) -> None:
+    change_config(model, tie_word_embeddings=False)
+    (row,) = failures(check_model(model))
+    assert (row.name, "lm_head.weight" in row.found) == ("tensors", True)
+
+
+def test_a_head_of_its_own_of_a_tied_model_is_refused_and_a_copy_is_not(model: Path) -> None:
+    change_weights(model, lambda weights: weights.update({"lm_head.weight": weights[EMBEDDING].copy()}))
+    assert verdict_of(lambda: model_check._head(model)) == (Verdict.OK, "tied to the embedding")
+    change_weights(model, lambda weights: weights.update({"lm_head.weight": weights[EMBEDDING] * 2}))
+    verdict, said = verdict_of(lambda: model_check._head(model))
+    assert (verdict, "tie_word_embeddings is true, but lm_head.weight differs" in said) == (Verdict.FAILED, True)
+    change_config(model, tie_word_embeddings=False)
+    assert verdict_of(lambda: model_check._head(model)) == (Verdict.OK, "of its own")
+
+
+def test_a_token_that_the_template_writes_beyond_the_embedding_is_refused_and_an_unused_one_is_not(model: Path) -> None:
+    def check() -> tuple[Verdict, str]:
+        return verdict_of(lambda: model_check._tokenizer(model, DEFAULT_CHOICE))
+
+    assert check()[0] is Verdict.OK
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    last = tokenizer["added_tokens"][-1]
+    more = [{**last, "id": 419 + n, "content": f"<|unused{n}|>"} for n in range(6)]
+    tokenizer["added_tokens"] += more
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert check()[0] is Verdict.NOTE
+    (model / "chat_template.jinja").write_text((model / "chat_template.jinja").read_text() + "{{ '<|unused5|>' }}")
+    verdict, said = check()
+    assert (verdict, "ids up to 424" in said) == (Verdict.FAILED, True)
+
+
+def test_quantized_weights_and_replies_without_an_end_are_refused(model: Path) -> None:
+    layout = read_layout(model)
+    assert verdict_of(lambda: model_check._dtype(layout))[0] is Verdict.OK
+    change_weights(model, lambda weights: weights.update({n: w.astype("int8") for n, w in weights.items()}))
+    assert verdict_of(lambda: model_check._dtype(read_layout(model)))[0] is Verdict.FAILED
+    for name in ("config.json", "generation_config.json"):
+        change_config(model, name, eos_token_id=None)
+    assert verdict_of(lambda: model_check._end_of_reply(model))[0] is Verdict.OK, "the tokenizer has one"
+    change_config(model, "tokenizer_config.json", eos_token=None)
+    assert verdict_of(lambda: model_check._end_of_reply(model)) == (Verdict.FAILED, "none")
+
+
+def test_a_truncated_file_is_the_only_row(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-7])
+    (row,) = check_model(model)
+    assert (row.name, row.verdict) == ("files", Verdict.FAILED)
+    assert "is not a whole safetensors file" in row.found
