@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sampler.model_check import Row, Verdict, check_model, failures
+from sampler.model_check import ModelCheck, CheckState, check_model, failures
 from shared.files.hub import model_folder
 from shared.outside_console import OutsideConsole
 
-STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.FAILED: "red", Verdict.UNKNOWN: "yellow"}
+STYLES = {CheckState.OK: "green", CheckState.NOTE: "yellow", CheckState.FAILED: "red", CheckState.UNKNOWN: "yellow"}
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
     return 0
 
 
-def show(console: Console, rows: Sequence[Row], title: str) -> None:
+def show(console: Console, rows: Sequence[ModelCheck], title: str) -> None:
     """One line for each check."""
     table = Table("check", "", "found", "expected", "what to do", title=escape(title), title_justify="left")
     for row in rows:

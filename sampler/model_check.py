@@ -30,39 +30,39 @@ from shared.weights.whole_model import check_loaded, check_tied, is_tied, some
 DEFAULT_CHOICE = TemplateChoice("auto", "hermes", {})
 
 
-class Verdict(StrEnum):
+class CheckState(StrEnum):
     OK = "ok"
     NOTE = "note"  # it works, and is worth knowing
     FAILED = "failed"  # it cannot work
     UNKNOWN = "not checked"
 
 
-class Found(NamedTuple):
+class CheckFinding(NamedTuple):
     """What a check found. `remedy`: what to do; empty if nothing is."""
 
-    verdict: Verdict
+    verdict: CheckState
     text: str
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelCheck:
     """A line of the table."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckState
     found: str
     expected: str
     remedy: str = ""
 
 
-def check_model(folder: Path, choice: TemplateChoice = DEFAULT_CHOICE) -> list[Row]:
+def check_model(folder: Path, choice: TemplateChoice = DEFAULT_CHOICE) -> list[ModelCheck]:
     """Every row of the table, in order; after files that cannot be read only these. Reads, writes nothing."""
     try:
         layout = _files(folder)
     except (ConfigError, DataError) as exc:
         expected = "config.json, tokenizer.json and whole *.safetensors"
-        return [Row("files", Verdict.FAILED, str(exc), expected, "copy or save the model's folder again")]
+        return [ModelCheck("files", CheckState.FAILED, str(exc), expected, "copy or save the model's folder again")]
     read = f"{len(weight_files(folder))} files of weights, {len(layout.tensors)} tensors, whole"
     rows = [
         _checked(folder, "tensors", "every tensor of the model in its files", lambda: _tensors(folder)),
@@ -74,21 +74,21 @@ def check_model(folder: Path, choice: TemplateChoice = DEFAULT_CHOICE) -> list[R
             folder, "chat template", "exact turns, and the tools in the prompt", lambda: _template(folder, choice)
         ),
     ]
-    return [Row("files", Verdict.OK, read, "every file whole"), *rows]
+    return [ModelCheck("files", CheckState.OK, read, "every file whole"), *rows]
 
 
-def failures(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.verdict is Verdict.FAILED]
+def failures(rows: Sequence[ModelCheck]) -> list[ModelCheck]:
+    return [row for row in rows if row.verdict is CheckState.FAILED]
 
 
-def _checked(folder: Path, name: str, expected: str, check: Callable[[], Found]) -> Row:
+def _checked(folder: Path, name: str, expected: str, check: Callable[[], CheckFinding]) -> ModelCheck:
     """An error of the check is a row that failed: its message says what was found, and behind "expected" what to do."""
     try:
         found = check()
     except (ConfigError, DataError) as exc:
         text, _, remedy = str(exc).replace(f"{folder}: ", "").partition("; expected ")
-        found = Found(Verdict.FAILED, text, remedy)
-    return Row(name, found.verdict, found.text, expected, found.remedy)
+        found = CheckFinding(CheckState.FAILED, text, remedy)
+    return ModelCheck(name, found.verdict, found.text, expected, found.remedy)
 
 
 def _files(folder: Path) -> CheckpointLayout:
@@ -99,9 +99,9 @@ def _files(folder: Path) -> CheckpointLayout:
     return read_layout(folder)
 
 
-def _tensors(folder: Path) -> Found:
+def _tensors(folder: Path) -> CheckFinding:
     if find_spec("torch") is None or find_spec("transformers") is None:
-        return Found(Verdict.UNKNOWN, "no torch here", "run it where the trainer or the engine is")
+        return CheckFinding(CheckState.UNKNOWN, "no torch here", "run it where the trainer or the engine is")
     done = subprocess.run(
         command("sampler.engine.local.whole", str(folder)), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
@@ -109,30 +109,32 @@ def _tensors(folder: Path) -> Found:
         loading: Mapping[str, Any] = json.loads(done.stdout)
     except ValueError:
         why = (done.stderr.decode(errors="replace").strip().splitlines() or ["no answer"])[-1]
-        return Found(Verdict.FAILED, why, "a model that transformers can make")
+        return CheckFinding(CheckState.FAILED, why, "a model that transformers can make")
     if "error" in loading:
-        return Found(Verdict.FAILED, loading["error"], "a model that transformers can load")
+        return CheckFinding(CheckState.FAILED, loading["error"], "a model that transformers can load")
     check_loaded(folder, loading)
     if unexpected := loading["unexpected_keys"]:
         text = f"{loading['tensors']}, and {len(unexpected)} that the model does not have: {some(unexpected)}"
-        return Found(Verdict.NOTE, text, "none: they are not loaded, and published versions lack them")
-    return Found(Verdict.OK, f"all {loading['tensors']}")
+        return CheckFinding(CheckState.NOTE, text, "none: they are not loaded, and published versions lack them")
+    return CheckFinding(CheckState.OK, f"all {loading['tensors']}")
 
 
-def _head(folder: Path) -> Found:
+def _head(folder: Path) -> CheckFinding:
     check_tied(folder, weight_files(folder))
-    return Found(Verdict.OK, "tied to the embedding" if is_tied(folder) else "of its own")
+    return CheckFinding(CheckState.OK, "tied to the embedding" if is_tied(folder) else "of its own")
 
 
-def _dtype(layout: CheckpointLayout) -> Found:
+def _dtype(layout: CheckpointLayout) -> CheckFinding:
     counts = Counter(tensor.dtype for tensor in layout.tensors.values())
     text = ", ".join(f"{dtype} ({count})" for dtype, count in sorted(counts.items()))
     if not counts.keys() & set(CONVERTIBLE) or any("float8" in dtype for dtype in counts):
-        return Found(Verdict.FAILED, text, "the weights before quantization: a trainer cannot train quantized ones")
-    return Found(Verdict.OK, text)
+        return CheckFinding(
+            CheckState.FAILED, text, "the weights before quantization: a trainer cannot train quantized ones"
+        )
+    return CheckFinding(CheckState.OK, text)
 
 
-def _tokenizer(folder: Path, choice: TemplateChoice) -> Found:
+def _tokenizer(folder: Path, choice: TemplateChoice) -> CheckFinding:
     template = ChatTemplate.from_dir(folder, choice.variables, template_text="{{ messages }}")
     with contextlib.suppress(ConfigError):  # the row of the template says so
         template = ChatTemplate.from_dir(folder, choice.variables)
@@ -140,19 +142,21 @@ def _tokenizer(folder: Path, choice: TemplateChoice) -> Found:
     size, ids = vocabulary_of(folder), template.tokenizer.get_vocab(with_added_tokens=True).values()
     text = f"ids up to {max(ids)}, {size} rows of the embedding"
     if size is not None and max(ids) >= size:
-        return Found(Verdict.NOTE, text, "none if no task has the tokens beyond; else resize_token_embeddings")
-    return Found(Verdict.OK, text)
+        return CheckFinding(
+            CheckState.NOTE, text, "none if no task has the tokens beyond; else resize_token_embeddings"
+        )
+    return CheckFinding(CheckState.OK, text)
 
 
-def _end_of_reply(folder: Path) -> Found:
+def _end_of_reply(folder: Path) -> CheckFinding:
     ids, size = sorted(set(_end_ids(folder))), vocabulary_of(folder)
     if beyond := [token for token in ids if size is not None and not 0 <= token < size]:
         remedy = "eos_token_id of config.json and generation_config.json as the model's producer wrote them"
-        return Found(Verdict.FAILED, f"id {beyond[0]}, {size} rows of the embedding", remedy)
+        return CheckFinding(CheckState.FAILED, f"id {beyond[0]}, {size} rows of the embedding", remedy)
     if not ids:
         remedy = "eos_token_id in generation_config.json: without it every reply has max_new_tokens"
-        return Found(Verdict.FAILED, "none", remedy)
-    return Found(Verdict.OK, f"ids {', '.join(map(str, ids))}")
+        return CheckFinding(CheckState.FAILED, "none", remedy)
+    return CheckFinding(CheckState.OK, f"ids {', '.join(map(str, ids))}")
 
 
 def _end_ids(folder: Path) -> Iterator[int]:
@@ -171,9 +175,9 @@ def _end_ids(folder: Path) -> Iterator[int]:
         yield token
 
 
-def _template(folder: Path, choice: TemplateChoice) -> Found:
+def _template(folder: Path, choice: TemplateChoice) -> CheckFinding:
     template = chosen_template(folder, choice)
     if choice.chat_template == "auto" and not shows_tools(ChatTemplate.from_dir(folder, choice.variables)):
         text = f"it shows no tools: they are put into the system message, in the format of {choice.parser}"
-        return Found(Verdict.NOTE, text, "none, or a template of yours (chat_template)")
-    return Found(Verdict.OK, f"digest {template.digest}")
+        return CheckFinding(CheckState.NOTE, text, "none, or a template of yours (chat_template)")
+    return CheckFinding(CheckState.OK, f"digest {template.digest}")

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from sampler import check_model as program
 from sampler import model_check
 from sampler.engine.keeper.layout import read_layout
-from sampler.model_check import DEFAULT_CHOICE, Found, Verdict, check_model, failures
+from sampler.model_check import DEFAULT_CHOICE, CheckFinding, CheckState, check_model, failures
 from shared.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"
@@ -35,17 +35,17 @@ def change_config(model: Path, name: str = "config.json", **values: Any) -> None
     (model / name).write_text(json.dumps(config | values))
 
 
-def verdict_of(check: Callable[[], Found]) -> tuple[Verdict, str]:
+def verdict_of(check: Callable[[], CheckFinding]) -> tuple[CheckState, str]:
     try:
         found = check()
     except ConfigError as exc:
-        return Verdict.FAILED, str(exc)
+        return CheckState.FAILED, str(exc)
     return found.verdict, found.text
 
 
 def test_the_bundled_model_is_whole() -> None:
     rows = check_model(EXAMPLE)
-    assert {row.name: row.verdict for row in rows} == dict.fromkeys((row.name for row in rows), Verdict.OK)
+    assert {row.name: row.verdict for row in rows} == dict.fromkeys((row.name for row in rows), CheckState.OK)
     assert len(rows) == 7
 
 
@@ -71,45 +71,45 @@ def test_an_untied_model_without_a_head_lacks_a_tensor(model: Path) -> None:
 
 def test_a_head_of_its_own_of_a_tied_model_is_refused_and_a_copy_is_not(model: Path) -> None:
     change_weights(model, lambda weights: weights.update({"lm_head.weight": weights[EMBEDDING].copy()}))
-    assert verdict_of(lambda: model_check._head(model)) == (Verdict.OK, "tied to the embedding")
+    assert verdict_of(lambda: model_check._head(model)) == (CheckState.OK, "tied to the embedding")
     change_weights(model, lambda weights: weights.update({"lm_head.weight": weights[EMBEDDING] * 2}))
     verdict, said = verdict_of(lambda: model_check._head(model))
-    assert (verdict, "tie_word_embeddings is true, but lm_head.weight differs" in said) == (Verdict.FAILED, True)
+    assert (verdict, "tie_word_embeddings is true, but lm_head.weight differs" in said) == (CheckState.FAILED, True)
     change_config(model, tie_word_embeddings=False)
-    assert verdict_of(lambda: model_check._head(model)) == (Verdict.OK, "of its own")
+    assert verdict_of(lambda: model_check._head(model)) == (CheckState.OK, "of its own")
 
 
 def test_a_token_that_the_template_writes_beyond_the_embedding_is_refused_and_an_unused_one_is_not(model: Path) -> None:
-    def check() -> tuple[Verdict, str]:
+    def check() -> tuple[CheckState, str]:
         return verdict_of(lambda: model_check._tokenizer(model, DEFAULT_CHOICE))
 
-    assert check()[0] is Verdict.OK
+    assert check()[0] is CheckState.OK
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     last = tokenizer["added_tokens"][-1]
     more = [{**last, "id": 419 + n, "content": f"<|unused{n}|>"} for n in range(6)]
     tokenizer["added_tokens"] += more
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert check()[0] is Verdict.NOTE
+    assert check()[0] is CheckState.NOTE
     (model / "chat_template.jinja").write_text((model / "chat_template.jinja").read_text() + "{{ '<|unused5|>' }}")
     verdict, said = check()
-    assert (verdict, "ids up to 424" in said) == (Verdict.FAILED, True)
+    assert (verdict, "ids up to 424" in said) == (CheckState.FAILED, True)
 
 
 def test_quantized_weights_and_replies_without_an_end_are_refused(model: Path) -> None:
     layout = read_layout(model)
-    assert verdict_of(lambda: model_check._dtype(layout))[0] is Verdict.OK
+    assert verdict_of(lambda: model_check._dtype(layout))[0] is CheckState.OK
     change_weights(model, lambda weights: weights.update({n: w.astype("int8") for n, w in weights.items()}))
-    assert verdict_of(lambda: model_check._dtype(read_layout(model)))[0] is Verdict.FAILED
+    assert verdict_of(lambda: model_check._dtype(read_layout(model)))[0] is CheckState.FAILED
     for name in ("config.json", "generation_config.json"):
         change_config(model, name, eos_token_id=None)
-    assert verdict_of(lambda: model_check._end_of_reply(model))[0] is Verdict.OK, "the tokenizer has one"
+    assert verdict_of(lambda: model_check._end_of_reply(model))[0] is CheckState.OK, "the tokenizer has one"
     change_config(model, "tokenizer_config.json", eos_token=None)
-    assert verdict_of(lambda: model_check._end_of_reply(model)) == (Verdict.FAILED, "none")
+    assert verdict_of(lambda: model_check._end_of_reply(model)) == (CheckState.FAILED, "none")
 
 
 def test_a_truncated_file_is_the_only_row(model: Path) -> None:
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
     (row,) = check_model(model)
-    assert (row.name, row.verdict) == ("files", Verdict.FAILED)
+    assert (row.name, row.verdict) == ("files", CheckState.FAILED)
     assert "is not a whole safetensors file" in row.found
