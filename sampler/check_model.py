@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sampler.model_check import ModelCheck, CheckState, check_model, failures
+from sampler.model_check import CheckState, ModelCheck, check_model, failures
 from shared.files.hub import model_folder
 from shared.outside_console import OutsideConsole
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -55,7 +56,7 @@ def load_model(
     config = load_config(directory)
     disable_progress_bar()  # would write one bar per rank into the log
     with reading(directory):
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             dtype=DTYPES[dtype],
@@ -65,6 +66,7 @@ def load_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with the tensor's name
         )
+    model, loading = found  # so with `output_loading_info`
     assert isinstance(model, PreTrainedModel)
     check_loaded(directory, loading)
     check_tied(directory, sorted(directory.glob("*.safetensors")))

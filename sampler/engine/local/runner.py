@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -107,13 +107,14 @@ def load(model_path: Path, size: EngineSize) -> LoadedModel:
 
 def _read(model_path: Path) -> PreTrainedModel:
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             model_path,
             dtype=torch.float32,
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with the tensor's name
         )
+        model, loading = found  # so with `output_loading_info`
         check_loaded(model_path, loading)
         check_tied(model_path, weight_files(model_path))
     except (ConfigError, DataError) as exc:

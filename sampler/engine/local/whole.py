@@ -6,6 +6,7 @@ The model is made without values, so this takes no memory for them. A program of
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
@@ -17,21 +18,22 @@ def main() -> None:
     set_verbosity_error()
     folder = Path(sys.argv[1])
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             folder, device_map="meta", local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
+        model, loading = found  # so with `output_loading_info`
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as exc:
         sys.stdout.write(json.dumps({"error": f"{type(exc).__name__}: {' '.join(str(exc).split())}"}))
         return
-    found = {
+    report = {
         "tensors": len(model.state_dict()),
         "missing_keys": sorted(loading["missing_keys"]),
         "unexpected_keys": sorted(loading["unexpected_keys"]),
         "mismatched_keys": sorted(
-            (name, list(found), list(expected)) for name, found, expected in loading["mismatched_keys"]
+            (name, list(stored), list(expected)) for name, stored, expected in loading["mismatched_keys"]
         ),
     }
-    sys.stdout.write(json.dumps(found))
+    sys.stdout.write(json.dumps(report))
 
 
 if __name__ == "__main__":
