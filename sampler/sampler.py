@@ -74,12 +74,10 @@ class AsyncSampler(ABC):
     def __init__(self, resources: Resources, claim: Claim) -> None:
         self.resources = resources
         self.config = resources.config
-        self.claim = claim
-        self.episode = EpisodeLog()
+        self.claim, self.episode = claim, EpisodeLog()
         self._threads = EpisodeThreads(resources, claim.task.policy)
         self._journal = self.new_journal()
-        self._in_flight = InFlight()
-        self._clock = EpisodeClock()
+        self._in_flight, self._clock = InFlight(), EpisodeClock()
 
     @classmethod
     def lacks(cls, config: SamplerConfig) -> str | None:

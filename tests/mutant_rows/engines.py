@@ -143,8 +143,8 @@ MUTANTS = (
     Mutant(
         "draining: a list that took long to read",
         "sampler/engine/pool/engine_pool.py",
-        "if live and self._list_age_s() < LIST_AGE_S:",
-        "if live:",
+        "self._live(version) if self._list_age_s() < LIST_AGE_S else []",
+        "self._live(version)",
         f"{POOL}::test_a_list_of_engines_that_took_long_to_read_is_reread_before_use",
     ),
     Mutant(

@@ -18,7 +18,7 @@ MUTANTS = (
         "shared/viewer/trained_tokens.py",
         'and survives(document["step"], document["trainer_generation"], starts)',
         "and starts is not None",
-        f"{EPISODES}::test_log_probs_of_a_step_that_a_resume_undid_are_not_shown",
+        "tests/shared/viewer/test_forks_and_resumes.py::test_log_probs_of_a_step_that_a_resume_undid_are_not_shown",
     ),
     Mutant(
         "viewer: a token is found by its place in the whole context",

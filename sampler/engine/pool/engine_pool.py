@@ -157,7 +157,7 @@ class EnginePool:
         while True:
             service_url = await self._choose(affinity, version)
             most = self.contexts.budget(service_url, len(prompt_ids), budget)
-            params = _remaining(sampling_params, len(progress.output_ids), most)
+            params = {**sampling_params, "max_new_tokens": most - len(progress.output_ids)}
             try:
                 part = await self._request(
                     service_url,
@@ -285,10 +285,8 @@ class EnginePool:
                 wait.set(self._wait(version))
 
     def _chosen(self, affinity: str | None, version: int | None) -> str | None:
-        live = self._live(version)
-        if live and self._list_age_s() < LIST_AGE_S:  # reading the list may have taken long
-            return self._least_loaded(live, affinity)
-        return None
+        live = self._live(version) if self._list_age_s() < LIST_AGE_S else []  # reading the list may have taken long
+        return self._least_loaded(live, affinity) if live else None
 
     def _live(self, version: int | None) -> list[Service]:
         up = [one for one in self._services if one.status == "UP" and not self._is_suspect(one.url)]
@@ -300,8 +298,8 @@ class EnginePool:
 
     def _states(self) -> str:
         suspect = {True: " (suspect)", False: ""}
-        states = (f"{s.url} {s.status} version {s.version}{suspect[self._is_suspect(s.url)]}" for s in self._services)
-        return ", ".join(states) or "none"
+        known = (f"{s.url} {s.status} version {s.version}{suspect[self._is_suspect(s.url)]}" for s in self._services)
+        return ", ".join(known) or "none"
 
     def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:
         loads = {service.url: self._load(service) for service in live}
@@ -342,10 +340,6 @@ class EnginePool:
         known = {service.url for service in self._services}
         self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}
         self.contexts.keep(known)
-
-
-def _remaining(params: Mapping[str, Any], done: int, budget: int) -> Mapping[str, Any]:
-    return {**params, "max_new_tokens": budget - done}
 
 
 def _backoff(limits: PoolLimits, failures: int) -> float:

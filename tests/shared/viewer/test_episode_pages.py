@@ -10,17 +10,11 @@ from typing import Any
 import pymongo
 import pytest
 
-from shared.documents.fork import ForkOrigin
-from shared.documents.run import Admission
 from shared.documents.states import Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.viewer.app import RUN_PAGES
-from shared.viewer.asked import in_url
 from shared.viewer.trained_tokens import NOT_TRAINED
-from shared.what_if.fork import queue_fork, read_origin
-from tests.shared.builders import claim
-from tests.shared.episodes import play, whole_run
 from tests.shared.viewer.conftest import Client
 from tests.shared.viewer.stories import Call, Told, ids_of, tell
 
@@ -267,29 +261,6 @@ async def test_what_the_trainer_did_not_store_is_said_and_not_made_up(viewer: Cl
     assert {token["shade"] for token in untrained["tokens"]} == {0}
 
 
-async def test_log_probs_of_a_step_that_a_resume_undid_are_not_shown(mongod: Mongod, viewer: Client) -> None:
-    async def shown(record: str) -> tuple[list[int], list[float]]:
-        """Steps of the last token that stored a log-prob, and the largest differences of the step."""
-        view = await json_of(viewer, f"/rollouts/{record}/tokens", run="undone")
-        step = await json_of(viewer, "/steps/main/1", run="undone")
-        steps = [trained["step"] for trained in view["tokens"][-1]["trained"]]
-        return steps, [d["largest_difference"] for d in step["differences"]]
-
-    admission = Admission(groups_per_step=1, max_staleness=0)
-    async with Store.open(mongod.connection_string, "undone") as store:
-        await store.runs.start_trainer("main", admission)
-        (record, *_) = await whole_run(store)
-        assert await shown(record) == ([1], [0.1, 0.1])
-        await store.runs.start_trainer("main", admission)
-        assert await shown(record) == ([], []), "the second start began from step 0"
-        (first,) = await store.database["trainer_logprobs"].find({"record": record}).to_list()
-        again = {**first, "_id": first["_id"][:-1] + "2", "trainer_generation": 2, "largest_difference": math.inf}
-        await store.database["trainer_logprobs"].insert_one(again)
-        assert await shown(record) == ([1], [None]), "JSON has no infinity"
-        assert "not finite" in (await viewer.get("/runs/undone/steps/main/1")).text
-        await store.client.drop_database("undone")
-
-
 async def test_a_step_says_what_it_was_made_of(viewer: Client, run: str) -> None:
     view = await json_of(viewer, "/steps/main/2")
     assert [group["task"] for group in view["data"]] == ["main:train:0:t2", "main:train:0:t3"]
@@ -376,28 +347,3 @@ async def test_a_compass_query_is_on_every_page(viewer: Client, run: str) -> Non
     for name, path in PATHS.items():
         html = (await viewer.get(f"/runs/{run}{path}")).text
         assert "db.getCollection(" in html, name
-
-
-def test_ids_of_every_form_lead_to_their_page() -> None:
-    assert in_url("main:train:0:openai/gsm8k?.json") == "main:train:0:openai%252Fgsm8k%253F%252Ejson"
-
-
-async def test_a_rollout_links_to_its_forks_and_a_fork_to_its_turn(viewer: Client, store: Store) -> None:
-    await whole_run(store)
-    origin = await read_origin(store, f"{RECORD}:1")
-    wanted = ForkOrigin(dispatch=f"{RECORD}:1", sampling_params={"temperature": 1.0}, earlier_calls="stateless")
-    task, _ = await queue_fork(store, origin, wanted, 3, again=False)
-    rollout = (await viewer.get(f"/runs/{store.run}/rollouts/{RECORD}")).text
-    assert f'href="/runs/{store.run}/groups/{in_url(task.id)}"' in rollout
-    group = await viewer.get(f"/runs/{store.run}/groups/{task.id}")
-    assert f'href="/runs/{store.run}/rollouts/{in_url(RECORD)}#turn-1"' in group.text
-    assert f'href="/runs/{store.run}/tasks?policy=main&amp;split=fork&amp;before=1#groups"' in group.text
-    held = await claim(store, split="fork")
-    await play(store, held, 1.0)
-    listed = (await viewer.get(f"/runs/{store.run}/tasks.json?split=fork")).json()
-    assert [one["_id"] for one in listed["groups"]] == [task.id]
-    assert task.id not in (await viewer.get(f"/runs/{store.run}/tasks")).text, "no group of training"
-    for path, is_there in (("/search", False), ("/search?split=fork", True), ("/timeline", True)):
-        assert (held.record_id in (await viewer.get(f"/runs/{store.run}{path}")).text) is is_there, path
-    other = (await viewer.get(f"/runs/{store.run}/rollouts/main:train:0:t0:0:1")).text
-    assert "Fork of turn" not in other
