@@ -183,6 +183,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "viewer": viewer,
     "viewer_live": viewer_live,
     "mcp_docker": mcp_docker,
+    "math_verdicts": rows("math_verdicts", "kind", "pairs", "ours: wrong 1", "boxed: wrong 0", "verl: wrong 1"),
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,
     "sampler": sampler,

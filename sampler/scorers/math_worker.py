@@ -1,4 +1,4 @@
-"""Compares mathematical expressions with math-verify, in a separate process: `python -m sampler.scorers.math_worker`.
+"""Compares mathematical expressions, by our reading and math-verify, in a process: `python -m sampler.scorers.math_worker`.
 
 sympy may run for hours, or fill the memory, on an answer such as `9^{9^{9^9}}`, and a thread cannot be stopped. So this
 program reads one JSON request per line and writes one JSON line per reply:
@@ -16,15 +16,14 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TypeVar
 
-from math_verify import parse, verify
-from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
+from sampler.scorers.maths import TooHard, decide, unusable
+from sampler.scorers.maths.by_math_verify import by_math_verify
 
 MAX_MEMORY_BYTES = 3 * 1024**3  # of each worker
-_EXTRACTION = (LatexExtractionConfig(), ExprExtractionConfig())
 
 
 T = TypeVar("T")
@@ -48,18 +47,29 @@ def main() -> None:
 def replies(request: dict[str, object]) -> Iterator[dict[str, object]]:
     cpu_s, expected = float(str(request["cpu_s"])), request["expected"]
     assert isinstance(expected, list)
-    gold, why = _within(cpu_s, lambda: [_parsed(str(one)) for one in expected])
-    if gold is None or not all(gold):
-        yield {"unusable": why or "it holds no expression"}
+    gold = [str(one) for one in expected]
+    problem, why = _within(cpu_s, lambda: next((found for one in gold if (found := unusable(one))), ""))
+    if problem is None or problem:
+        yield {"unusable": why or problem}
         return
     yield {"read": True}
     equal, why = _within(cpu_s, lambda: _is_one_of(str(request["answer"]), gold))
     yield {"equal": equal} if equal is not None else {"undecided": why}
 
 
-def _is_one_of(answer: str, gold: list[object]) -> bool:
-    given = _parsed(answer)
-    return any(verify(one, given, timeout_seconds=None) for one in gold)
+def _is_one_of(answer: str, gold: Sequence[str]) -> bool:
+    """Raises TooHard, if it equals none of those that could be compared with."""
+    hard: TooHard | None = None
+    for one in gold:
+        try:
+            equal = decide(answer, one)
+            if equal or (equal is None and by_math_verify(answer, one)):
+                return True
+        except TooHard as exc:
+            hard = exc
+    if hard is not None:
+        raise hard
+    return False
 
 
 def _within(cpu_s: float, work: Callable[[], T]) -> tuple[T | None, str]:
@@ -72,16 +82,12 @@ def _within(cpu_s: float, work: Callable[[], T]) -> tuple[T | None, str]:
         return work(), ""
     except OutOfTime:
         return None, f"not decided within {cpu_s:g} s of processor time"
+    except TooHard as exc:
+        return None, f"not decided: {exc} with too many digits"
     except (MemoryError, RecursionError, OverflowError) as exc:
         return None, f"not decided: {type(exc).__name__}"
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-def _parsed(text: str) -> object:
-    """math-verify searches prose for math; an answer is all math, and LaTeX is only recognized between dollars."""
-    found = parse(f"${text}$", _EXTRACTION, parsing_timeout=None) if "$" not in text else None
-    return found or parse(text, _EXTRACTION, parsing_timeout=None)
 
 
 def _out_of_time(signum: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The scorer `math`: numbers are compared exactly, everything else by math-verify in a separate process."""
+"""The scorer `math`: plain numbers are compared here, everything else by `sampler/scorers/maths` in a separate process."""
 
 import re
 from fractions import Fraction
@@ -10,18 +10,18 @@ from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 
 @register_scorer("math")
 async def math_equal(request: ScoringRequest) -> Score:
-    """1 if the answer is mathematically equal to an accepted one (math-verify); numbers are compared exactly first."""
+    """1 if the answer is mathematically equal to an accepted one (docs/scorers.md)."""
     answer = request.answer or ""
     quick = [_numerically_equal(answer, one) for one in request.accepted]
     if True in quick:
         found = quoted(request.accepted[quick.index(True)])
-        return Score(1.0, {"by": "number", "reason": f"the same number as {found}"})
+        return Score(1.0, {"by": "number", "reason": f"the same as {found}"})
     right = accepted_ones(request.accepted)
     if quick and all(equal is False for equal in quick):
         return Score(0.0, {"by": "number", "reason": f"another number than {right}"})
     equal, why = await _CHECKER.equal(answer, list(request.accepted))
     judged = "equal to an accepted answer" if equal else f"not equal to {right}"
-    return Score(float(equal), {"by": "math-verify", "reason": why or judged})
+    return Score(float(equal), {"by": "reading", "reason": why or judged})
 
 
 _CHECKER = MathChecker()
@@ -30,13 +30,11 @@ _RATIO = re.compile(r"([+-]?\d{1,60})\s*/\s*(\d{1,60})")
 
 
 def _numerically_equal(left: str, right: str) -> bool | None:
-    """None if undecided: unequal decimals may still be a rounding, which math-verify allows."""
-    a, b = _number(left), _number(right)
-    if a is None or b is None:
-        return None
-    if a == b:
+    """None: not both are plain numbers."""
+    if left.split() == right.split() and left.strip():
         return True
-    return False if a.denominator == b.denominator == 1 else None
+    a, b = _number(left), _number(right)
+    return None if a is None or b is None else a == b
 
 
 def _number(text: str) -> Fraction | None:

@@ -23,8 +23,8 @@ MUTANTS = (
     Mutant(
         "a reference answer that cannot be read is the task's fault",
         "sampler/scorers/math_worker.py",
-        "    if gold is None or not all(gold):\n",
-        "    if gold is None:\n",
+        "    if problem is None or problem:\n",
+        "    if problem is None:\n",
         "tests/sampler/test_queues.py::test_a_reference_answer_that_cannot_be_read_is_the_tasks_fault",
     ),
     Mutant(
@@ -117,5 +117,26 @@ MUTANTS = (
         "            yield from self._answer_problems(payload)\n",
         "",
         "tests/shared/test_task_checks.py::test_a_comparing_scorer_and_no_answer_is_an_error",
+    ),
+    Mutant(
+        "math: what is not read to its end has no reading",
+        "sampler/scorers/maths/grammar.py",
+        "    parser.require_end()\n",
+        "",
+        "tests/sampler/test_math_verdicts.py::test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong",
+    ),
+    Mutant(
+        "math: numbers are compared exactly",
+        "sampler/scorers/maths/terms.py",
+        "        return a == b\n",
+        "        return abs(a - b) < Fraction(1, 10**6)\n",
+        "tests/sampler/test_math_verdicts.py::test_decimals_are_compared_exactly",
+    ),
+    Mutant(
+        "math: a sentence with a word that changes the number has none",
+        "sampler/scorers/maths/texts.py",
+        " & DENIED\n",
+        " & set()\n",
+        "tests/sampler/test_math_verdicts.py::test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong",
     ),
 )

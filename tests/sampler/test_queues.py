@@ -89,7 +89,7 @@ async def test_hard_answers_are_wrong_and_the_right_ones_behind_them_right(monke
     found = await asyncio.gather(*hard, *right)
     await checker.close()
     assert [one.value for one in found] == [0.0] * len(hard) + [1.0] * len(right)
-    assert any("not decided within 2 s of processor time" in one.details["reason"] for one in found[: len(hard)])
+    assert any("not decided" in one.details["reason"] for one in found[: len(hard)])
 
 
 async def test_several_answers_are_checked_at_once() -> None:
