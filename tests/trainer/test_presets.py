@@ -55,7 +55,7 @@ def test_without_a_preset_the_defaults_are_those_of_minirl() -> None:
         (["--updates_per_step", "32"], "expected at most groups_per_step=16"),
         (["--rollout_is", "token"], "has that ratio in it already"),
         (["--epsilon", "2"], "epsilon is 2.0; expected at most 1"),
-        (["--adam_beta1", "1"], "adam_beta1 is '1'; Input should be less than 1"),
+        (["--adam_beta1", "1"], "adam_beta1 is 1; Input should be less than 1"),
         (["--keep_best_checkpoints", "1"], "expected eval_steps to be a multiple of save_steps"),
         (["--keep_best_checkpoints", "1", "--eval_steps", "3"], "but eval_steps 3 and save_steps 10"),
         (["--loss_calculater", "GRPPO"], "loss"),
