@@ -23,6 +23,7 @@ from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, SamplerName
 from shared.processes.metrics_page import DESCRIPTION, Address
 from shared.tasks.sampler_names import BUNDLED
+from shared.tasks.temperatures import LEAST_TEMPERATURE
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -93,7 +94,11 @@ class SamplerConfig(
         description="Cross-policy sampling: shares of the training turns that are drawn from another source: "
         '"lagging" (the policy\'s engines with follow_every > 1) or from another policy: {"lagging": 0.3}.',
     )
-    temperature: float = Field(1.0, ge=0, description="Temperature of training episodes; log-probs are computed at it.")
+    temperature: float = Field(
+        1.0,
+        ge=LEAST_TEMPERATURE,
+        description="Temperature of training episodes; log-probs are computed at it. Greedy evaluation: eval_temperature 0.",
+    )
     eval_temperature: float | None = Field(
         None, ge=0, description="Temperature of evaluation episodes. None: as in training."
     )

@@ -7,6 +7,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.pool.engine_pool import EngineReply
 from sampler.engine.pool.turn_sources import Source
 from sampler.episode_threads import Reply
+from sampler.errors import UnusableTask
 from sampler.messages.reply_message import Message, beyond_text
 from sampler.rendering.recorded import Parent
 from sampler.rendering.view import View
@@ -15,6 +16,7 @@ from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import BranchCause, DispatchStatus
 from shared.names import TRAIN_SPLIT
 from shared.outside_text import MAX_ERROR_CHARS, clipped
+from shared.tasks.temperatures import temperature_problem
 
 
 def new_dispatch(
@@ -49,7 +51,7 @@ def new_dispatch(
 
 def sampling_params(config: SamplerConfig, task: Task, end_ids: Sequence[int]) -> dict[str, Any]:
     """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own. A fork's requests have
-    those of its origin."""
+    those of its origin. Raises UnusableTask for a training task at a temperature that nothing can be trained at."""
     if task.payload.fork is not None:
         return task.payload.fork.sampling_params
     is_training = task.split == TRAIN_SPLIT
@@ -58,6 +60,8 @@ def sampling_params(config: SamplerConfig, task: Task, end_ids: Sequence[int]) -
         temperature = config.eval_temperature
     if task.payload.temperature is not None:
         temperature = task.payload.temperature
+    if is_training and (problem := temperature_problem(temperature)) is not None:
+        raise UnusableTask(f"task {task.id}: {problem}")
     return {
         "temperature": temperature,
         "top_p": 1.0,

@@ -23,6 +23,7 @@ from shared.store.pipelines import EPOCH
 from shared.store.tasks import TASKS_AT_ONCE
 from shared.tasks.checks import TaskCheck
 from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
+from shared.tasks.temperatures import temperature_problem
 
 NUM_GENERATIONS = 8  # episodes of a task, by default
 MOST_GENERATIONS = 1_000  # each has a slot with an error of up to 4,000 characters in the task's document of 16 MB
@@ -142,15 +143,19 @@ def check_playable(path: Path, target: ImportTarget) -> None:
 
 
 def _unplayable(path: Path, lines: Sequence[TaskLine], target: ImportTarget) -> list[LineError]:
-    check = target.check
-    if check is None:
-        return []
-    entries = [Entry(path, line, target, 0) for line in lines]
     return [
-        LineError(str(path), e.line.number, text)
-        for e in entries
-        for text in check.problems(e.payload, f"{path}:{e.line.number}")
+        LineError(str(path), entry.line.number, text)
+        for entry in (Entry(path, line, target, 0) for line in lines)
+        for text in _problems(entry)
     ]
+
+
+def _problems(entry: Entry) -> Iterator[str]:
+    target, payload = entry.target, entry.payload
+    if target.split == TRAIN_SPLIT and payload.temperature is not None:
+        yield from filter(None, [temperature_problem(payload.temperature)])
+    if target.check is not None:
+        yield from target.check.problems(payload, f"{entry.path}:{entry.line.number}")
 
 
 async def import_entries(store: Store, batch: Sequence[Entry]) -> int:

@@ -13,6 +13,13 @@ SUPPLY = "tests/trainer/test_supply.py"
 
 MUTANTS = (
     Mutant(
+        "a training task has a temperature that can be trained at",
+        "shared/tasks/files.py",
+        "    if target.split == TRAIN_SPLIT and payload.temperature is not None:",
+        "    if target.split == FORK_SPLIT and payload.temperature is not None:",
+        "tests/sampler/test_temperatures.py::test_a_task_is_refused_by_its_line_in_training_alone",
+    ),
+    Mutant(
         "a model that lacks a tensor is not trained",
         "trainer/modeling/model.py",
         "    check_loaded(directory, loading)\n",

@@ -15,6 +15,7 @@ import numpy as np
 from shared.documents import DBRecordData
 from shared.errors import DataError
 from shared.outside_text import error_text
+from shared.tasks.temperatures import temperature_problem
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.unforeseen import OF_THE_MACHINE, bug_of, is_of_the_process
@@ -104,6 +105,7 @@ class Reader:
         trees = {d.id: tree_of(d, tokens[d.record]) for d in stored}
         for tree in trees.values():
             check_tokens(tree, self._vocab_size)
+            check_temperatures(tree)
         return {g.task: self._loaded([data[r] for r in g.records], [trees[r] for r in g.records]) for g in groups}
 
     def _loaded(self, data: list[DBRecordData], records: list[RecordTree]) -> LoadedGroup:
@@ -156,7 +158,7 @@ class Reader:
 
 
 def check_tokens(tree: RecordTree, vocab_size: int | None) -> None:
-    """Raises DataError for an id that is outside the vocabulary, and for a log-prob that is no log-prob."""
+    """Raises DataError for an id outside of the vocabulary, a log-prob that is none, and a temperature that divides by zero."""
     most = np.inf if vocab_size is None else vocab_size
     ids_N, logprobs_N = tree.token_ids_N, tree.logprobs_N
     if len(outside := np.flatnonzero((ids_N < 0) | (ids_N >= most))):
@@ -169,6 +171,13 @@ def check_tokens(tree: RecordTree, vocab_size: int | None) -> None:
             f"record {tree.record_id}: token {wrong[0]} has log-prob {logprobs_N[wrong[0]]}; expected a finite number, "
             "at most 0"
         )
+
+
+def check_temperatures(tree: RecordTree) -> None:
+    """Raises DataError for a trained reply at a temperature that nothing can be trained at."""
+    for dispatch in tree.dispatches:
+        if dispatch.trained and (problem := temperature_problem(dispatch.temperature)) is not None:
+            raise DataError(f"record {tree.record_id}, turn {dispatch.turn}: {problem}")
 
 
 def tasks_of(groups: Sequence[Group]) -> tuple[str, ...]:
