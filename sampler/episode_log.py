@@ -51,7 +51,7 @@ class EpisodeLog:
     )
     seeks_answer: bool = False  # its scorer was given the answer that the reply has in the task's form
     cut_replies: int = 0  # by the limit of tokens
-    offers_tools: bool = False  # the model read of some, whoever runs them: this process, an environment or an agent
+    offers_tools: bool = False  # the model read of some; this process, an environment or an agent runs them
     calls_tools: bool = False  # a reply called one
     tool_calls: dict[str, tuple[ToolCallResult, ...]] = field(default_factory=dict)  # by dispatch
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch

@@ -23,7 +23,7 @@ TandemError
 ├── GivenBack                  the harness of an agent stopped, through no fault of the episode
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
-    ├── UnusableTask           the task's own data cannot be used, whatever the model answers
+    ├── UnusableTask           the task's own data cannot be used, for any answer of the model
     └── ToolNotOffered         no server lists a tool that the settings or a task name; a server that starts later may
 """
 

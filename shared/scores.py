@@ -25,7 +25,7 @@ def real_number(value: object) -> float | None:
         return None
     detach = getattr(value, "detach", None)  # of torch, which warns where a gradient would be lost
     try:
-        found = float(detach() if callable(detach) else value)  # type: ignore[arg-type]
+        found = float(detach() if callable(detach) else value)  # type: ignore[arg-type]  # of any type: what float() raises is caught
     except Exception:  # noqa: BLE001 - a foreign value's own method: whatever it raises, it is no number
         return None
     return found if math.isfinite(found) else None

@@ -99,7 +99,7 @@ def test_an_engine_may_take_turns_with_another_policys_trainer() -> None:
 )  # fmt: skip
 def test_a_bad_value_names_its_field(given: dict[str, dict[str, list[int]]], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        place(8, [MAIN], {policy: PolicyGpus(**gpus) for policy, gpus in given.items()})  # type: ignore[arg-type]
+        place(8, [MAIN], {policy: PolicyGpus(**gpus) for policy, gpus in given.items()})  # type: ignore[arg-type]  # plain values, which pydantic reads
 
 
 def test_gpus_of_several_policies_are_kept_apart() -> None:

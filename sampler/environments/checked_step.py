@@ -69,7 +69,7 @@ def number(field: str, value: object, expected: str = "a finite number, or None 
     )  # numpy reads numbers out of texts, and drops imaginary parts
     if not isinstance(value, str | bytes | bytearray) and not getattr(value, "shape", ()) and kind not in NO_NUMBERS:
         try:
-            found = float(value)  # type: ignore[arg-type]
+            found = float(value)  # type: ignore[arg-type]  # of any type: what float() raises is caught
         except Exception:  # noqa: BLE001 - a foreign value's own method: whatever it raises, it is no number
             found = math.nan
         if math.isfinite(found):

@@ -108,14 +108,14 @@ class Attempts:
 
 
 def visible_payload(payload: TaskPayload, *, answers: bool) -> dict[str, Any]:
-    """What an agent is told of its task. Whoever plays gets no right answer unless the setting `agent_answers` says so."""
+    """The task as its agent reads it: without the right answer, unless the setting `agent_answers` says so."""
     return payload.model_dump(mode="json", exclude=None if answers else {"answer"})
 
 
 def offer_of(
     attempt: Attempt, key: str, url: str, opening: list[dict[str, Any]], *, answers: bool
 ) -> Mapping[str, Any]:
-    """What a harness is told of the attempt that it has claimed. `answers`: the right one too."""
+    """The claimed attempt as its harness reads it. `answers`: with the right one."""
     task = attempt.claim.task
     return {
         "record": attempt.claim.record_id,

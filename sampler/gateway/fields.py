@@ -1,4 +1,4 @@
-"""Reads an agent's request so that no member of it can be ignored unseen: what nobody reads is `unused`, by its path.
+"""Reads an agent's request so that no member of it can be ignored unseen: what is not read is `unused`, by its path.
 
     body = Fields(json)                              {"model": "main", "text": {"verbosity": "low"}, "seed": 1}
     body.text("model"), body.object("text")
@@ -15,7 +15,7 @@ from sampler.gateway.exchange import GatewayError, Problem
 from shared.names import shortened
 
 T = TypeVar("T")
-NOTHING: tuple[Any, ...] = (None, "", [], {})  # a member that nobody reads says nothing with these
+NOTHING: tuple[Any, ...] = (None, "", [], {})  # an unread member with one of these means nothing
 Spelling = Callable[[str], Sequence[str]]  # the names under which a client may send a member, the first one for paths
 
 
@@ -30,7 +30,7 @@ class Fields:
         self._name = name
         self._value = value
         self._spelling = spelling
-        self._rest = dict(value)  # what nobody has read
+        self._rest = dict(value)  # what was not read yet
         self._inner: list[Fields] = []
 
     @classmethod
@@ -87,7 +87,7 @@ class Fields:
         return listed
 
     def opaque(self, name: str) -> dict[str, Any] | None:
-        """An object whose members all are used, whatever their names: a schema, arguments."""
+        """An object whose members all are used, of any name: a schema, arguments."""
         return self._typed(name, dict, "an object")
 
     # ------------------------------------------------------------------ objects in it

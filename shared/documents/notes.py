@@ -13,7 +13,7 @@ MAX_PATH_CHARS = 2_000
 
 
 class Note(Document):
-    """`id` is chosen by whoever writes it, so that sending a note twice stores it once."""
+    """`id` is chosen by its writer, so that sending a note twice stores it once."""
 
     collection: ClassVar[str] = "notes"
 

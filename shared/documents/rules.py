@@ -3,8 +3,8 @@
     run_rules "main:1" ─ declared by the first process that starts     groups opened since: rules 1
     run_rules "main:2" ─ `tandem rules RUN --set advantage=zscore`     groups opened since: rules 2
 
-A number is written once and never changes. The claim that opens a group stamps the newest number on its task, and whoever
-settles the group reads that one: settlement is a function of documents. `settlement` is the first section; others may follow.
+A number is written once and never changes. The claim that opens a group stamps the newest number on its task, and the settler of
+the group reads that one: settlement is a function of documents. `settlement` is the first section; others may follow.
 """
 
 import hashlib

@@ -64,7 +64,7 @@ async def test_a_fork_asks_with_exactly_the_ids_of_its_turn_and_goes_on_from_the
     first, second = dispatches
     assert (first.parent, unpack_ints(first.prompt_ids).tolist()) == (None, asked[turn])
     assert second.parent == first.id
-    assert second.shared_length == len(asked[turn]) + len(unpack_ints(first.response.output_ids))  # type: ignore[union-attr]
+    assert second.shared_length == len(asked[turn]) + len(unpack_ints(first.response.output_ids))  # type: ignore[union-attr]  # it is there
     assert second.branch_cause is BranchCause.CLEAN
     assert bodies[1]["input_ids"][: len(asked[turn])] == asked[turn]
     told = [message["role"] for message in sampler.conversation]

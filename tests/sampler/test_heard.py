@@ -15,7 +15,7 @@ WORDS = ["Let me see.", " é 🙂 ǅ", "\n\n", "  two", "日本語", "<tool_call
 class CountedView(View):
     decoded = 0
 
-    def text_of(self, output_ids):  # type: ignore[no-untyped-def]
+    def text_of(self, output_ids):  # type: ignore[no-untyped-def]  # of any type
         self.decoded += len(output_ids)
         return super().text_of(output_ids)
 

@@ -48,7 +48,7 @@ class Backwards(Later):
 
 
 class Odd(Later):
-    otherwise = 0.5  # type: ignore[assignment]
+    otherwise = 0.5  # type: ignore[assignment]  # of a class that declares none
 
 
 class Halved(Chat):

@@ -34,10 +34,10 @@ class Forgetful(Chat):
     """Returns its score as a bare number, and the second time no termination either."""
 
     async def run(self) -> Termination:
-        return None if self.claim.attempt > 1 else await super().run()  # type: ignore[return-value]
+        return None if self.claim.attempt > 1 else await super().run()  # type: ignore[return-value]  # wrong on purpose
 
     async def evaluate_record(self) -> Score:
-        return 1.0  # type: ignore[return-value]
+        return 1.0  # type: ignore[return-value]  # wrong on purpose
 
 
 class Blocking(AsyncSampler):

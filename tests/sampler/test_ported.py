@@ -35,7 +35,7 @@ class Reflecting(ChatPort):
         response = await self.create_chat_completions(messages=messages, temperature=0.7, repeat_penalty=1.2)
         assert response.choices[0].message.tool_calls is not None
         for call in response.choices[0].message.tool_calls:
-            assert json.loads(call.function.arguments) == {"x": "é"}  # type: ignore[union-attr]
+            assert json.loads(call.function.arguments) == {"x": "é"}  # type: ignore[union-attr]  # it is there
         messages.append(response.choices[0].message.model_dump())
         messages += [
             {"role": "tool", "tool_call_id": c.id, "content": "5"} for c in response.choices[0].message.tool_calls

@@ -225,7 +225,7 @@ async def test_a_group_waits_for_its_last_episode_and_others_may_be_played_meanw
     assert third.traj_id == 2
     assert (await give_feedback(store, record_id, 1.0)).episodes == {"scored": 2, "leased": 1}
     await play(store, third, 0.0)
-    assert (await store.tasks.get(TASK)).status is TaskStatus.COMPLETED  # type: ignore[union-attr]
+    assert (await store.tasks.get(TASK)).status is TaskStatus.COMPLETED  # type: ignore[union-attr]  # it is there
 
 
 async def test_a_worker_that_lost_its_slot_cannot_let_it_wait(store: Store) -> None:

@@ -11,8 +11,8 @@ LISTED = [
 
 
 async def test_files_are_a_list_of_name_and_digest(store: Store) -> None:
-    first = await store.versions.ensure_first("main", "/w", FILES)  # type: ignore[arg-type]
-    later = await store.versions.announce("main", 1, "/w1", FILES, kind="adapter", base=0, adapter=FILES)  # type: ignore[arg-type]
+    first = await store.versions.ensure_first("main", "/w", FILES)  # type: ignore[arg-type]  # a manifest, as a plain dict
+    later = await store.versions.announce("main", 1, "/w1", FILES, kind="adapter", base=0, adapter=FILES)  # type: ignore[arg-type]  # a manifest, as a plain dict
     assert first.files == later.adapter == FILES
     versions = store.database["policy_versions"]
     assert [d["files"] async for d in versions.find().sort([("version", 1)])] == [LISTED, LISTED]
@@ -23,9 +23,9 @@ async def test_files_are_a_list_of_name_and_digest(store: Store) -> None:
 
 
 async def test_the_form_of_earlier_programs_is_read(store: Store) -> None:
-    await store.versions.ensure_first("main", "/w", FILES)  # type: ignore[arg-type]
+    await store.versions.ensure_first("main", "/w", FILES)  # type: ignore[arg-type]  # a manifest, as a plain dict
     await store.database["policy_versions"].update_one({}, {"$set": {"files": FILES}})
-    assert (await store.versions.check_first("main", "/w", FILES)).files == FILES  # type: ignore[arg-type]
+    assert (await store.versions.check_first("main", "/w", FILES)).files == FILES  # type: ignore[arg-type]  # a manifest, as a plain dict
     document = await store.database["policy_versions"].find_one({})
     assert document is not None
     assert PolicyVersion.from_mongo(PolicyVersion.from_mongo(document).to_mongo()).files == FILES

@@ -95,7 +95,7 @@ async def scenario(check: SlurmCheck) -> None:
     await check.until("the trainer's end", lambda: check.state(trainer) not in ("RUNNING", "PENDING", "COMPLETING"))
     check.watch.say(f"the trainer is {check.state(trainer)}, exit code {cluster.job(trainer)['ExitCode']}")
     for task in (f"{array}_0", f"{array}_1"):
-        await check.until("the workers' end", lambda task=task: check.state(task) not in ("RUNNING", "COMPLETING"))  # type: ignore[misc]
+        await check.until("the workers' end", lambda task=task: check.state(task) not in ("RUNNING", "COMPLETING"))  # type: ignore[misc]  # a lambda with a default
     jobs = {name: cluster.job(name) for name in (trainer, f"{array}_0", f"{array}_1")}
     check.watch.say(f"{ {name: (job['JobState'], 'restarts ' + job['Restarts']) for name, job in jobs.items()} }")
     if any(job["JobState"] != "COMPLETED" for job in jobs.values()):

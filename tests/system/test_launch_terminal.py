@@ -22,7 +22,7 @@ CONFIG = ("--config", "assets/example/minirl.yml")
 
 def _until(seen: object, what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not seen():  # type: ignore[operator]
+    while not seen():  # type: ignore[operator]  # it is there
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
 

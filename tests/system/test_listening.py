@@ -140,7 +140,7 @@ def test_every_setting_that_says_where_a_program_listens_is_loopback_by_default(
         if name in ADDRESSES or name == "metrics_address"
     }
     assert len(defaults) >= 6
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]  # asyncio and typer do not declare it
         for option in command.params:
             if option.name in ADDRESSES and OF_OTHERS.get(name) not in option.opts:
                 defaults[f"tandem {name}"] = option.default

@@ -45,7 +45,7 @@ async def first_answer(
 
 
 async def announce_first(store: Store, config: KeeperConfig) -> None:
-    """Announce the initial weights, if nobody has. Raises DataError if the run has others."""
+    """Announce the initial weights, unless they are announced. Raises DataError if the run has others."""
     path = config.model_name_or_path
     files = await asyncio.to_thread(manifest_of, path)
     await store.versions.ensure_first(config.policy, str(path.resolve()), files)

@@ -37,7 +37,7 @@ class Shown(gymnasium.Env):  # type: ignore[misc]  # not installed where types a
         return {"at": np.int64(3), "grid": grid, "mission": "find it"} if self._show == "parts" else np.int64(3)
 
 
-class Code(gymnasium.Env):  # type: ignore[misc]
+class Code(gymnasium.Env):  # type: ignore[misc]  # its base has no types
     """Solved by two lines that begin with blanks, or by a word in capitals."""
 
     action_space = Text(40, charset="abcdefghijklmnopqrstuvwxyzCRANE 1+=\n")
@@ -50,12 +50,12 @@ class Code(gymnasium.Env):  # type: ignore[misc]
         return 0, float(action in ("    a = 1\n    b = 1", "CRANE")), True, False, {}
 
 
-class Asserts(gymnasium.Env):  # type: ignore[misc]
+class Asserts(gymnasium.Env):  # type: ignore[misc]  # its base has no types
     def __init__(self) -> None:
         raise AssertionError("a world of its own")
 
 
-class Wants(gymnasium.Env):  # type: ignore[misc]
+class Wants(gymnasium.Env):  # type: ignore[misc]  # its base has no types
     """It cannot begin without an option of its reset."""
 
     action_space = observation_space = Discrete(9)
@@ -65,7 +65,7 @@ class Wants(gymnasium.Env):  # type: ignore[misc]
         return int(options["low"]), {}
 
 
-class Global(gymnasium.Env):  # type: ignore[misc]
+class Global(gymnasium.Env):  # type: ignore[misc]  # its base has no types
     """It draws from the global generators alone."""
 
     action_space, observation_space = Discrete(2), Tuple([Discrete(1000), Discrete(1000)])
@@ -80,7 +80,7 @@ class Global(gymnasium.Env):  # type: ignore[misc]
         return random.randrange(1000), int(np.random.randint(1000))
 
 
-class Odd(gymnasium.Env):  # type: ignore[misc]
+class Odd(gymnasium.Env):  # type: ignore[misc]  # its base has no types
     """What its step returns is wrong, by the action's number in `WRONG`, beneath a wrapper that unpacks it."""
 
     action_space = Discrete(20)
@@ -92,10 +92,10 @@ class Odd(gymnasium.Env):  # type: ignore[misc]
     def step(self, action: Any) -> Step:
         right: list[Any] = [np.zeros(2, np.float32), 0.0, False, False, {}]
         _, change = WRONG[action]
-        return change(right)  # type: ignore[no-any-return]
+        return change(right)  # type: ignore[no-any-return]  # of a type that is not known
 
 
-class Shows(gymnasium.Env):  # type: ignore[misc]
+class Shows(gymnasium.Env):  # type: ignore[misc]  # its base has no types
     """Observations and drawings of every type, by the action's number in `SEEN`."""
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - as Gymnasium has it
@@ -110,7 +110,7 @@ class Shows(gymnasium.Env):  # type: ignore[misc]
 
     def step(self, action: Any) -> Step:
         self._at = action
-        return SEEN[action][0], 0.0, np.bool_(False), np.False_, {}  # type: ignore[return-value]
+        return SEEN[action][0], 0.0, np.bool_(False), np.False_, {}  # type: ignore[return-value]  # wrong on purpose
 
     def render(self) -> Any:
         return SEEN[self._at][1]

@@ -29,11 +29,11 @@ def test_numbers_of_any_package_are_numbers_and_colors_of_a_terminal_are_bracket
     told = checked(
         Step(
             [{"role": "user", "content": "\x1b[41ma\x1b[0m\x1b]0;title\x07b", "n": np.int64(1)}],
-            reward=np.float32(0.5),  # type: ignore[arg-type]
+            reward=np.float32(0.5),  # type: ignore[arg-type]  # wrong on purpose
             metrics={"score": np.float64(1), "won": np.bool_(True), "grid": np.zeros(2), "none": None},
             result={"at": (np.int8(1), 2)},
-            seat=np.int64(1),  # type: ignore[arg-type]
-            rewards={np.int64(0): Decimal("0.25"), 1: True},  # type: ignore[dict-item]
+            seat=np.int64(1),  # type: ignore[arg-type]  # wrong on purpose
+            rewards={np.int64(0): Decimal("0.25"), 1: True},  # type: ignore[dict-item]  # wrong on purpose
         )
     )
     assert told["messages"] == [{"role": "user", "n": 1, "content": "[a]b"}]
@@ -51,9 +51,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "nothing": (None, "the step is None; expected a Step, of sampler.environments"),
     "an unknown status": (Step(TEXT, status="won"), "status is 'won'; expected one of running, completed, "),
     "NaN": (Step(TEXT, reward=float("nan")), "reward is nan; expected a finite number, or None"),
-    "a text": (Step(TEXT, reward="1"), "reward is '1'; expected a finite number"),  # type: ignore[arg-type]
-    "an array": (Step(TEXT, reward=np.zeros(2)), "reward is array([0., 0.]) (ndarray); expected"),  # type: ignore[arg-type]
-    "an array of one": (Step(TEXT, reward=np.zeros(1)), "reward is array([0.]) (ndarray)"),  # type: ignore[arg-type]
+    "a text": (Step(TEXT, reward="1"), "reward is '1'; expected a finite number"),  # type: ignore[arg-type]  # wrong on purpose
+    "an array": (Step(TEXT, reward=np.zeros(2)), "reward is array([0., 0.]) (ndarray); expected"),  # type: ignore[arg-type]  # wrong on purpose
+    "an array of one": (Step(TEXT, reward=np.zeros(1)), "reward is array([0.]) (ndarray)"),  # type: ignore[arg-type]  # wrong on purpose
     "no score": (Step(TEXT, metrics={"score": "good"}), "metrics.score is 'good'; expected a finite number"),
     "an image": (
         Step([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]),
@@ -61,8 +61,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "pixels": (Step([{"role": "user", "content": np.zeros((2, 2))}]), "messages.0.content is array("),
     "bytes": (Step([{"role": "user", "content": b"a"}]), "messages.0.content is b'a' (bytes); expected text"),
-    "a text for messages": (Step("Go on."), "messages is 'Go on.'; expected a list of messages"),  # type: ignore[arg-type]
-    "texts for messages": (Step(["Go on."]), "messages.0 is 'Go on.'; expected a message: {'role'"),  # type: ignore[list-item]
+    "a text for messages": (Step("Go on."), "messages is 'Go on.'; expected a list of messages"),  # type: ignore[arg-type]  # wrong on purpose
+    "texts for messages": (Step(["Go on."]), "messages.0 is 'Go on.'; expected a message: {'role'"),  # type: ignore[list-item]  # wrong on purpose
     "a role": (Step([{"role": "world", "content": "a"}]), "messages.0.role is 'world'; expected one of system, "),
     "no content": (Step([{"role": "user"}]), "messages.0.content is None; expected text"),
     "no message": (
@@ -71,7 +71,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a tool without a name": (Step(TEXT, tools=[{"type": "function"}]), "tools.0 is {'type': 'function'}"),
     "a seat": (Step(TEXT, seat=-1), "seat is -1; expected the number of a seat"),
-    "a seat's reward": (Step(status=COMPLETED, rewards={0: None}), "rewards.0 is None"),  # type: ignore[dict-item]
+    "a seat's reward": (Step(status=COMPLETED, rewards={0: None}), "rewards.0 is None"),  # type: ignore[dict-item]  # wrong on purpose
     "an object": (Step(TEXT, result={"a": object()}), "result.a is <object object"),
     "a large number": (
         Step(TEXT, result={"a": 2**64}),

@@ -137,7 +137,7 @@ class Careless(Environment):
             raise RuntimeError("no disk")
         if task.get("start") == "ended":
             return Step(status=COMPLETED, reward=1.0)
-        return {"messages": []} if task.get("start") == "wrong" else Step(user_says("Go on."))  # type: ignore[return-value]
+        return {"messages": []} if task.get("start") == "wrong" else Step(user_says("Go on."))  # type: ignore[return-value]  # wrong on purpose
 
     def interact(self, replies: Sequence[Message]) -> Step:
         said = reply_text(replies).strip()
@@ -148,7 +148,7 @@ class Careless(Environment):
             "nan": Step(user_says("a"), reward=float("nan")),
             "image": Step([{"role": "user", "content": [image]}]),
         }
-        return wrong[said]  # type: ignore[no-any-return]
+        return wrong[said]  # type: ignore[no-any-return]  # of a type that is not known
 
 
 class Unmade(Environment):

@@ -99,7 +99,7 @@ async def test_clients_that_wait_for_a_task_ask_the_database_one_at_a_time(store
             asked[0] += 1
             return await claim()
 
-        one.service._claim = counted  # type: ignore[method-assign]
+        one.service._claim = counted  # type: ignore[method-assign]  # replaced for this test
         waiting = [asyncio.create_task(one.claim(wait_s=60)) for _ in range(40)]
         while asked[0] < 45:  # 40 at once, then the first of the line  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)

@@ -245,7 +245,7 @@ async def test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from
             assert await store.sessions.open_turn(request) is Opened.ENDED
             return await finish(claim, score, *group_scorers)
 
-        one.service._store.tasks.finish_slot = late  # type: ignore[method-assign]
+        one.service._store.tasks.finish_slot = late  # type: ignore[method-assign]  # replaced for this test
         await one.finish(offer["api_key"], score=1)
     task = await store.tasks.get(asked.record.rsplit(":", 2)[0])
     assert task is not None

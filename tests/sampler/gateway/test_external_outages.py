@@ -46,7 +46,7 @@ async def test_a_client_that_leaves_in_an_outage_leaves_no_gap(store: Store, wri
         await step(one.sdk(offer["api_key"]), messages)
         verbs = one.service._store.sessions
         there = verbs._dispatches
-        verbs._dispatches = away = Away(there, written)  # type: ignore[assignment]
+        verbs._dispatches = away = Away(there, written)  # type: ignore[assignment]  # replaced for this test
         first = asyncio.create_task(step(one.sdk(offer["api_key"]), list(messages)))
         async with asyncio.timeout(60):
             await away.is_tried_again.wait()

@@ -91,14 +91,14 @@ async def test_a_reply_that_was_written_as_its_client_left_is_a_turn(store: Stor
             await asyncio.sleep(0.5)  # the database's answer is late
             return found
 
-        one.service._store.sessions.save_reply = slow  # type: ignore[method-assign]
+        one.service._store.sessions.save_reply = slow  # type: ignore[method-assign]  # replaced for this test
         asking = asyncio.create_task(step(one.sdk(offer["api_key"]), list(messages)))
         await saved.wait()
         asking.cancel()
         await asyncio.wait([asking])
         while one.service._attempts.busy:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.02)
-        one.service._store.sessions.save_reply = save  # type: ignore[method-assign]
+        one.service._store.sessions.save_reply = save  # type: ignore[method-assign]  # replaced for this test
         again = await step(one.sdk(offer["api_key"]), messages, extra_headers={"x-stainless-retry-count": "1"})
         assert again.id.endswith("-1")
         await step(one.sdk(offer["api_key"]), messages)
@@ -184,14 +184,14 @@ async def test_a_request_that_comes_just_after_its_own_repetition_is_not_sampled
                 await repeated.wait()
             return await open_turn(dispatch, closing)
 
-        store.sessions.open_turn = slow  # type: ignore[method-assign]
+        store.sessions.open_turn = slow  # type: ignore[method-assign]  # replaced for this test
         first = asyncio.create_task(step(b.sdk(offer["api_key"]), list(messages)))
         await reached.wait()
         await step(a.sdk(offer["api_key"]), messages, extra_headers={"x-stainless-retry-count": "1"})
         repeated.set()
         with pytest.raises(APIStatusError, match="sent this request again"):
             await first
-        store.sessions.open_turn = open_turn  # type: ignore[method-assign]
+        store.sessions.open_turn = open_turn  # type: ignore[method-assign]  # replaced for this test
         assert (await a.finish(offer["api_key"], score=1)).json()["status"] == "scored"
     _, dispatches = await documents(store, offer["record"])
     assert trained_ids(dispatches) == engine.exchanges

@@ -143,8 +143,8 @@ async def refuse_sessions(self: Any, scope: Any, receive: Any, send: Any) -> Non
 
 
 # The SDK's servers also serve the older revisions; this one refuses the handshake as the SDK refuses it on a modern connection.
-runner._serve_legacy_stream = modern_alone  # type: ignore[assignment]
-StreamableHTTPSessionManager._handle_stateful_request = refuse_sessions  # type: ignore[method-assign]
+runner._serve_legacy_stream = modern_alone  # type: ignore[assignment]  # replaced for this test
+StreamableHTTPSessionManager._handle_stateful_request = refuse_sessions  # type: ignore[method-assign]  # replaced for this test
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:

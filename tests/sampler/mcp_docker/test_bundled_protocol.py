@@ -232,11 +232,11 @@ async def test_it_reads_no_more_while_its_client_does_not_read(tool: str) -> Non
         number, line = 20_000, json.dumps(asked(1, "tools/list")).encode() + b"\n"
         process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
         assert b"protocolVersion" in await process.stdout.readline()
-        process.stdout._transport.pause_reading()  # type: ignore[attr-defined]
+        process.stdout._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio and typer do not declare it
         process.stdin.write(line * number)
         await until_it_rests(process.pid, process.stdin.transport)
         assert process.stdin.transport.get_write_buffer_size() > 0, "the server takes no more"
-        process.stdout._transport.resume_reading()  # type: ignore[attr-defined]
+        process.stdout._transport.resume_reading()  # type: ignore[attr-defined]  # asyncio and typer do not declare it
         for _ in range(number):
             assert b'"tools":' in await process.stdout.readline()
 

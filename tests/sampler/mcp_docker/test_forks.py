@@ -25,7 +25,7 @@ BUNDLED = {
 
 
 def told(answer: dict[str, object]) -> str:
-    return str(answer["result"]["content"][0]["text"])  # type: ignore[index]
+    return str(answer["result"]["content"][0]["text"])  # type: ignore[index]  # an answer has it
 
 
 async def test_forked_tools_have_a_folder_per_session_and_end_with_it_and_with_a_killed_gateway(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ class CancelledLink:
 async def test_an_end_that_was_cancelled_is_told_and_leaves_no_folder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    used = ToolSet(Profile(), lambda folder: [CancelledLink()], tmp_path)  # type: ignore[list-item]
+    used = ToolSet(Profile(), lambda folder: [CancelledLink()], tmp_path)  # type: ignore[list-item]  # a stand-in
     await used.open(PATIENCE_S)
     assert used.folder is not None
     await used.close()

@@ -27,7 +27,7 @@ async def test_a_server_whose_notifications_have_wrong_types_goes_on(tmp_path: P
         async with Client(f"{started.url}/mcp", mode=mode, read_timeout_seconds=60) as client:
             for _ in range(2):
                 result = await client.call_tool("say", {})
-                assert result.content[0].text == "said"  # type: ignore[union-attr]
+                assert result.content[0].text == "said"  # type: ignore[union-attr]  # it is there
         assert "Traceback" not in started.log.read_text()
 
 
@@ -85,12 +85,12 @@ async def test_an_episode_whose_first_request_was_cancelled_is_forgotten_at_its_
     opened, opening = [], asyncio.Event()
 
     class Opening(Sessions):
-        async def open(self, *given: object) -> object:  # type: ignore[override]
+        async def open(self, *given: object) -> object:  # type: ignore[override]  # of fewer arguments
             await opening.wait()
             opened.append(type("Session", (), {"episode": None, "has_ended": False})())
             return opened[-1]
 
-    sessions = Opening(None, None)  # type: ignore[arg-type]
+    sessions = Opening(None, None)  # type: ignore[arg-type]  # neither is used
     first = asyncio.create_task(sessions.of_episode("e"))
     await asyncio.sleep(0)
     first.cancel()

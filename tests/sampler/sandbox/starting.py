@@ -51,7 +51,7 @@ async def ran(
     level: IsolationLevel, folder: Path, *command: str, limits: Limits | None = None, **options: object
 ) -> Ended:
     """Run `command` to its end."""
-    launch = Launch(command, folder, limits=limits or Limits(), **options)  # type: ignore[arg-type]
+    launch = Launch(command, folder, limits=limits or Limits(), **options)  # type: ignore[arg-type]  # options of any kind
     process = await start(launch, level)
     try:
         return await ended(process)

@@ -29,7 +29,7 @@ async def called(name: str, arguments: list[str], cwd: Path, tool: str, **values
         assert (await client.call_tool(tool, {"no_such_argument": 1})).is_error
         result = await client.call_tool(tool, values)
         assert not result.is_error, result
-        return result.content[0].text  # type: ignore[union-attr]
+        return result.content[0].text  # type: ignore[union-attr]  # it is there
 
 
 async def test_every_tool_serves_the_sdks_client(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_fetch_reads_allowed_hosts_and_checks_every_redirect(pages: int) -> None
     ],
 )  # fmt: skip
 def test_a_private_address_is_refused_even_if_its_name_is_allowed(url: str) -> None:
-    hosts = fetch.AllowedHosts([urlsplit(url).hostname.rstrip(".")], [])  # type: ignore[union-attr]
+    hosts = fetch.AllowedHosts([urlsplit(url).hostname.rstrip(".")], [])  # type: ignore[union-attr]  # it is there
     with pytest.raises(ToolRefusal, match=r"private address|Name or service|not known|is not on the list"):
         fetch.Fetcher(hosts).fetch(fetch.FetchArguments(url=url, timeout_s=5))
 
