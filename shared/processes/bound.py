@@ -12,10 +12,13 @@ import sys
 if __name__ == "__main__":  # isolated from every path, so that no folder of a user is imported from
     sys.path.append(os.path.abspath(__file__ + "/../../.."))
 
+from shared.processes.concealment import conceal_arguments, conceal_environment
 from shared.processes.guard import execute, keep
 
 
 def main() -> None:
+    conceal_arguments()
+    conceal_environment()  # the command's, which it hands on: a key of an engine
     command = sys.argv[2:]
     keep(int(sys.argv[1]), lambda: None, lambda: execute(command), kill_s=math.inf)
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -218,6 +219,25 @@ def test_no_process_shows_a_secret_in_its_arguments_or_environment(who: str, tmp
                 program.kill()
     assert {pid: text for pid, text in shown.items() if PASSWORD in text or KEY in text} == {}
     assert all(shown.values())
+
+
+def test_the_guard_of_an_engine_shows_no_key_and_hands_it_on(tmp_path: Path) -> None:
+    lifeline, ours = os.pipe()
+    out = tmp_path / "out"
+    guard = [sys.executable, "-I", "-S", str(ROOT / "shared/processes/bound.py"), str(lifeline)]
+    shell = f'echo "$SGLANG_API_KEY $2" >{out}.new; mv {out}.new {out}; sleep 600'
+    command = [*guard, "sh", "-c", shell, "sh", "--api-key", KEY]
+    with subprocess.Popen(command, env=os.environ | {"SGLANG_API_KEY": KEY}, pass_fds=(lifeline,)) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not out.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert KEY not in _shown_by(process.pid)
+        finally:
+            os.close(ours)
+            os.close(lifeline)
+    assert out.read_text() == f"{KEY} {KEY}\n"
 
 
 def _connects(silent: socket.socket) -> None:
