@@ -28,6 +28,8 @@ PROGRAMS = (
         "sampler.gateway",
         "sampler.mcp_docker",
         "sampler.engine.keeper",
+        "sampler.engine.keeper.health",
+        "sampler.check_model",
     ),
     *("sampler.engine.local", "sampler.what_if.replay", "sampler.what_if.resettle", "trainer", "trainer.launch"),
     *("trainer.sft", "trainer.verify", "trainer.export", "trainer.what_if.replay", "trainer.what_if.bisect"),

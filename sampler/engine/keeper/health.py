@@ -5,6 +5,12 @@ keeper the engine itself answers with the version that the keeper tells, and no 
 loaded. An engine that sleeps while a trainer has its device is healthy, and has no version.
 """
 
+from shared.processes.interrupt import begin_program, run_command
+
+if __name__ == "__main__":
+    begin_program(is_command=True)
+
+
 import asyncio
 import socket
 import sys
@@ -15,7 +21,6 @@ from sampler.engine.keeper.config import KeeperConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import TandemError
-from shared.processes.interrupt import run_command
 from shared.store import Store
 
 MAX_LAG_S = 300.0  # the largest weights take minutes to be loaded
