@@ -28,6 +28,7 @@ from shared.files.written_file import write_text_whole
 from shared.processes.environment import plain_environment
 from shared.processes.mongod_log import database_error
 from shared.processes.open_files import FEWEST_OF_DATABASE, require_files
+from shared.processes.waits import Wait, waiting
 
 # 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
 LIGHT = (
@@ -142,7 +143,9 @@ class Mongod:
     def _wait_until_it_answers(self, timeout_s: float, log_start: int) -> None:
         assert self.process is not None
         deadline = time.monotonic() + timeout_s
-        with pymongo.MongoClient[dict[str, object]](self.connection_string, serverSelectionTimeoutMS=200) as client:
+        wait = Wait("MongoDB", "it is starting", f"it answers, for {timeout_s:g} s at most")
+        address = self.connection_string
+        with waiting(wait), pymongo.MongoClient[dict[str, object]](address, serverSelectionTimeoutMS=200) as client:
             while True:
                 try:
                     if client.admin.command("serverStatus").get("pid") == self.process.pid:

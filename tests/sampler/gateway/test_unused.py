@@ -123,14 +123,16 @@ async def test_a_temperature_is_used_if_it_is_the_one_that_samples(store: Store)
 
 
 async def test_what_was_cached_at_the_vendor_is_missing_here(store: Store) -> None:
+    answers: list[httpx.Response] = []
+
     async def agent(task: AgentTask) -> None:
         body = {"contents": [{"parts": [{"text": "Hi"}]}], "cachedContent": "cachedContents/1"}
-        answer = await posted(task, "/v1beta/models/main:generateContent", body)
-        assert (answer.status_code, answer.json()["error"]["message"][:13]) == (400, "cachedContent")
+        answers.append(await posted(task, "/v1beta/models/main:generateContent", body))
         await posted(task, "/v1/chat/completions", HI)
 
-    record, _, _ = await played(store, ScriptedEngine(["<answer>1</answer>"]), agent)
+    record, _, _ = await played(store, ScriptedEngine(["<answer>1</answer>"] * 2), agent)
     assert record.status is RecordStatus.SCORED
+    assert [(one.status_code, one.json()["error"]["message"][:13]) for one in answers] == [(400, "cachedContent")]
 
 
 @pytest.mark.parametrize("stream", [False, True])
