@@ -29,6 +29,7 @@ from shared.errors import ConfigError, DataError, TandemError
 from shared.weights.files import manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.checkpoints.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
+from trainer.checkpoints.digests import verify_digests
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
 from trainer.modeling.trainable import LoraSettings, Trainable
@@ -67,6 +68,7 @@ def export(config: ExportConfig) -> WrittenWeights:
     if config.output_dir.exists():
         raise ConfigError(f"{config.output_dir} exists; expected a new directory: a written model is never changed")
     source = config.model_name_or_path or source_of(config.checkpoint)
+    verify_digests(config.checkpoint)
     with parallel_session("cpu") as parallel:
         trainable = trainable_of(config.checkpoint)
         if config.adapter and trainable.lora is None:

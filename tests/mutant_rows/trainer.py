@@ -13,6 +13,14 @@ SUPPLY = "tests/trainer/test_supply.py"
 
 MUTANTS = (
     Mutant(
+        "a checkpoint with flipped bits is not continued",
+        "trainer/checkpoints/digests.py",
+        "    verify_files(folder, manifest)\n",
+        "",
+        "tests/trainer/test_checkpoint.py"
+        "::test_a_checkpoint_with_one_flipped_bit_is_refused_with_its_file_and_the_one_before",
+    ),
+    Mutant(
         "a training task has a temperature that can be trained at",
         "shared/tasks/files.py",
         "    if target.split == TRAIN_SPLIT and payload.temperature is not None:",

@@ -109,7 +109,7 @@ def test_only_the_last_checkpoints_are_kept_and_only_complete_ones_count(
     with pytest.raises(ConfigError, match="keep_last is 0"):
         checkpoint.Checkpoints(tmp_path, alone, keep_last=0)
     (tmp_path / "step-000003" / checkpoint.STATE_FILE).write_text("")
-    with pytest.raises(DataError, match=r"step-000003: no readable state\.json"):
+    with pytest.raises(DataError, match=r"step-000003: damaged, and nothing was trained: .*state\.json: 0 bytes"):
         checkpoint.load(learner, tmp_path / "step-000003", alone)
 
 
@@ -187,6 +187,28 @@ def test_a_checkpoint_that_somebody_cut_is_named_and_not_loaded(
         os.truncate(path / name, int((path / name).stat().st_size * part))
         with pytest.raises(DataError, match=r"step-000000: "):
             checkpoint.load(learner, path, alone)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "rng-0.pt", "state.json", ".metadata"])
+def test_a_checkpoint_with_one_flipped_bit_is_refused_with_its_file_and_the_one_before(
+    tmp_path: Path, model_directory: Path, alone: Parallel, name: str
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    saved = checkpoint.Checkpoints(tmp_path, alone, asynchronous=True)
+    saved.save(learner, {})
+    learner.steps_done = 1
+    saved.save(learner, {})
+    saved.settle(wait=True)
+    before = full_parameters(learner)
+    path = tmp_path / "step-000001"
+    assert checkpoint.load(learner, path, alone).step == 1
+    content = bytearray((path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"step-000001: damaged.*{name}.*the checkpoint before it is .*step-000000"):
+        checkpoint.load(learner, path, alone)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in full_parameters(learner).items())
+    assert checkpoint.load(learner, tmp_path / "step-000000", alone).step == 0
 
 
 @pytest.mark.thorough

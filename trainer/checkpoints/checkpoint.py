@@ -4,11 +4,11 @@
         __0_0.distcp …  sharded tensors (torch.distributed.checkpoint): any number of ranks may load them
         rng-0.pt …      random states, one file per data shard: ranks with the same rows share them
         state.json      {"step": 120, "world_size": 2, "trainer_generation": 3, "accounting": {...}}
+        digests-0.json … checksums of the files that each rank wrote; a load refuses a file that differs
 
     save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: all ranks durable? then rename
 
-Atomic: a kill at any byte, or a full disk, leaves the older checkpoints unchanged. A resume on the same number of ranks
-is bit-exact.
+Atomic: a kill at any byte, or a full disk, leaves the older checkpoints as they are. A resume on as many ranks is bit-exact.
 
 Frozen parameters (for example those below adapters) are not saved: they are loaded from the run's initial model directory,
 which must stay.
@@ -25,7 +25,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from shared.errors import ConfigError, DataError, LeaseLost
 from shared.files.output_names import STEP_FOLDER, step_folder
 from trainer.checkpoints.atomic_directories import TEMPORARY, discard, publish_directory, temporary_directory
+from trainer.checkpoints.digests import digest, refuse_damaged
 from trainer.checkpoints.random_states import random_states, random_states_file, restore_random_states
 from trainer.learner import Learner
 from trainer.parallel import Parallel
@@ -113,6 +114,7 @@ class Checkpoints:
         # The writing thread communicates with its peers, so it must not share a group with concurrently computed steps.
         self._group = dist.new_group(backend="gloo")
         self._write: _Write | None = None
+        self._digester = ThreadPoolExecutor(1, "digests")
         self.saved: int | None = None  # step of the last finalised checkpoint
 
     def save(self, learner: Learner, accounting: Mapping[str, Any]) -> None:
@@ -135,7 +137,9 @@ class Checkpoints:
             process_group=self._group,
         )
         assert isinstance(files, Future)
-        self._write = _Write(step, temporary, files, problem, since)
+        self._write = _Write(
+            step, temporary, self._digester.submit(digest, files, temporary, self._parallel), problem, since
+        )
         if not self._asynchronous:
             self.settle(wait=True)
 
@@ -278,6 +282,7 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     Additional ranks derive their random states from rank 0's and their number.
     Raises DataError for an incomplete or damaged checkpoint, or one of other parameters than the learner trains.
     """
+    refuse_damaged(path, [one for one in complete(path.parent) if step_of(one) < step_of(path)], parallel)
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as exc:
