@@ -89,6 +89,15 @@ def look(bridge: StoreBridge, config: TrainerConfig, step: int) -> Run:
     store = bridge.store
     run = bridge(store.runs.read())
     newest = bridge(store.versions.newest(config.policy))
+    if newest is None and step and config.policy not in run.checkpoints:
+        log.error(  # an error, so that the launcher's display shows it
+            "run %s, policy %s: this database knows no step of the run, and %s has the checkpoint of step %d: training "
+            "continues from there, with new tasks; for a new run stop it, and give another output_dir or run name",
+            config.run,
+            config.policy,
+            config.folder,
+            step,
+        )
     if newest is None or step >= newest.step or config.checkpoint.undo_later_steps:
         return run
     mine, saved = checkpoint_at(config, step), run.checkpoints.get(config.policy)

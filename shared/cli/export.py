@@ -1,15 +1,15 @@
 """`tandem export-model`: a run's checkpoint as a Hugging Face directory."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shared.cli.connect import USAGE, RunName, complain
-from shared.evaluation.rounds import best_steps
-from shared.files.output_names import CHECKPOINTS, METRICS_FILE, STEP_FOLDER, step_folder
+from shared.cli.connect import USAGE, Connection, RunName, complain, warn, with_store
+from shared.evaluation.rounds import evaluation_rounds
+from shared.files.output_names import CHECKPOINTS, STEP_FOLDER, step_folder
+from shared.names import DEFAULT_POLICY
 from shared.processes.run_module import command
 
 EXAMPLES = """Examples:
@@ -48,10 +48,13 @@ def export_model(
         Path | None,
         typer.Option("--model_name_or_path", help="Folder of configuration and tokenizer, if moved."),
     ] = None,
+    policy: Annotated[str, typer.Option("--policy", help="Whose held-out rewards --best compares.")] = DEFAULT_POLICY,
+    db_connection_string: Connection = None,
 ) -> None:
     """Write a checkpoint as a directory that `transformers` and SGLang load.
 
-    Reads the trainer's checkpoints, written by any number of processes. Needs torch, but no database.
+    Reads the trainer's checkpoints, written by any number of processes. Needs torch, and a database for --best alone: the best
+    step is the one with the highest reward in `tandem eval`.
     """
     folder = (run_dir or Path("output") / run) / CHECKPOINTS
     kept = {int(m[1]): path for path in folder.glob("step-*") if (m := STEP_FOLDER.fullmatch(path.name))}
@@ -61,12 +64,10 @@ def export_model(
         complain(f"{folder}: expected {wanted}; found those of steps: {there} (--run_dir names another folder)")
         raise typer.Exit(USAGE)
     if best:
-        judged = [s for s in best_steps(folder.parent / METRICS_FILE, sys.maxsize) if s in kept]
-        if not judged or step is not None:
-            none = f"{folder}: no checkpoint was evaluated; see eval_steps"
-            complain("--best and --step exclude each other" if judged else none)
+        if step is not None:
+            complain("--best and --step exclude each other")
             raise typer.Exit(USAGE)
-        step = judged[0]
+        step = _best(run, policy, folder, sorted(kept), db_connection_string)
     chosen = max(kept) if step is None else step
     target = output_dir or folder.parent / "export" / (step_folder(chosen) + "-adapter" * adapter)
     words = command("trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target))
@@ -74,3 +75,19 @@ def export_model(
     words += ["--adapter", "true"] if adapter else []
     words += ["--model_name_or_path", str(model_name_or_path)] if model_name_or_path else []
     raise typer.Exit(subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode)
+
+
+def _best(run: str, policy: str, folder: Path, kept: list[int], given: str | None) -> int:
+    """The kept step with the highest held-out reward of a complete round, the later of equal ones. Exits with a message."""
+    rounds = with_store(given, run, lambda store: evaluation_rounds(store, policy), read_only=True)
+    rewards = {r.step: r.overall.reward.value for r in rounds if r.complete and r.step is not None and r.overall.reward}
+    if judged := [step for step in kept if step in rewards]:
+        best = max(judged, key=lambda step: (rewards[step], step))
+        if (highest := max(rewards.values())) > rewards[best]:
+            lost = max(step for step, reward in rewards.items() if reward == highest)
+            warn(
+                f"step {lost} was better ({highest:.3f}), but its checkpoint is not kept; step {best}: {rewards[best]:.3f}"
+            )
+        return best
+    complain(f"{folder}: no kept checkpoint was evaluated; kept: {', '.join(map(str, kept))}; see eval_steps")
+    raise typer.Exit(USAGE)

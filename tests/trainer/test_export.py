@@ -1,6 +1,5 @@
 """An exported checkpoint holds the very weights that were trained, in the form that others load."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -77,21 +76,6 @@ def test_a_step_that_was_not_kept_is_named_with_those_that_were(two_processes: L
     assert f"expected the checkpoint of step 77; found those of steps: {SAVED_STEP}" in done.stderr
     done = refused("export-model", "any", "--run_dir", "/nowhere")
     assert "/nowhere/checkpoints: expected a checkpoint; found those of steps: none" in done.stderr
-
-
-def test_the_best_of_the_checkpoints_that_were_kept_is_exported(
-    two_processes: Launch, model_directory: Path, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    (run_dir / "checkpoints").symlink_to(two_processes.out / "checkpoints")
-    flags = ["export-model", "any", "--best", "--run_dir", str(run_dir), "--model_name_or_path", str(model_directory)]
-    assert "no checkpoint was evaluated; see eval_steps" in refused(*flags).stderr
-    judged = [{"eval/step": SAVED_STEP, "eval/reward": 0.5}, {"eval/step": SAVED_STEP + 1, "eval/reward": 0.9}]
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in judged))
-    done = tandem(*flags)
-    assert done.returncode == 0, done.stderr
-    assert f"export/step-{SAVED_STEP:06d}  (" in done.stdout
 
 
 def _export(checkpoints: Path, target: Path, dtype: str | None = None) -> dict[str, torch.Tensor]:

@@ -170,3 +170,15 @@ def test_a_wrong_model_or_output_directory_leaves_a_finished_run_as_it_was(mongo
             with pytest.raises(AssertionError, match="start every service of a run from the same weights"):
                 trainers.train("finished", output_dir=folder)
             assert asyncio.run(all_documents()) == before
+
+
+def test_an_old_folder_in_a_new_database_is_continued_but_not_in_silence(
+    bridge: StoreBridge, alone: Parallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(tmp_path)
+    look(bridge, config, 0)
+    assert not caplog.records
+    look(bridge, config, 3)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert f"this database knows no step of the run, and {config.folder} has the checkpoint of step 3" in record.message
