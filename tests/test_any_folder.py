@@ -61,7 +61,8 @@ def project(tmp_path: Path) -> Path:
 
 def run(words: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TANDEM_", "PYTHON", "DB_"))}
-    clean["PYTHONPATH"] = str(ROOT)  # this tree, also where another one is installed: `tests/mutants.py` tests a copy
+    if "-c" in words:  # this tree, also where another one is installed: `tests/mutants.py` tests a copy
+        clean["PYTHONPATH"] = str(ROOT)
     return subprocess.run(words, cwd=folder, env=clean, capture_output=True, text=True, timeout=280)
 
 

@@ -42,13 +42,6 @@ MUTANTS = (
         f"{PRIVATE}::test_an_agents_kept_folder_is_private",
     ),
     Mutant(
-        "files: a program takes our packages in any folder",
-        "shared/processes/run_module.py",
-        "    if OurPackages not in sys.meta_path:",
-        "    if False:",
-        "tests/test_any_folder.py::test_every_program_is_a_command_that_never_imports_from_the_current_folder",
-    ),
-    Mutant(
         "files: a user's module gets the packages of its own project",
         "shared/user_code/loading.py",
         "    if (project := project_of(str(path))) is not None:\n",
