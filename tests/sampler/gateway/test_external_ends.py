@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from openai import APIStatusError
@@ -110,7 +110,9 @@ async def test_an_end_that_a_process_did_not_live_to_finish_is_finished_by_the_n
         await step(a.sdk(offer["api_key"]), list(offer["messages"]))
 
         async def killed(*_: Any, **__: Any) -> bool:
-            raise asyncio.CancelledError
+            cast("asyncio.Task[Any]", asyncio.current_task()).cancel()
+            await asyncio.sleep(60)
+            return False
 
         tasks_of_a = a.service._store.tasks
         for name in ("finish_slot", "await_feedback"):
