@@ -20,13 +20,13 @@ from typing import Any
 
 from sampler.environments.environment import MAX_SEATS, RUNNING, SCORE, STATUSES, Step
 from sampler.environments.plain_text import plain_text
+from shared.scores import EXPECTED, is_usable, real_number, usable_score
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_SHOWN = 80
 MAX_LEVELS = 64
 WHOLE = 2**63
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-NO_NUMBERS = ("c", "U", "S", "M", "m", "V")  # of numpy's types: complex, texts, times, records
 
 
 class WrongStep(Exception):
@@ -62,19 +62,11 @@ def checked(step: object) -> dict[str, Any]:
     return told
 
 
-def number(field: str, value: object, expected: str = "a finite number, or None where nothing is known") -> float:
-    """Of whatever is one number: also numpy's, torch's, a Decimal. Raises WrongStep."""
-    kind = getattr(
-        getattr(value, "dtype", None), "kind", None
-    )  # numpy reads numbers out of texts, and drops imaginary parts
-    if not isinstance(value, str | bytes | bytearray) and not getattr(value, "shape", ()) and kind not in NO_NUMBERS:
-        try:
-            found = float(value)  # type: ignore[arg-type]  # of any type: what float() raises is caught
-        except Exception:  # noqa: BLE001 - a foreign value's own method: whatever it raises, it is no number
-            found = math.nan
-        if math.isfinite(found):
-            return found
-    raise WrongStep(field, value, expected)
+def number(field: str, value: object, expected: str = f"{EXPECTED}, or None where nothing is known") -> float:
+    """Of whatever is one number that a score may be: also numpy's, torch's, a Decimal. Raises WrongStep."""
+    if not is_usable(value):
+        raise WrongStep(field, value, expected)
+    return usable_score(value)
 
 
 def truth(field: str, value: object) -> bool:
@@ -229,10 +221,8 @@ def _metrics(metrics: object) -> dict[str, Any]:
 
 
 def _metric(name: str, value: object) -> Any:
-    try:
-        return number(f"metrics.{name}", value)
-    except WrongStep:
-        return plain(f"metrics.{name}", value)
+    found = real_number(value)
+    return plain(f"metrics.{name}", value) if found is None else found
 
 
 def _seat(field: str, seat: Any) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.environments.checked_step import WrongStep, number, truth
+from shared.scores import EXPECTED
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 RESET = ("observation", "info")
@@ -22,7 +23,7 @@ def step_values(found: Any) -> StepValues:
     observation, reward, terminated, truncated, _ = _parts("step", found, STEP)
     return StepValues(
         observation,
-        number("reward", reward, "a finite number"),
+        number("reward", reward, EXPECTED),
         truth("terminated", terminated),
         truth("truncated", truncated),
     )

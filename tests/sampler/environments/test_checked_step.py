@@ -50,7 +50,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a dict": ({"messages": TEXT}, "the step is {'messages': "),
     "nothing": (None, "the step is None; expected a Step, of sampler.environments"),
     "an unknown status": (Step(TEXT, status="won"), "status is 'won'; expected one of running, completed, "),
-    "NaN": (Step(TEXT, reward=float("nan")), "reward is nan; expected a finite number, or None"),
+    "NaN": (Step(TEXT, reward=float("nan")), "reward is nan; expected a finite number"),
+    "beyond the square of float32": (
+        Step(TEXT, reward=1e30),
+        "reward is 1e+30; expected a finite number from -1.8e+19",
+    ),
     "a text": (Step(TEXT, reward="1"), "reward is '1'; expected a finite number"),  # type: ignore[arg-type]  # wrong on purpose
     "an array": (Step(TEXT, reward=np.zeros(2)), "reward is array([0., 0.]) (ndarray); expected"),  # type: ignore[arg-type]  # wrong on purpose
     "an array of one": (Step(TEXT, reward=np.zeros(1)), "reward is array([0.]) (ndarray)"),  # type: ignore[arg-type]  # wrong on purpose
