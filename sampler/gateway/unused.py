@@ -25,6 +25,7 @@ MORE = "more"
 _PREFIX = "overridden_"
 _POSITION = re.compile(r"\[\]")
 _NOT_IN_METRICS = re.compile(r"[^A-Za-z0-9_-]")
+_NOT_IN_HEADERS = re.compile(r"[^!-~]")
 _logged: set[str] = set()
 
 
@@ -52,5 +53,12 @@ def log_once(names: Sequence[str]) -> None:
 
 
 def header_of(names: Sequence[str]) -> dict[str, str]:
-    text = ", ".join(names).encode("ascii", "backslashreplace").decode()
-    return {HEADER: text[:MAX_HEADER_CHARS]} if names else {}
+    """A header holds visible ASCII, and no blank at its ends: anything else would end the connection. Other characters of a name
+    are escapes (`a\\x0ab`)."""
+    text = ", ".join(_NOT_IN_HEADERS.sub(_escape, name) for name in names)[:MAX_HEADER_CHARS].rstrip(", ")
+    return {HEADER: text} if text else {}
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -2,7 +2,9 @@
 
 That validation reports every error of every item: 600 blocks of an unknown kind yield an error of 300,000 characters, and a
 million kill the process. So here
-  * a content block that the SDK does not know becomes a text that names it, and the result stays a normal answer;
+  * a content block that the SDK does not know becomes a text that names it, and the result stays a normal answer; what is only
+    malformed beside its content (annotations, `_meta`) is left out;
+  * content that is null, one block or a text is a list of it, and an `isError` of null is absent;
   * only the first `MAX_BLOCKS` blocks are kept, followed by a text with the number of the others;
   * a list of tools with a malformed entry, or with more than `MAX_TOOLS`, is an error that names the entry.
 """
@@ -22,6 +24,8 @@ from shared.outside_text import clipped
 MAX_BLOCKS = 1000
 MAX_TOOLS = 10_000
 _SHOWN_CHARS = 60
+_OF_A_CALL = ("content", "structuredContent", "isError")  # members of the answer to a call
+_BESIDE = ("annotations", "_meta")  # of a block, beside its content
 
 _block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
 
@@ -37,19 +41,35 @@ def plain(message: JSONRPCMessage) -> JSONRPCMessage:
     """`message` if the SDK can validate it, else its replacement."""
     if not isinstance(message, JSONRPCResponse):
         return message
-    content, tools = message.result.get("content"), message.result.get("tools")
-    if isinstance(content, list):
-        message.result["content"] = _plain_content(content)
+    result, tools = message.result, message.result.get("tools")
+    if any(name in result for name in _OF_A_CALL):
+        result["content"] = _plain_content(_listed(result.get("content")))
+        if result.get("isError", False) is None:
+            del result["isError"]
     elif isinstance(tools, list) and (problem := _problem_of(tools)):
         return JSONRPCError(jsonrpc="2.0", id=message.id, error=ErrorData(code=PARSE_ERROR, message=problem))
     return message
 
 
+def _listed(content: Any) -> list[Any]:
+    """Some servers write no list where they have one block, or none."""
+    if isinstance(content, list):
+        return content
+    return [] if content is None else [_text(content) if isinstance(content, str) else content]
+
+
 def _plain_content(content: list[Any]) -> list[Any]:
-    blocks = [block if _is_known(block) else _text(f"[{_kind(block)}: not shown]") for block in content[:MAX_BLOCKS]]
+    blocks = [_plain_block(block) for block in content[:MAX_BLOCKS]]
     if len(content) > MAX_BLOCKS:
         blocks.append(_text(f"[{len(content) - MAX_BLOCKS} more blocks: not shown]"))
     return blocks
+
+
+def _plain_block(block: Any) -> Any:
+    if _is_known(block):
+        return block
+    bare = {name: block[name] for name in block if name not in _BESIDE} if isinstance(block, dict) else None
+    return bare if _is_known(bare) else _text(f"[{_kind(block)}: not shown]")
 
 
 def _is_known(block: Any) -> bool:

@@ -64,4 +64,18 @@ MUTANTS = (
         "        if False:\n",
         f"{TRAITS}::test_without_a_system_role_instructions_stand_before_the_question",
     ),
+    Mutant(
+        "a header of names that a client chose holds visible characters alone",
+        "sampler/gateway/unused.py",
+        '_NOT_IN_HEADERS = re.compile(r"[^!-~]")',
+        '_NOT_IN_HEADERS = re.compile(r"[^\\n-~]")',
+        "tests/sampler/gateway/test_unused.py::test_any_name_of_a_member_is_answered_and_adds_no_header",
+    ),
+    Mutant(
+        "a tool's text is shown though what stands beside it is malformed",
+        "sampler/tools/incoming.py",
+        "return bare if _is_known(bare) else",
+        "return",
+        "tests/sampler/test_tool_results.py::test_an_answer_that_is_malformed_beside_its_content_is_an_answer",
+    ),
 )

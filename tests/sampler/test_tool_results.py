@@ -1,6 +1,7 @@
 """The model's text of an answer: bounded in the template's tokens and in characters, cut visibly, and completely stored."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +12,14 @@ from mcp_types import (
     CallToolResult,
     EmbeddedResource,
     ImageContent,
+    JSONRPCResponse,
     ResourceLink,
     TextContent,
     TextResourceContents,
 )
 
 from sampler.tools import TokenOffsets, ToolLimits
+from sampler.tools.incoming import plain
 from sampler.tools.results import bounded, raw_text, to_result, with_summary
 from tests.sampler.chats import ADDED, SPECIAL, chat
 
@@ -211,3 +214,25 @@ def test_text_that_utf8_cannot_hold_is_made_storable() -> None:
     )
     assert result.text == "a\ufffdb"
     (result.raw or "").encode()
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"content": [{"type": "text", "text": "42", "annotations": {"audience": ["model"], "priority": 7}}]}, "42"),
+        ({"content": [{"type": "text", "text": "42", "_meta": "x"}]}, "42"),
+        ({"content": [{"type": "resource_link", "name": "n", "uri": "a:b", "annotations": 5}]}, "[resource: n at a:b]"),
+        ({"content": [{"type": "text", "text": "42"}], "isError": None}, "42"),
+        ({"content": "42"}, "42"),
+        ({"content": {"type": "text", "text": "42"}}, "42"),
+        ({"content": None, "structuredContent": {"a": 42}}, '{"a": 42}'),
+        ({"structuredContent": {"a": 42}}, '{"a": 42}'),
+        ({"content": None, "isError": True}, "the tool failed without a message"),
+        ({"content": [{"type": "text", "text": 42}, None, 5]},
+         "[text: not shown]\n[a block of no kind: not shown]\n[a block of no kind: not shown]"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_malformed_beside_its_content_is_an_answer(result: dict[str, Any], text: str) -> None:
+    message = plain(JSONRPCResponse(jsonrpc="2.0", id=1, result=result))
+    assert isinstance(message, JSONRPCResponse)
+    assert to_result(CallToolResult.model_validate(message.result, by_name=False), 0.1, ToolLimits()).text == text

@@ -112,6 +112,32 @@ async def test_names_that_a_client_chooses_are_bounded(store: Store) -> None:
     assert header_of([]) == {}
 
 
+async def test_any_name_of_a_member_is_answered_and_adds_no_header(store: Store) -> None:
+    """A header with a line break, or with a blank at its end, ends the connection: the reply was sampled and is lost."""
+    names = ["a\nx-evil: 1", "a\r\nb", " ", "\t", "", "a\x7f", "\U0001f600", "\u2028", "x" * 5000, "a ", " a", "\\x0a"]
+    many = {f"{'k' * 25}{n:03d}": 1 for n in range(80)}  # cut behind a comma
+
+    async def agent(task: AgentTask) -> None:
+        for path in BODIES:
+            for more in [*({name: 1} for name in names), many, {name + "y" * n: 1 for n in range(3) for name in many}]:
+                answer = await posted(task, path, BODIES[path] | more)
+                assert answer.status_code == 200, (path, more, answer.text)
+                assert set(answer.headers.get(HEADER, "")) <= {chr(n) for n in range(32, 127)}
+                assert "x-evil" not in answer.headers
+        ended.append(task.url)
+
+    ended: list[str] = []
+    engine = ScriptedEngine(lambda prompt: "<answer>1</answer>")
+    record, _, _ = await played(store, engine, agent, max_turns=100, max_tokens=4000, max_prompt_tokens=4000)
+    assert record.error is None
+    assert ended
+
+
+@pytest.mark.parametrize("length", range(40, 60))
+def test_a_header_that_is_cut_ends_in_a_name(length: int) -> None:
+    assert header_of([f"{n:03d}" + "k" * length for n in range(MAX_NAMES)])[HEADER][-1] not in ", "
+
+
 async def test_a_temperature_is_used_if_it_is_the_one_that_samples(store: Store) -> None:
     async def agent(task: AgentTask) -> None:
         for value in (1.0, 0.3):
