@@ -132,7 +132,7 @@ def main() -> None:
     logging.basicConfig(level="WARNING")
 
     async def run() -> list[Verified]:
-        async with Store.open(config.db_connection_string, config.run) as store:
+        async with Store.open(config.db_connection_string, config.run, must_exist=True) as store:
             return await verify(store, config)
 
     try:

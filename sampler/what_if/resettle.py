@@ -78,6 +78,10 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
         config = await _config(source, given)
         if config.target == run:
             raise ConfigError(f"--as names run {run} itself, which stays as it is; choose another name")
+        if not await source.resettling.played(config.policy):
+            raise ConfigError(
+                f"run {run} has no played group of policy {config.policy}: there is nothing to settle anew"
+            )
         import_scorers(config.scorer_modules)
         agents = _agents(config.agent_config_path)
         try:

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from shared.audit.run import AuditReport, audit
-from shared.cli.connect import OK, PROBLEM, AsJson, Connection, RunName, console, table, with_store
+from shared.cli.connect import OK, PROBLEM, AsJson, Connection, RunName, console, table, warn, with_store
 
 EXAMPLES = """Examples:
 
@@ -53,6 +53,8 @@ def audit_run(
 
 
 def _print(report: AuditReport) -> None:
+    if not any(result.examined for result in report.results.values()):
+        warn(f"run {report.run}: there was nothing to examine")
     rows = table("", "check", "examined #", "violations #", title=f"audit of run {escape(report.run)}")
     for check, result in report.results.items():
         mark = "[red]✗[/red]" if result.violations else "[dim]–[/dim]" if result.examined == 0 else "[green]✓[/green]"

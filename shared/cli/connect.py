@@ -171,12 +171,12 @@ def with_store(
     read_only: bool = False,
 ) -> T:
     """Run `work` on the run's store; a TandemError becomes a message and an exit code. `read_only`: a user without any other
-    right may do it."""
+    right may do it. `must_exist` False: `work` makes a missing run by `begin()`, before its first write."""
 
     async def opened() -> T:
         uri = connection_string(given, run)
         async with Store.open(
-            uri, run, timeout_s=CONNECT_TIMEOUT_S, must_exist=must_exist, read_only=read_only
+            uri, run, timeout_s=CONNECT_TIMEOUT_S, must_exist=must_exist, read_only=read_only, create=must_exist
         ) as store:
             return await work(store)
 

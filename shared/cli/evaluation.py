@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shared.cli.connect import AsJson, Connection, RunName, console, table, with_store
+from shared.cli.connect import AsJson, Connection, RunName, console, table, warn, with_store
 from shared.evaluation.pass_rates import Estimate
 from shared.evaluation.rounds import EvaluationRound, Figures, evaluation_rounds
 from shared.names import DEFAULT_POLICY
@@ -45,6 +45,8 @@ def evaluation(
         report = {"run": run, "policy": policy, "rounds": [played.to_json() for played in rounds]}
         typer.echo(json.dumps(report, ensure_ascii=False))
         return
+    if not rounds:
+        warn(f"run {run} has no held-out tasks of policy {policy}: nothing was evaluated")
     out = console()
     print_wide(out, curve_table(rounds, f"evaluation of run {escape(run)}, policy {escape(policy)}"))
     shown = (

@@ -35,6 +35,11 @@ async def export_data(store: Store, path: Path, policy: str) -> int:
             for collection, document in copied:
                 file.write(bson.encode({"collection": collection, "document": document}))
             groups += sum(collection == "tasks" for collection, _ in copied)
+        if not groups:
+            raise DataError(
+                f"run {store.run} has no settled group of policy {policy} with training data; nothing was written. "
+                f"`tandem status {store.run}` shows its policies and groups"
+            )
         file.write(bson.encode({"groups": groups, "policy": policy}))
     return groups
 
@@ -51,6 +56,7 @@ async def import_data(store: Store, path: Path) -> int:
     """
     _check_bytes(path)
     groups = sum(collection == "tasks" for collection, _ in _documents(path))
+    await store.begin()
     batch: list[Copied] = []
     for copied in _documents(path):
         batch.append(copied)

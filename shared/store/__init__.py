@@ -7,8 +7,9 @@ Only this package queries MongoDB. Writes are acknowledged by a journaled majori
 majority. A connection string cannot change that (docs/database.md).
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from bson.codec_options import CodecOptions
@@ -62,6 +63,7 @@ class Store:
         )
         self.client = client
         self.run = run
+        self._contact: Callable[[], AbstractContextManager[None]] = nullcontext
         self.database = database
         self.tasks = TaskVerbs(database)
         self.admission = AdmissionVerbs(database)
@@ -108,6 +110,12 @@ class Store:
         ):
             await verbs.ensure_indexes()
 
+    async def begin(self) -> None:
+        """Create the run's document and indexes if missing. Raises StoreUnavailable, ConfigError, DataError."""
+        with self._contact():
+            await self.runs.ensure()
+            await self.ensure_indexes()
+
     @classmethod
     @asynccontextmanager
     async def open(
@@ -118,26 +126,28 @@ class Store:
         timeout_s: float = 10.0,
         must_exist: bool = False,
         read_only: bool = False,
+        create: bool = True,
     ) -> AsyncIterator["Store"]:
         """Connect; create the run's document and indexes if missing. A replica set that elects its primary is waited for. Raises
         StoreUnavailable, ConfigError.
 
         `must_exist`: a missing run raises ConfigError and is not created. `read_only`: likewise, and indexes are not created.
+        `create` False: a missing run is created by `begin()` alone, so that what fails before it leaves no run.
         """
         check_run_name(run)
         client = connect(connection_string, timeout_s)
         try:
             store = cls(client, run)
-            with first_contact(connection_string, run, timeout_s):
+            store._contact = partial(first_contact, connection_string, run, timeout_s)
+            with store._contact():
                 await until_primary(client, connection_string)
                 if (must_exist or read_only) and await store.runs.get() is None:
                     names = ", ".join(await store.questions.run_names()) or "none"
                     raise ConfigError(f"no run {run!r} at {shown(connection_string)}; runs there: {names}")
-                if read_only:
-                    await store.runs.read()
-                else:
-                    await store.runs.ensure()
-                    await store.ensure_indexes()
+                if read_only or (not create and await store.runs.get() is not None):
+                    await store.runs.read()  # of another schema version: refused
+                elif create:
+                    await store.begin()
             yield store
         finally:
             await client.close()

@@ -102,6 +102,7 @@ async def import_task_file(
     size = size_of(path)
     total = size * len(target.epochs)
     await check_stored(store, path, target, lambda done: report("checking", done, total))
+    await store.begin()
     inserted = unchanged = 0
     for index, epoch in enumerate(target.epochs):
         entries = (Entry(path, line, target, epoch) for line in lines_of(path))

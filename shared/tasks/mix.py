@@ -142,6 +142,7 @@ async def import_mix(
     mixes = [_Mix(config, split, policy, num_generations, root, check) for split in chosen]
     for mix in mixes:
         await mix.check(store)
+    await store.begin()
     inserted = unchanged = done = 0
     total = sum(mix.length for mix in mixes)
     for mix in mixes:

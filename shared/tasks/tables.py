@@ -18,13 +18,15 @@ from typing import Any
 
 from shared.errors import ConfigError, DataError
 from shared.files.hub import dataset_file
+from shared.files.json_file import GivenTwice, load_json
 from shared.files.written_file import written_whole
 from shared.outside_values import MAX_DEPTH
 from shared.tasks.exact_numbers import ExactFloat, in_shortest_digits, number_text
 from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
 
 HUB = "hub:"
-SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (*TABLES, ".json", ".jsonl")
 ROWS_AT_ONCE = 1_000
 PLAIN = (str, int, float, bool, Decimal, date, time, type(None))
 Row = Mapping[str, Any]
@@ -66,6 +68,8 @@ def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int],
 
     `progress` receives the number of rows. Raises ConfigError or DataError that name file, row and column.
     """
+    if target.suffix in TABLES:
+        raise ConfigError(f"{target}: expected a task file's name, such as {target.stem}.jsonl")
     path = dataset_file(source.removeprefix(HUB)) if source.startswith(HUB) else Path(source)
     left_out: tuple[str, ...] = ()
     count = 0
@@ -117,6 +121,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
         try:
+            _check_once(path, reader.fieldnames or ())
             for row in reader:
                 if None in row or None in row.values():
                     raise DataError(
@@ -135,14 +140,39 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: Parquet needs pyarrow; run pip install 'tandem-rl[data]'") from exc
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            _check_once(path, file.schema_arrow.names)
             changed = [
                 (one.name, how) for one in file.schema_arrow if (how := in_shortest_digits(one.type)) is not None
             ]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
-                for row in batch.to_pylist():
+                columns = [_python_values(path, name, batch[name]) for name in batch.schema.names]
+                for values in zip(*columns, strict=True):
+                    row = dict(zip(batch.schema.names, values, strict=True))
                     yield row | {name: how(row[name]) for name, how in changed}
     except pyarrow.ArrowException as exc:
         raise DataError(f"{path}: no Parquet file that can be read: {exc}") from exc
+
+
+def _python_values(path: Path, name: str, column: Any) -> list[Any]:
+    """The values of a column of Arrow. Times that Python cannot hold (nanoseconds, the year 10,000) are text, with all digits."""
+    import pyarrow
+
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError, KeyError) as exc:  # KeyError: a time zone that this machine has not
+        try:
+            texts = column.cast(pyarrow.string()).to_pylist()
+        except pyarrow.ArrowException:
+            raise DataError(
+                f"{path}: column {name!r}: {exc}; expected values that Python can hold; write them as text"
+            ) from exc
+    return [None if text is None else text.replace(" ", "T", 1) for text in texts]
+
+
+def _check_once(path: Path, names: Sequence[str]) -> None:
+    """Raises DataError where two columns have one name: the values of one would be lost."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{path}: two columns are named {twice[0]!r}; expected each name once")
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -158,7 +188,11 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 def _loaded(path: Path, number: int, text: str) -> Any:
     try:
-        return json.loads(text, parse_float=ExactFloat.of)
+        return load_json(text, parse_float=ExactFloat.of)
+    except GivenTwice as exc:
+        raise DataError(
+            f"{path}:{number + exc.line - 1}: {exc.name!r} is given twice in one object; expected it once"
+        ) from exc
     except (ValueError, RecursionError) as exc:
         raise DataError(f"{path}:{number}: not JSON: {exc}") from exc
 
@@ -178,7 +212,7 @@ def _names(path: Path) -> str:
 
 
 def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
-    own = {SAME.get(name, name): name for name in row if SAME.get(name, name) in FIELDS}
+    own = _own_columns(path, row, mapped)
     read = {name: _without_nan(path, number, column, row[column]) for name, column in own.items()}
     line = {name: value for name, value in read.items() if value not in (None, "")}
     for name, column in mapped.columns.items():
@@ -196,6 +230,20 @@ def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
             name: _without_nan(path, number, name, _reached(path, number, row, name)) for name in mapped.metadata
         }
     return {"id": f"{path.stem}-{number:06d}"} | line
+
+
+def _own_columns(path: Path, row: Row, mapped: Mapped) -> dict[str, str]:
+    """{field: the column that bears its name}. Raises DataError where two do and no mapping chooses."""
+    own: dict[str, str] = {}
+    for column in row:
+        name = SAME.get(column, column)
+        if name in own and name not in mapped.columns:
+            raise DataError(
+                f"{path}: columns {own[name]!r} and {column!r} mean the same; choose one by --map {name}=COLUMN"
+            )
+        if name in FIELDS:
+            own[name] = column
+    return own
 
 
 def _number_texts(value: Any) -> Any:

@@ -55,4 +55,25 @@ MUTANTS = (
         "exclude=None",
         "tests/sampler/gateway/test_given_answers.py::test_a_claim_has_the_answer_only_where_the_gateway_gives_it",
     ),
+    Mutant(
+        "files: a failed import makes no run",
+        "shared/cli/connect.py",
+        "create=must_exist",
+        "create=True",
+        "tests/shared/cli/test_cli_import.py::test_a_failed_import_leaves_no_run",
+    ),
+    Mutant(
+        "files: an export of nothing is refused",
+        "shared/files/data_file.py",
+        "        if not groups:\n",
+        "        if False:\n",
+        "tests/shared/cli/test_cli_import.py::test_commands_on_a_run_without_anything_say_so",
+    ),
+    Mutant(
+        "files: of two columns of one name none is lost",
+        "shared/tasks/tables.py",
+        "if names.count(name) > 1",
+        "if False",
+        "tests/shared/test_task_tables.py::test_of_two_values_of_one_field_none_is_lost",
+    ),
 )

@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         "worlds: a reward that is no finite number is no reward",
         "sampler/environments/checked_step.py",
-        "        if math.isfinite(found):\n",
-        "        if True:\n",
+        "    if not is_usable(value):\n        raise WrongStep",
+        "    if False:\n        raise WrongStep",
         f"{STEPS}::test_what_is_no_step_is_named_with_field_found_and_expected",
     ),
     Mutant(
@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "gymnasium: a reward of None is no reward",
         "sampler/environments/adapters/returned.py",
-        'number("reward", reward, "a finite number"),',
+        'number("reward", reward, EXPECTED),',
         "reward,",
         f"{ADAPTERS}::test_a_wrong_value_is_the_last_step_of_its_session_and_named_by_field",
     ),

@@ -81,6 +81,13 @@ async def target(mongod: Mongod, store: Store) -> Any:
         await opened.client.drop_database(name)
 
 
+async def test_a_run_without_a_played_group_is_refused_and_makes_no_run(mongod: Mongod, store: Store) -> None:
+    await import_tasks(store, 2)
+    with pytest.raises(ConfigError, match="has no played group of policy main: there is nothing to settle anew"):
+        await anew(mongod, store, f"{store.run}-2")
+    assert f"{store.run}-2" not in await store.client.list_database_names()
+
+
 async def test_another_estimator_changes_the_advantages_alone_and_the_run_stays_as_it_is(
     mongod: Mongod, store: Store, target: Store
 ) -> None:

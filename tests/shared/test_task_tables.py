@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from shared.cli import app
-from shared.errors import ConfigError, TandemError
+from shared.errors import ConfigError, DataError, TandemError
 from shared.tasks.lines import check_task_file
 from shared.tasks.tables import Mapped, convert, read_rows
 
@@ -174,3 +174,52 @@ def test_an_import_of_a_table_names_the_command_that_converts_it(tmp_path: Path)
         ConfigError, match=r"a table; make JSONL of it by `tandem tasks convert .*train\.csv train\.jsonl`"
     ):
         check_task_file(write(tmp_path, ".csv", ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", "id,query,query\n1,a,b\n", r"t\.csv: two columns are named 'query'"),
+        ("t.tsv", "id\tid\tquery\n1\t2\tb\n", r"t\.tsv: two columns are named 'id'"),
+        ("t.csv", "query,question\na,b\n", r"columns 'query' and 'question' mean the same; choose one by --map query="),
+        (
+            "t.jsonl",
+            '{"query": "a"}\n{"query": "a", "query": "b"}\n',
+            r"t\.jsonl:2: 'query' is given twice in one object",
+        ),
+        ("t.json", '[{"query": "a",\n "query": "b"}]', r"t\.json:2: 'query' is given twice in one object"),
+    ],
+)
+def test_of_two_values_of_one_field_none_is_lost(tmp_path: Path, name: str, content: str, words: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=words):
+        convert(str(tmp_path / name), tmp_path / "tasks.jsonl", Mapped())
+    assert not (tmp_path / "tasks.jsonl").exists()
+
+
+def test_a_mapping_chooses_of_two_columns_and_a_table_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("query,question\na,b\n")
+    convert(str(tmp_path / "t.csv"), tmp_path / "tasks.jsonl", Mapped({"query": "question"}))
+    assert tasks(tmp_path / "tasks.jsonl") == [{"id": "t-000001", "query": "b"}]
+    with pytest.raises(ConfigError, match=r"t\.csv: expected a task file's name, such as t\.jsonl"):
+        convert(str(tmp_path / "t.csv"), tmp_path / "t.csv", Mapped())
+
+
+def test_times_that_python_cannot_hold_are_text_with_all_digits_or_refused_by_column(tmp_path: Path) -> None:
+    nanoseconds = 1577836800000000001
+    columns: dict[str, tuple[list[Any], Any, str | None]] = {
+        "nanoseconds": ([nanoseconds], pyarrow.timestamp("ns"), "2020-01-01T00:00:00.000000001"),
+        "nanoseconds of a day": ([1001], pyarrow.time64("ns"), "00:00:00.000001001"),
+        "the year 10,000": ([253402300800000000], pyarrow.timestamp("us"), "10000-01-01T00:00:00.000000"),
+        "a list": ([[nanoseconds]], pyarrow.list_(pyarrow.timestamp("ns")), None),
+        "no such zone": ([1], pyarrow.timestamp("us", tz="No/Where"), None),
+    }
+    for name, (values, kind, expected) in columns.items():
+        table = pyarrow.table({"query": pyarrow.array(["q"]), "answer": pyarrow.array(values, kind)})
+        pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+        if expected is None:
+            with pytest.raises(DataError, match=r"t\.parquet: column 'answer': "):
+                convert(str(tmp_path / "t.parquet"), tmp_path / "tasks.jsonl", Mapped())
+        else:
+            convert(str(tmp_path / "t.parquet"), tmp_path / "tasks.jsonl", Mapped())
+            assert tasks(tmp_path / "tasks.jsonl")[0]["answer"] == expected, name

@@ -69,6 +69,38 @@ def test_a_wrong_file_is_refused_line_by_line(tandem: Command) -> None:
     assert tandem("tasks", "import", "wrong", "absent.jsonl").exit_code == 2
 
 
+FAILED_IMPORTS = {
+    "a missing file": ["tasks", "import", "never", "absent.jsonl"],
+    "a folder": ["tasks", "import", "never", "."],
+    "a wrong line": ["tasks", "import", "never", "wrong.jsonl"],
+    "a wrong model of metadata": ["tasks", "import", "never", "right.jsonl", "--payload_model", "no.such:Model"],
+    "a missing mixture": ["tasks", "import", "never", "--config", "absent.yml"],
+    "a mixture whose last file is missing": ["tasks", "import", "never", "--config", "mix.yml"],
+    "an environment that does not answer": ["tasks", "import", "never", "--from", "agentrl://127.0.0.1:9/task"],
+    "missing data": ["data", "import", "never", "absent.bson.gz"],
+    "data that is none": ["data", "import", "never", "wrong.jsonl"],
+}
+
+
+@pytest.mark.parametrize("kind", FAILED_IMPORTS)
+def test_a_failed_import_leaves_no_run(tandem: Command, kind: str) -> None:
+    Path("right.jsonl").write_text('{"id": "a", "query": "q"}\n')
+    Path("wrong.jsonl").write_text('{"id": "a", "query": "q"}\n{"id": "b"}\n')
+    Path("mix.yml").write_text("tasks: {sources: [{name: a, file: right.jsonl}, {name: b, file: absent.jsonl}]}")
+    assert tandem(*FAILED_IMPORTS[kind]).exit_code in (1, 2)
+    assert "never" not in [row["name"] for row in json.loads(tandem("runs", "--json").stdout)]
+
+
+def test_commands_on_a_run_without_anything_say_so(tandem: Command) -> None:
+    Path("t.jsonl").write_text('{"id": "a", "query": "q"}\n')
+    assert tandem("tasks", "import", "unplayed", "t.jsonl").exit_code == 0
+    exported = tandem("data", "export", "unplayed", "out.bson.gz")
+    assert (exported.exit_code, Path("out.bson.gz").exists()) == (1, False)
+    assert "run unplayed has no settled group of policy main with training data; nothing was written" in exported.stderr
+    of_another = tandem("eval", "unplayed", "--policy", "mian")
+    assert "run unplayed has no held-out tasks of policy mian: nothing was evaluated" in of_another.stderr
+
+
 OWN_SCORERS = """
 from sampler.scorers import Score, ScoringRequest, register_scorer
 
