@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pymongo
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from shared.errors import ConfigError, TandemError
 from shared.files.private_file import append_private
@@ -31,6 +31,8 @@ from shared.processes.open_files import FEWEST_OF_DATABASE, require_files
 from shared.processes.waits import Wait, waiting
 
 # 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
+UNAUTHORIZED = 13
+_END_WITHOUT_PORT_S = 0.5
 LIGHT = (
     "--nounixsocket",
     "--quiet",
@@ -148,8 +150,8 @@ class Mongod:
         with waiting(wait), pymongo.MongoClient[dict[str, object]](address, serverSelectionTimeoutMS=200) as client:
             while True:
                 try:
-                    if client.admin.command("serverStatus").get("pid") == self.process.pid:
-                        return  # and not another one that has taken its port in between
+                    if self._is_own(client):
+                        return
                     self._require_running(log_start)
                     time.sleep(0.05)  # until the server that has no port ends
                 except PyMongoError as exc:
@@ -157,6 +159,19 @@ class Mongod:
                     if time.monotonic() > deadline:
                         self.stop()
                         raise MongodFailed(f"mongod did not answer within {timeout_s:g} s:\n{self.tail()}") from exc
+
+    def _is_own(self, client: pymongo.MongoClient[dict[str, object]]) -> bool:
+        """Whether this process answers, and not another server that has taken its port in between."""
+        assert self.process is not None
+        try:
+            return client.admin.command("serverStatus").get("pid") == self.process.pid
+        except OperationFailure as exc:
+            if exc.code != UNAUTHORIZED:
+                raise
+        # It has users, and shows its process to them alone. A server without its port ends within this time.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_WITHOUT_PORT_S)
+        return self.process.poll() is None
 
     def _require_running(self, log_start: int) -> None:
         """Raises MongodFailed with the cause, where its log since `log_start` has one, else with the end of its log."""
