@@ -12,6 +12,7 @@ from sampler.messages.reply_message import Message, message_of, with_call_ids
 from sampler.messages.transcript import Transcript, joined
 from sampler.parsers import ParsedReply, without_calls
 from sampler.parsers.reasoning import ends_in_reasoning
+from sampler.parsers.reply import END_THINK, THINK
 from sampler.rendering.prefix import prefix_of, without_prefix
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
@@ -103,6 +104,8 @@ class EpisodeThreads:
     def _parsed(self, text: str, view: View, *, may_call: bool, in_reasoning: bool) -> ParsedReply:
         if in_reasoning and ends_in_reasoning(text, in_reasoning=True):  # never searched for calls
             return ParsedReply("", reasoning=text.strip())
+        if in_reasoning and THINK in text.partition(END_THINK)[0].lstrip()[1:]:  # a word of reasoning that began before
+            text = THINK + text
         parsed = self._resources.parser(text, view.context.tools or ())
         return parsed if may_call else without_calls(parsed, text)
 

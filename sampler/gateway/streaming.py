@@ -98,14 +98,15 @@ def plain_parts(
 ) -> tuple[str, str]:
     """Reasoning and content of a reply that may go on. `in_reasoning`: the prompt opened the reasoning."""
     before, closed, after = text.partition(END_THINK)
-    if closed:
-        return before.replace(THINK, "", 1).strip(), _plain(after.lstrip(), (*openings, *stops))
+    is_open = in_reasoning or before.lstrip().startswith(THINK)
+    if closed and (is_open or not any(opening in before for opening in openings)):  # else it may be a call's
+        return before.replace(THINK, "", 1).strip(), _plain(after.lstrip(), (*openings, *stops, THINK))
     begun = text.lstrip()
     if begun.startswith(THINK) or in_reasoning:
         return _plain(begun.replace(THINK, "", 1).lstrip(), (END_THINK, *stops)), ""
     if THINK.startswith(begun):
         return "", ""
-    return "", _plain(begun, (*openings, *stops, END_THINK))
+    return "", _plain(begun, (*openings, *stops, THINK, END_THINK))
 
 
 def _plain(text: str, openings: Sequence[str]) -> str:

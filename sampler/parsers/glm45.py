@@ -22,7 +22,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
-    reasoning, rest = split_reasoning(text)
+    reasoning, rest = split_reasoning(text, calls=(OPEN, CLOSE))
     reply, types = ReplyBuilder(reasoning, FORM), ToolTypes(tools)
 
     def read(start: int) -> int:

@@ -15,7 +15,7 @@ FORM = f'{OPEN}{{"name": "…", "arguments": {{…}}}}{CLOSE}'
 
 
 def parse_hermes(text: str, tools: ToolSchemas = ()) -> ParsedReply:
-    reasoning, rest = split_reasoning(text)
+    reasoning, rest = split_reasoning(text, calls=(OPEN, CLOSE))
     reply = ReplyBuilder(reasoning, FORM)
     return scan(
         rest,

@@ -24,9 +24,9 @@ _FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*(?:\n|$)|\s*```\s*|\s+")
 
 
 def parse_minicpm(text: str, tools: ToolSchemas = ()) -> ParsedReply:
-    reasoning, rest = split_reasoning(text, THOUGHT, END_THOUGHT)
+    reasoning, rest = split_reasoning(text, THOUGHT, END_THOUGHT, (OPEN, CLOSE))
     if not reasoning and rest == text:
-        reasoning, rest = split_reasoning(text)
+        reasoning, rest = split_reasoning(text, calls=(OPEN, CLOSE))
     reply = ReplyBuilder(reasoning, FORM)
     return scan(
         rest, reply, lambda at: rest.find(OPEN, at), lambda start: _read_section(rest, start + len(OPEN), reply)

@@ -27,7 +27,7 @@ _REST = re.compile(r"\s*</function>\s*")
 
 
 def parse_qwen3_coder(text: str, tools: ToolSchemas = ()) -> ParsedReply:
-    reasoning, rest = split_reasoning(text)
+    reasoning, rest = split_reasoning(text, calls=(_FUNCTION, _END_FUNCTION))
     reply, types = ReplyBuilder(reasoning, FORM), ToolTypes(tools)
     return scan(rest, reply, lambda at: _next_call(rest, at), lambda start: _read_call(rest, start, types, reply))
 

@@ -10,7 +10,8 @@ Promises of all families
   * Time is linear in the length of the reply: at most MAX_CALLS calls are read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,14 +111,63 @@ def without_calls(parsed: ParsedReply, text: str) -> ParsedReply:
     return ParsedReply(rest.strip(), reasoning=reasoning)
 
 
-def split_reasoning(text: str, think: str = THINK, end_think: str = END_THINK) -> tuple[str, str]:
-    """The reasoning and the rest. If the prompt opened the reasoning, the reply only closes it."""
-    before, found, after = text.partition(end_think)
-    if found:
-        return before.replace(think, "", 1).strip(), after
-    if text.lstrip().startswith(think):  # cut off during reasoning
-        return text.replace(think, "", 1).strip(), ""
-    return "", text
+def split_reasoning(
+    text: str, think: str = THINK, end_think: str = END_THINK, calls: tuple[str, str] | None = None
+) -> tuple[str, str]:
+    """All reasoning, and the rest. If the prompt opened the reasoning, the reply only closes it.
+
+    `calls`: the tags around a call. A tag of reasoning inside of them is a part of the call, and a call inside of reasoning is a
+    part of the reasoning. Linear in the length of the text.
+    """
+    if end_think not in text:
+        return (text.replace(think, "", 1).strip(), "") if text.lstrip().startswith(think) else ("", text)  # cut off
+    reasoning: list[str] = []
+    rest: list[str] = []
+    start = 0
+    for begin, inner, end in _reasoning_in(text, think, end_think, calls):
+        if begin == inner:  # the prompt opened it
+            reasoning.append(text[:end].replace(think, "", 1))
+        else:
+            rest.append(text[start:begin])
+            reasoning.append(text[inner:end])
+        start = end + len(end_think)
+    return "\n".join(part for one in reasoning if (part := one.strip())), "".join([*rest, text[start:]])
+
+
+def _reasoning_in(
+    text: str, think: str, end_think: str, calls: tuple[str, str] | None
+) -> Iterator[tuple[int, int, int]]:
+    """Where each reasoning outside of calls begins, where its text does, and where its end tag stands. The first may have no
+    opening tag: then it begins with the text."""
+    opening, closing = calls or (think, end_think)
+    tags = [*re.finditer("|".join(map(re.escape, dict.fromkeys((think, end_think, opening, closing)))), text)]
+    following = _next_of(tags)
+    at, is_first = 0, True
+    while at < len(tags):
+        name, behind = tags[at].group(), following[at]
+        end, closed = behind.get(end_think), behind.get(closing)
+        if name == end_think and is_first:
+            yield 0, 0, tags[at].start()
+            is_first = False
+        elif name == think:
+            if end is None:
+                return
+            yield tags[at].start(), tags[at].end(), tags[end].start()
+            at, is_first = end, False
+        elif name == opening and closed is not None:
+            is_behind = end is not None and end < closed and following[end].get(opening, closed) < closed
+            at = at if is_behind else closed  # else the end tag stands behind an opening that is no call's
+        at += 1
+
+
+def _next_of(tags: Sequence[re.Match[str]]) -> list[Mapping[str, int]]:
+    """Of each tag: the index of the next one of each name."""
+    found: list[Mapping[str, int]] = []
+    known: dict[str, int] = {}
+    for index in range(len(tags) - 1, -1, -1):
+        found.append(known)
+        known = known | {tags[index].group(): index}
+    return found[::-1]
 
 
 def problem_of(members: dict[str, Any]) -> str:

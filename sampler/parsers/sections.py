@@ -19,7 +19,7 @@ def parse_sections(
     text: str, form: str, tokens: SectionTokens, read_call: Callable[[str, int, ReplyBuilder], int]
 ) -> ParsedReply:
     """`read_call` adds the call whose body begins at an index to the reply, and returns where parsing resumes."""
-    reasoning, rest = split_reasoning(text)
+    reasoning, rest = split_reasoning(text, calls=(tokens.begin, tokens.end))
     reply = ReplyBuilder(reasoning, form)
     at = 0
     while (start := rest.find(tokens.open_call, at)) >= 0:

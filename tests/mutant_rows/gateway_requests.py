@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "a stream tells nothing of a stop",
         "sampler/gateway/streaming.py",
-        "_plain(begun, (*openings, *stops, END_THINK))",
-        "_plain(begun, (*openings, END_THINK))",
+        "_plain(begun, (*openings, *stops, THINK, END_THINK))",
+        "_plain(begun, (*openings, THINK, END_THINK))",
         f"{ENDS}::test_what_a_stream_tells_is_never_taken_back",
     ),
     Mutant(

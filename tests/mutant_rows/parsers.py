@@ -185,4 +185,12 @@ MUTANTS = (
         "return next_call(text, body_at, CLOSE, CLOSE)",
         f"{CALLS}::test_a_call_behind_one_that_is_not_closed_is_read",
     ),
+    Mutant(
+        "calls: an end tag of reasoning inside of a call",
+        "sampler/parsers/reply.py",
+        "elif name == opening and closed is not None:",
+        "elif False:",
+        "tests/sampler/test_written_calls.py"
+        "::test_tags_of_reasoning_in_a_call_are_its_text_and_calls_in_any_reasoning_are_none",
+    ),
 )

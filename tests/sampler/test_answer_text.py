@@ -1,7 +1,8 @@
 """The answer is looked for outside of the reasoning, in every sampler and dialect."""
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from sampler.agents.json_reply import last_object
 from sampler.episode import play
 from sampler.episode_log import ScoredText
+from sampler.episode_threads import EpisodeThreads
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import PARSERS
@@ -94,6 +96,16 @@ async def test_our_own_sampler_scores_what_stands_outside_of_reasoning(store: St
 async def test_reasoning_that_the_prompt_opened_has_no_answer(store: Store, reply: str, score: float) -> None:
     """Only its end shows in the reply, or nothing where it was cut off."""
     assert await native(store, reply, OPENED) == score
+
+
+def test_a_call_in_reasoning_that_the_prompt_opened_is_none_also_before_a_think_tag() -> None:
+    threads = EpisodeThreads.__new__(EpisodeThreads)
+    threads._resources = cast("Any", SimpleNamespace(parser=PARSERS["hermes"]))
+    view = cast("Any", SimpleNamespace(context=SimpleNamespace(tools=())))
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call> R <think> R</think>No.'
+    parsed = threads._parsed(text, view, may_call=True, in_reasoning=True)
+    assert (parsed.tool_calls, parsed.content) == ([], "No.")
+    assert len(threads._parsed(text, view, may_call=True, in_reasoning=False).tool_calls) == 1
 
 
 async def test_a_users_think_tag_at_the_end_of_the_prompt_opens_no_reasoning(store: Store) -> None:

@@ -2,11 +2,14 @@
 looks like a call is an answer."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from sampler.parsers import get_parser
+from sampler.parsers.reply import split_reasoning
+from tests.sampler.call_forms import FORMS, Form
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "b": {}}}}}
@@ -171,3 +174,29 @@ CUT_OFF = [
 def test_a_call_behind_one_that_is_not_closed_is_read(family: str, call: str, end: str) -> None:
     calls, errors, _ = read(family, f"{call.removesuffix(end)}\n{call}")
     assert (calls[-1:], len(errors)) == ([("f", {"b": 1})], 1)
+
+
+THINKERS = ["hermes", "qwen3_coder", "glm45", "deepseekv3", "deepseekv31", "kimi_k2", "minicpm"]
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.family in THINKERS], ids=lambda form: form.family)
+def test_tags_of_reasoning_in_a_call_are_its_text_and_calls_in_any_reasoning_are_none(form: Form) -> None:
+    one, other = form.written(("f", {"a": "1 </think> 2"})), form.written(("f", {"a": "3"}))
+    both = [("f", {"a": "1 </think> 2"}), ("f", {"a": "3"})]
+    assert read(form.parser, one) == (both[:1], [], "")
+    assert read(form.parser, f"I call. {other}\n<think>so</think>") == (both[1:], [], "I call.")
+    assert read(form.parser, f"<think>a</think>x<think>maybe {other}?</think>y") == ([], [], "xy")
+    assert read(form.parser, f"<think>a</think>{one}<think>b</think>{other}") == (both, [], "")
+    assert read(form.parser, f"hm, {other}?</think>{one}") == (both[:1], [], "")
+    assert read(form.parser, f"hm, {other[:12]}?</think>{other}") == (both[1:], [], "")
+
+
+def test_the_time_of_reading_reasoning_is_linear() -> None:
+    tags = ("<tool_call>", "</tool_call>")
+    for text in ("<tool_call></tool_call>", "<think></think>", "<tool_call></think>", "</think>", "<tool_call><think>"):
+        seconds = []
+        for count in (2_000, 20_000):
+            begun = time.process_time()
+            split_reasoning(text * count + "</think></tool_call>", calls=tags)
+            seconds.append(time.process_time() - begun)
+        assert seconds[1] < 40 * seconds[0] + 0.5, text

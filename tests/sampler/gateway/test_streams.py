@@ -146,6 +146,16 @@ def test_what_is_told_of_a_beginning_is_a_beginning_of_the_reply(parser: str) ->
     assert told > 3 * len(texts)
 
 
+def test_a_tag_of_reasoning_in_a_call_and_a_second_thought_are_told_with_the_whole_reply() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"a": "x </think> y"}}</tool_call>'
+    for text, told in (
+        (call, ("", "")),
+        (f"Hm. {call}", ("", "Hm.")),
+        ("<think>a</think>b<think>c</think>d", ("a", "b")),
+    ):
+        assert plain_parts(text, OPENINGS["hermes"]) == told
+
+
 @pytest.mark.parametrize("in_reasoning", [False, True])
 def test_reasoning_that_the_prompt_opened_is_no_content(in_reasoning: bool) -> None:
     text = "I add.\n</think>\n\nIt is 3."
