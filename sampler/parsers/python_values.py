@@ -17,8 +17,9 @@ _LEADING_ZERO = re.compile(r"[+-]?0\d")
 _STRING = {
     '"': re.compile(r'((?:[^"\\\n]|\\.)*+)"', re.DOTALL),
     "'": re.compile(r"((?:[^'\\\n]|\\.)*+)'", re.DOTALL),
-    '"""': re.compile(r'((?:[^"\\]|\\.|"(?!""))*+)"""', re.DOTALL),
-    "'''": re.compile(r"((?:[^'\\]|\\.|'(?!''))*+)'''", re.DOTALL),
+    # Without a lookahead, which Python 3.11.2 misreads under a possessive quantifier.
+    '"""': re.compile(r'((?:"{0,2}(?:[^"\\]|\\.))*+)"""', re.DOTALL),
+    "'''": re.compile(r"((?:'{0,2}(?:[^'\\]|\\.))*+)'''", re.DOTALL),
 }
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "\n": "", "/": "/"}

@@ -3,6 +3,7 @@ output that cannot be written costs a service nothing."""
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -153,7 +154,7 @@ def test_a_character_that_a_terminal_lacks_is_replaced(encoding: str) -> None:
 
 
 MODEL = str(ROOT / "assets/example/model")
-SAMPLER = f"-m sampler --run few --model_name_or_path {MODEL} --db_connection_string mongodb://127.0.0.1:1/"
+SAMPLER = f"-m sampler --run few --model_name_or_path {shlex.quote(MODEL)} --db_connection_string mongodb://127.0.0.1:1/"
 
 
 def test_too_few_open_files_are_refused_at_once() -> None:
@@ -163,7 +164,7 @@ def test_too_few_open_files_are_refused_at_once() -> None:
         "-m shared.cli mongod --folder few",
         SAMPLER,
     ):
-        shell = f"ulimit -n 128; exec {sys.executable} {program}"
+        shell = f"ulimit -n 128; exec {shlex.quote(sys.executable)} {program}"
         done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode in (1, 2)
         said = done.stdout + done.stderr

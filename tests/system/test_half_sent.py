@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from shared.processes.mongod import Mongod, free_port
+from shared.processes.open_files import FEWEST
 from shared.store import Store
 from tests.sampler.engine.local.harness import write_model
 from tests.sampler.episodes import MODEL
@@ -26,8 +27,8 @@ from tests.sampler.mcp_docker.gateways import box
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
-OPEN_FILES = 400  # of the server
-HALF_SENT = 600
+OPEN_FILES = FEWEST  # of the server
+HALF_SENT = 700
 WORLDS = ROOT / "tests" / "sampler" / "environments" / "worlds.py"
 BEGINNINGS = (
     b"",
