@@ -154,7 +154,9 @@ def test_a_character_that_a_terminal_lacks_is_replaced(encoding: str) -> None:
 
 
 MODEL = str(ROOT / "assets/example/model")
-SAMPLER = f"-m sampler --run few --model_name_or_path {shlex.quote(MODEL)} --db_connection_string mongodb://127.0.0.1:1/"
+SAMPLER = (
+    f"-m sampler --run few --model_name_or_path {shlex.quote(MODEL)} --db_connection_string mongodb://127.0.0.1:1/"
+)
 
 
 def test_too_few_open_files_are_refused_at_once() -> None:
