@@ -50,6 +50,13 @@ def test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong() -> None
     assert {(answer, accepted) for answer, accepted, _ in wrong} == UNREAD
 
 
+def test_a_date_is_no_difference() -> None:
+    assert not equal("2024-01-05", "2018")
+    assert not equal("2018", "2024-01-05")
+    assert equal("**2024-01-05**", "2024-01-05")
+    assert equal("2024-1-5", "2018")
+
+
 @given(st.lists(PIECES, min_size=1, max_size=12).map("".join))
 @settings(max_examples=300, deadline=None)
 def test_equal_texts_are_equal_and_no_text_breaks_the_reading(text: str) -> None:

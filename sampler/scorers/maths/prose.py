@@ -15,7 +15,7 @@ from sampler.scorers.maths.lexing import NotRead
 from sampler.scorers.maths.number_words import SCALES, number_of
 from sampler.scorers.maths.readings import Collection, Reading
 from sampler.scorers.maths.terms import Call, Number, Term
-from sampler.scorers.maths.texts import FRONT, choice_of, is_harmless, label_of, text_words, time_of
+from sampler.scorers.maths.texts import FRONT, choice_of, is_date, is_harmless, label_of, text_words, time_of
 from sampler.scorers.maths.units import CURRENCIES, LETTERS, Unit, unit_of
 from sampler.scorers.maths.vocabulary import DENIED, PLACES
 
@@ -84,7 +84,7 @@ def answer_of(text: str) -> AnswerReading:
     words = text_words(plain)
     if (clock := time_of(plain)) is not None:
         return AnswerReading(words, time=clock)
-    found = _quantity(plain, 0)
+    found = None if is_date(plain) else _quantity(plain, 0)
     choice = choice_of(plain)
     if found is None:
         return AnswerReading(words, choice=choice)

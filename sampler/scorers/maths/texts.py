@@ -12,6 +12,7 @@ FRONT = re.compile(
     r"#+\s*|(?:final\s+)?(?:answer|ans|result|solution)\s*[:=]\s*)",
     re.IGNORECASE,
 )
+_DATE = re.compile(r"\A[12]\d{3}-(?:0[1-9]-[0-3]\d|1[0-2]-0[1-9])\Z")
 _TIME = re.compile(
     r"\A(?P<h>\d{1,2})(?::(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d))?)?\s*(?P<half>[ap]\.?\s?m\.?)?\s*(?:o'?\s?clock)?\Z",
     re.IGNORECASE,
@@ -45,6 +46,11 @@ def choice_of(plain: str) -> str:
     """The letter of `(B)`, `B.`, `Option B` and `(B) 42`; empty: no choice."""
     letter = _CHOICE.match(plain)
     return (letter[1] or letter[2]).upper() if letter else ""
+
+
+def is_date(text: str) -> bool:
+    """Of the form 2024-01-05: no difference of three numbers, which nobody writes with a zero in front."""
+    return _DATE.match(text) is not None
 
 
 def time_of(text: str) -> tuple[int, str] | None:
