@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "another server's answer is not the started one's",
         "shared/processes/mongod.py",
-        """.get("pid") == self.process.pid:""",
-        """.get("pid"):""",
+        """.get("pid") == self.process.pid\n""",
+        """.get("pid") is not None\n""",
         "tests/shared/test_mongod.py::test_another_server_that_answers_at_its_port_is_not_taken_for_it",
     ),
     Mutant(
