@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def listed() -> list[str]:
 
 
 def run(scenario: str, spec: str, revision: str) -> Outcome:
-    client = f"{sys.executable} -m tests.sampler.conformance_client {revision}"
+    client = shlex.join([sys.executable, "-m", "tests.sampler.conformance_client", revision])
     with tempfile.TemporaryDirectory() as folder:
         given = [
             "--scenario",

@@ -5,6 +5,7 @@ Real processes, counted by a word in their command line that no other process ha
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ ESCAPES = {
     "setsid": f"setsid bash -c '{SLEEP}' >/dev/null 2>&1 &",
     "double fork": f"(setsid bash -c '({SLEEP}) & ({SLEEP}) &' >/dev/null 2>&1 &)",
     "deaf": f"setsid bash -c 'trap \"\" TERM INT HUP; ({SLEEP}) & while :; do sleep 1; done' >/dev/null 2>&1 &",
-    "daemon": f"{sys.executable} -S {SERVERS / 'daemon.py'} {{word}}",
+    "daemon": f"{shlex.quote(sys.executable)} -S {shlex.quote(str(SERVERS / 'daemon.py'))} {{word}}",
 }
 MARKED = [name for name in ESCAPES if name != "daemon"]  # it has another environment
 

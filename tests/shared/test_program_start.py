@@ -79,7 +79,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
     program = (
         "from shared.processes.interrupt import *; import signal; begin_program(); run_command(lambda: print('ran'))"
     )
-    shell = f"trap '' INT; exec {sys.executable} -c \"{program}; signal.raise_signal(2); print('on')\""
+    shell = f"trap '' INT; exec {shlex.quote(sys.executable)} -c \"{program}; signal.raise_signal(2); print('on')\""
     done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ran\non\n"), done.stderr
 
@@ -138,7 +138,7 @@ def test_output_that_nobody_reads_costs_a_service_nothing_and_ends_a_command(
 
 def test_a_command_says_in_one_line_why_its_output_is_lost() -> None:
     program = "from shared.processes.interrupt import *; begin_program(is_command=True); run_command(lambda: print('x' * 99999))"
-    shell = f'exec {sys.executable} -c "{program}" >/dev/full'
+    shell = f'exec {shlex.quote(sys.executable)} -c "{program}" >/dev/full'
     done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "-c: its output cannot be written: No space left on device\n")
 

@@ -1,6 +1,7 @@
 """The whole loop with real processes: the trained tokens equal the sampled ones."""
 
 import json
+import shlex
 import sys
 from itertools import islice
 from pathlib import Path
@@ -34,8 +35,8 @@ def copy_of(file: Path, folder: Path, *, lines: int) -> Path:
 
 KEY = "sk-very-secret"
 WITH_A_KEY = {
-    "TANDEM_KEEPER_ENGINE_COMMAND": f"{sys.executable} -m sampler.engine.local --model-path {{model}} --port {{port}} "
-    "--api-key {api_key}",
+    "TANDEM_KEEPER_ENGINE_COMMAND": f"{shlex.quote(sys.executable)} -m sampler.engine.local "
+    "--model-path {model} --port {port} --api-key {api_key}",
     "TANDEM_KEEPER_ENGINE_API_KEY_VAR": "TESTS_ENGINE_KEY",
     "TANDEM_SAMPLER_ENGINE_API_KEY_VAR": "TESTS_ENGINE_KEY",
     "TESTS_ENGINE_KEY": KEY,

@@ -96,7 +96,9 @@ def _marked(**fields: str) -> str:
 async def row(
     folder: Path, store: Store, isolation: str, python: str, package: str, dialect: str, streamed: bool, script: str
 ) -> tuple[str, bool]:
-    command = f"{python} {HERE}/" + script.format(python=sys.executable, box=BOX)
+    command = f"{shlex.quote(python)} {shlex.quote(str(HERE))}/" + script.format(
+        python=shlex.quote(sys.executable), box=shlex.quote(str(BOX))
+    )
     if script.startswith("import "):  # a file: smolagents reads the source of its tools
         command = shlex.join([python, str(block_of(script, folder))])
     version = await asyncio.to_thread(version_of, python, package)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +33,7 @@ async def isolated(
     store: Store, level: str, script: Path, *arguments: str, **options: Any
 ) -> AsyncIterator[AgentSampler]:
     """An episode of the script. At its end nothing of it is left."""
-    command = " ".join([sys.executable, str(script), *arguments])
+    command = shlex.join([sys.executable, str(script), *arguments])
     engine = options.pop("engine", None) or ScriptedEngine(ONE)
     given = {"agent_command": command, "agent_isolation": str(level)} | options
     async with an_episode(store, engine, None, **given) as sampler:

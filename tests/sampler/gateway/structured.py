@@ -9,6 +9,7 @@ prompt, an id that would be trained is not the engine's, or a score is not 1.
 
 import argparse
 import asyncio
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -43,7 +44,7 @@ async def line_of(store: Store, python: str, way: str, package: str) -> tuple[st
         return f"{way:24} {package} is not installed", True
     reply = call("Total", total=7) if way == "instructor_tools" else '{"total": 7}'
     engine = ScriptedEngine(lambda prompt: reply)
-    command = f"{python} {HERE}/structured_output.py {way}"
+    command = shlex.join([python, f"{HERE}/structured_output.py", way])
     async with an_episode(
         store, engine, None, max_tokens=MOST, max_prompt_tokens=MOST, agent_command=command
     ) as sampler:

@@ -186,7 +186,7 @@ async def test_a_command_plays_in_a_directory_of_its_own_and_its_processes_end_w
     store: Store, tmp_path: Path
 ) -> None:
     (script := tmp_path / "agent.py").write_text(COMMAND)
-    command = f"{sys.executable} {script} {{query}} left score"
+    command = shlex.join([sys.executable, str(script), "{query}", "left", "score"])
     record, _, dispatches = await played(
         store, ScriptedEngine(ONE), None, agent_command=command, agent_folder=tmp_path / "kept"
     )
@@ -219,7 +219,7 @@ async def test_a_command_may_run_as_another_user_or_without_other_processes(
 
 async def test_a_command_that_fails_is_a_failure_with_its_last_words(store: Store, tmp_path: Path) -> None:
     (script := tmp_path / "agent.py").write_text(COMMAND)
-    command = f"{sys.executable} {script} {{query}} crash"
+    command = shlex.join([sys.executable, str(script), "{query}", "crash"])
     record, _, _ = await played(store, ScriptedEngine(ONE), None, agent_command=command, agent_crash="retry")
     assert (record.status, record.termination, record.score) == (RecordStatus.FAILED, Termination.AGENT_CRASHED, None)
     assert "ended with status 1: out of cheese" in (record.error or "")
@@ -228,7 +228,9 @@ async def test_a_command_that_fails_is_a_failure_with_its_last_words(store: Stor
 async def test_last_words_in_many_pieces_are_told_whole(store: Store, tmp_path: Path) -> None:
     says = "import sys, time\nfor word in 'it was not the cheese'.split():\n    print(word, flush=True)\n    time.sleep(0.1)"
     (script := tmp_path / "agent.py").write_text(says + "\nsys.exit(1)")
-    record, _, _ = await played(store, ScriptedEngine(ONE), None, agent_command=f"{sys.executable} {script}")
+    record, _, _ = await played(
+        store, ScriptedEngine(ONE), None, agent_command=shlex.join([sys.executable, str(script)])
+    )
     assert "it\nwas\nnot\nthe\ncheese" in (record.error or "")
 
 
@@ -236,7 +238,7 @@ async def test_a_command_ends_with_its_episodes_time(store: Store, tmp_path: Pat
     (script := tmp_path / "agent.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(3600)"
     )
-    command = f"{sys.executable} {script}"
+    command = shlex.join([sys.executable, str(script)])
     async with an_episode(store, ScriptedEngine(ONE), None, agent_command=command) as sampler:
         playing = asyncio.create_task(play(sampler))
         async with asyncio.timeout(60):

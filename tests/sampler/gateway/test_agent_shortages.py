@@ -1,6 +1,7 @@
 """An agent's command on a machine that lacks something now: no setting is wrong, and no other episode is touched."""
 
 import errno
+import shlex
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -62,6 +63,6 @@ async def test_a_full_disk_costs_the_output_that_is_kept_alone(tmp_path: Path) -
     (kept := tmp_path / "kept").mkdir()
     (kept / "stdout.txt").symlink_to("/dev/full")
     ended = await run_command(
-        f"{sys.executable} -c 'print(1); print(\"x\" * 1_000_000); print(2)'", ATTEMPT, **GIVEN, kept=kept
+        shlex.join([sys.executable, "-c", 'print(1); print("x" * 1_000_000); print(2)']), ATTEMPT, **GIVEN, kept=kept
     )
     assert (ended.status, ended.stdout[-2:]) == (0, "\n2")

@@ -1,6 +1,7 @@
 """verifiers' environment server asks the model itself, at the gateway. VERIFIERS_PYTHON: a Python with verifiers 0.4.0."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ async def one(store: Store, address: str, replies: Any, **task_data: Any) -> Any
     options: dict[str, Any] = {
         "max_tokens": MOST,
         "max_prompt_tokens": MOST,
-        "agent_command": f"{PYTHON} {FOLDER / 'play.py'} {address}",
+        "agent_command": shlex.join([str(PYTHON), str(FOLDER / "play.py"), address]),
     }
     options |= {"sampler": "sampler.gateway.agent_sampler:AgentSampler", "max_turns": 20}
     asked = TaskPayload(query=task["prompt"], metadata={"task_data": task})
