@@ -79,6 +79,7 @@ def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mong
             admission = Admission(groups_per_step=1, max_staleness=0)
             bridge(bridge.store.runs.start_trainer(config.policy, admission))
             with _status(bridge, config, alone) as status:
+                status.announce()
                 raised, _ = Alarms().check({**CALM, "loss/k3_mean": 0.5})
                 for alarms, expected in ((raised, 1), ([], 0)):
                     status.doing("step 1 done", step=1, alarms=[str(alarm) for alarm in alarms])
