@@ -13,7 +13,7 @@ from sampler import check_model as program
 from sampler import model_check
 from sampler.engine.keeper.layout import read_layout
 from sampler.model_check import DEFAULT_CHOICE, CheckFinding, CheckState, check_model, failures
-from shared.errors import ConfigError
+from shared.errors import ConfigError, DataError
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"
 EMBEDDING, NORM = "model.embed_tokens.weight", "model.layers.1.input_layernorm.weight"
@@ -113,3 +113,13 @@ def test_a_truncated_file_is_the_only_row(model: Path) -> None:
     (row,) = check_model(model)
     assert (row.name, row.verdict) == ("files", CheckState.FAILED)
     assert "is not a whole safetensors file" in row.found
+
+
+@pytest.mark.parametrize(
+    "index", ["[]", '{"weight_map": 1}', '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "../x.safetensors"}}']
+)
+def test_an_index_that_is_none_is_named(model: Path, index: str) -> None:
+    file = model / "model.safetensors.index.json"
+    file.write_text(index)
+    with pytest.raises(DataError, match="index.json is not a safetensors index: "):
+        read_layout(model)

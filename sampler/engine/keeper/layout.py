@@ -54,9 +54,14 @@ def weight_files(folder: Path) -> list[Path]:
             "`save_pretrained` of transformers writes them"
         )
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        shards = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(f"{index} is not a safetensors index: {error!r}") from error
+    if wrong := [name for name in shards if not isinstance(name, str) or name != Path(name).name]:
+        raise DataError(
+            f"{index} is not a safetensors index: a file is {wrong[0]!a}; expected a file's name in the folder"
+        )
+    names = sorted(shards)
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(f"{index} names files that are not there: {', '.join(missing)}")
     return [folder / name for name in names]
