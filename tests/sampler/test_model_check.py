@@ -121,5 +121,5 @@ def test_a_truncated_file_is_the_only_row(model: Path) -> None:
 def test_an_index_that_is_none_is_named(model: Path, index: str) -> None:
     file = model / "model.safetensors.index.json"
     file.write_text(index)
-    with pytest.raises(DataError, match="index.json is not a safetensors index: "):
+    with pytest.raises(DataError, match=r"index\.json is not a safetensors index: "):
         read_layout(model)
