@@ -194,16 +194,27 @@ def part(kind: str, policy: str | None) -> str:
 
 
 def launched(run: str) -> list[int]:
-    """Living processes that a launcher of `run` started, by the mark in their environment."""
+    """Living processes that a launcher of `run` started, by the mark in their environment.
+
+    A service hides its environment from an ordinary user's processes: it is known by the run among its arguments.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         try:
             marked = entry.name.isdigit() and f"{MARK}={run}-".encode() in (entry / "environ").read_bytes()
+        except PermissionError:
+            marked = _is_service(entry, run)
         except OSError:
             continue
         if marked and start_time(int(entry.name)) is not None:
             found.append(int(entry.name))
     return found
+
+
+def _is_service(entry: Path, run: str) -> bool:
+    with contextlib.suppress(OSError):
+        return run.encode() in (entry / "cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def _flags(values: dict[str, str]) -> list[str]:

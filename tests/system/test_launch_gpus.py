@@ -21,7 +21,7 @@ from shared.errors import ConfigError
 from tests.system.processes import PATIENT, ROOT
 
 EXAMPLE = ("--method", "minirl")
-SGLANG = f"""#!{sys.executable}
+STAND_IN = f"""\
 import json, os, sys
 from pathlib import Path
 given = sys.argv[1:]
@@ -32,12 +32,14 @@ os.chdir({str(ROOT)!r})
 local = ["-m", "sampler.engine.local", "--model-path", value("--model-path"), "--port", value("--port")]
 os.execv({sys.executable!r}, [{sys.executable!r}, *local])
 """
+# A shebang ends at a blank: the interpreter's path may have one.
+SGLANG = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$0.py" "$@"\n'
 
 
 def machine(folder: Path, gpus: int, *, sglang: bool = True) -> str:
     """The PATH of a machine with so many GPUs."""
     rows = "".join(f"echo 'GPU-{number}, 81559'\n" for number in range(gpus))
-    programs = {"nvidia-smi": f"#!/bin/sh\n{rows}"} | ({"sglang": SGLANG} if sglang else {})
+    programs = {"nvidia-smi": f"#!/bin/sh\n{rows}"} | ({"sglang": SGLANG, "sglang.py": STAND_IN} if sglang else {})
     for name, text in programs.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

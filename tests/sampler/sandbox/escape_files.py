@@ -1,11 +1,17 @@
 """Escape attempts over files, devices and the kernel's file systems. OTHER_FOLDER, TOKEN and the like are set by the runner."""
 
 import sys
+from itertools import combinations
+from pathlib import Path
 
 from sampler.mcp_docker.sandbox import Limits
 from tests.sampler.sandbox.escape_programs import NOTHING, SMALL, Escape, everywhere, limited
 
 MANY_FILES = Limits(memory_mb=192, processes=24, file_mb=8, folder_mb=4, lifetime_s=60)
+# What a sandbox may show of a home folder: the first part of the path to an interpreter and its packages, where they are in it.
+_PATHS = [Path(path) for path in (sys.prefix, sys.base_prefix, *sys.path) if Path.home() in Path(path).parents]
+_SHOWN = {path.relative_to(Path.home()).parts[0] for path in _PATHS}
+IN_HOME = [sorted(names) for count in range(len(_SHOWN) + 1) for names in combinations(_SHOWN, count)]
 
 FILES = (
     everywhere("one huge file", "attempt(written, 'huge', 'x' * (9 << 20))", "met EFBIG"),
@@ -104,9 +110,9 @@ FILES = (
     ),
     Escape(
         "home folders",
-        "attempt(os.listdir, HOME)",
+        "attempt(lambda: sorted(os.listdir(HOME)))",
         "met EACCES",
-        NOTHING + "|reached ['.pyenv']|reached []",
+        "|".join((NOTHING, *(f"reached {names}" for names in IN_HOME))),
         NOTHING + "|reached []",
         needs="landlock 1|root",
     ),
