@@ -116,14 +116,14 @@ PROGRAMS = {
 }
 
 
-HIDDEN = ("gateway", "mcp_docker", "environments")  # from the other processes of an ordinary user
+HIDES_ITS_SOCKETS = ("gateway", "mcp_docker", "environments")  # from the other processes of an ordinary user
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may read the open sockets of a service that hides them"
 )
 
 
 @pytest.mark.parametrize(
-    "program", [pytest.param(name, marks=needs_root if name in HIDDEN else ()) for name in PROGRAMS]
+    "program", [pytest.param(name, marks=needs_root if name in HIDES_ITS_SOCKETS else ()) for name in PROGRAMS]
 )
 async def test_a_program_started_by_hand_listens_on_loopback_alone(
     program: str, store: Store, mongod: Mongod, tmp_path: Path, world: str
