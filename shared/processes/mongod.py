@@ -30,9 +30,9 @@ from shared.processes.mongod_log import database_error
 from shared.processes.open_files import FEWEST_OF_DATABASE, require_files
 from shared.processes.waits import Wait, waiting
 
-# 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
-UNAUTHORIZED = 13
+UNAUTHORIZED = 13  # the database's code for a command that a user may not send
 _END_WITHOUT_PORT_S = 0.5
+# 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
 LIGHT = (
     "--nounixsocket",
     "--quiet",

@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 from shared.documents.notes import MAX_NAME_CHARS, MAX_NOTE_CHARS, MAX_PATH_CHARS, Note, SavedView
 from shared.errors import StoreRefused
+from shared.processes.mongod import UNAUTHORIZED
 from shared.viewer.asked import BadQuestion, NotThere, PageRequest, in_url
 from shared.viewer.pages import answered, failure
 from shared.viewer.sub_path import root_of
 
 MAX_FORM_BYTES = 64 << 10
-UNAUTHORIZED = 13
 
 
 @dataclass(frozen=True, slots=True)
