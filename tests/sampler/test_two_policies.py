@@ -104,7 +104,7 @@ def scoring(name: str, **others: float) -> type[AsyncSampler]:
     [
         (Stranger, "policy 'stranger' is not configured; expected one of: main, judge", SlotStatus.FAILED),
         (scoring("Unknown", ref=1.0), "scored policies ['ref']", SlotStatus.OPEN),
-        (scoring("Nan", judge=float("nan")), "finite numbers", SlotStatus.OPEN),
+        (scoring("Nan", judge=float("nan")), "a finite number", SlotStatus.OPEN),
     ],
 )
 async def test_an_unconfigured_policy_or_a_non_numeric_score_fails_the_slot(
