@@ -35,6 +35,7 @@ PUBLIC = {
     "shared/weights/assembly.py": WEIGHTS,
     "trainer/checkpoints/checkpoint.py": WEIGHTS,
     "trainer/checkpoints/atomic_directories.py": WEIGHTS,
+    "trainer/checkpoints/digests.py": "digests of weights, beside them",
     "trainer/publishing/adapter.py": WEIGHTS,
     "trainer/publishing/version_files.py": WEIGHTS,
     "trainer/publishing/weights.py": WEIGHTS,
