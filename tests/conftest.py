@@ -25,6 +25,7 @@ from tests.surroundings import make_clean
 
 ROOT = Path(__file__).parents[1]
 make_clean(os.environ, ROOT)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, and our programs keep an ignored signal ignored
 # One thread for each of the processes side by side: of two that wait for each other on one core, most of the time is spent
 # waiting (38 s of computing instead of 16 s for five files of tests). Read when torch is imported, here and in every child.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
