@@ -79,7 +79,7 @@ async def play(sampler: AsyncSampler) -> float | None:
     """Play, score, finish. Returns the score, or None if the episode ended without one, or waits for it. A bug fails its slot."""
     try:
         return await _played(sampler)
-    except BaseException as exc:
+    except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
         if is_of_the_process(exc):
             raise
         await fail_unforeseen(sampler, exc)
@@ -107,7 +107,7 @@ async def _played(sampler: AsyncSampler) -> float | None:
         await _fail(sampler, exc)
     except TimeoutError as exc:
         return await _time_is_over(sampler, exc)
-    except BaseException as exc:
+    except BaseException as exc:  # raised again in any case: `play` counts a bug
         if is_of_the_process(exc) and not (sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError)):
             await asyncio.shield(_release_in_time(sampler, exc))  # else another process scores it, from its documents
         raise

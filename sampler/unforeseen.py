@@ -62,7 +62,7 @@ async def _slot_is_scored(resources: Resources, claim: Claim, bug: Bug) -> bool:
     except LeaseLost as exc:
         log.info("lease lost: %s", exc)
         return await tasks.is_played_by(claim)
-    except BaseException as exc:
+    except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
         if is_of_the_process(exc):
             raise
         log.error("after a bug, the slot stays leased until its lease ends: %s", error_text(exc))
@@ -84,7 +84,7 @@ async def _tried(what: str, work: Callable[[], Awaitable[Any]]) -> bool:
     """Whether the work was done; else there is a line in the log."""
     try:
         await work()
-    except BaseException as exc:
+    except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
         if is_of_the_process(exc):
             raise
         log.error("after a bug, %s was not written: %s", what, error_text(exc))

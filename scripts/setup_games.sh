@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the packages of games and tasks that tests/sampler/environments/test_adapters.py plays, in fixed versions, under
+# Install the packages of games and tasks that the tests of tests/sampler/environments/ play, in fixed versions, under
 # .games/ (never in .venv: their needs clash with ours). Needs a package index; 430 MB, about a minute, once.
 #
 #   scripts/setup_games.sh

@@ -27,7 +27,7 @@ def named_in_errors(step: int, tasks: Sequence[str] = ()) -> Iterator[None]:
     """Raises StepFailed in place of any other error than the project's own and the lack of memory (`trainer/ending.py`)."""
     try:
         yield
-    except Exception as exc:
+    except Exception as exc:  # raised again, with the step and its groups
         if isinstance(exc, TandemError) or is_out_of_memory(exc):
             raise
         bug = bug_of(exc)

@@ -156,7 +156,7 @@ class _SeedsAsItLoads:
             if _within:
                 _within[-1].seed(name, module)
 
-        spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]  # of this one loader
+        spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]  # of the loader that PathFinder has made for this one load
         return spec
 
 

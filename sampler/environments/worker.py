@@ -152,7 +152,7 @@ def _constructed(kind: type[Environment], name: str) -> Environment:
         return kind(name)
     except (OSError, MemoryError, NoRoom, TaskRefused):
         raise
-    except Exception as exc:
+    except Exception as exc:  # of foreign code, which may raise anything
         raise TaskRefused(f"{kind.__name__} cannot be made: {type(exc).__name__}: {_shown(exc)}{_place(exc)}") from exc
 
 

@@ -86,7 +86,7 @@ def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> ASGIApp:
         try:
             session = await _session(session_of, request)
             return await handle(request, session)
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 raise
             if isinstance(exc, GatewayError) and session is not None:
@@ -282,7 +282,7 @@ async def _parts(
             if not await _wait(stream.changed, KEEP_ALIVE_S):
                 yield dialect.keep_alive, False
         yield "".join(map(_event, writer.whole(asking.result()))), True
-    except BaseException as exc:
+    except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
         if is_of_the_process(exc):
             raise
         yield _event(dialect.error_event(error_of(exc, "a stream"))), True

@@ -105,7 +105,7 @@ def _guarded(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
     async def guarded(request: Request) -> Response:
         try:
             return await handle(request)
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 raise
             return answer_to(exc, request, CHAT)

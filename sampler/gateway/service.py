@@ -108,7 +108,7 @@ class GatewayService(SamplerService):
         try:
             opening = ExternalSampler(self._resources, claim).opening_messages()
             attempt, key = await self._attempts.begin(claim)
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):  # cancelled too: no agent knows of this slot, so it must be free at once
                 await self._give_back(claim)
                 raise

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -66,8 +67,7 @@ def _refuse_constant(name: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # None, after it has added
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"an object has the name {twice[:_QUOTED_CHARS]!a} more than once")
     return members
 

@@ -234,7 +234,7 @@ class SamplerService:
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
             sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._resources, claim)
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 await self._give_back(claim)
                 raise

@@ -67,7 +67,7 @@ class Settling:
         """A group whose settlement meets a bug is settled again later, and abandoned after `max_failures` of them."""
         try:
             await self._settled(task)
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 raise
             bug = bug_of(exc)

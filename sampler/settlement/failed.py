@@ -24,7 +24,7 @@ async def fail_settlement(store: Store, config: SamplerConfig, task: Task, bug: 
             names = [str(slot.record_id) for slot in task.slots if slot.status is SlotStatus.SCORED]
             abandoned = dict.fromkeys(names, RecordStatus.ABANDONED)
             await store.records.settle_group(task.id, abandoned, {}, dict.fromkeys(names, f"settlement: {bug.error}"))
-    except BaseException as exc:
+    except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
         if is_of_the_process(exc):
             raise
         log.error("after a bug, the settlement of %s was not counted: %s", task.id, error_text(exc))

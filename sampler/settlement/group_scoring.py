@@ -101,7 +101,7 @@ class GroupScoring:
         """Score the group and settle it. A bug fails this attempt alone."""
         try:
             await self._scored(task)
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 raise
             self._bugs.met("group scoring", task.id, bug_of(exc))  # its lease ends, and another attempt begins
@@ -123,7 +123,7 @@ class GroupScoring:
         except (AgentFailed, ScorerFailed, DoesNotFit, TimeoutError) as exc:
             text = f"no scores within episode_timeout_s = {self._config.episode_timeout_s:g} s"
             await self._failed(task, attempt, text if isinstance(exc, TimeoutError) else str(exc))
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):  # another sampler may begin at once
                 await asyncio.shield(self._postpone(task.id, attempt))
                 raise

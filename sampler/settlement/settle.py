@@ -51,7 +51,7 @@ async def claim_next(
     while (overdue := await store.feedback.end_overdue(policy)) is not None:
         try:
             await store.feedback.write_scores(overdue)  # settlement does it again, and counts a bug
-        except BaseException as exc:
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 raise
             log.error("feedback of task=%s was not written: %s", overdue.id, error_text(exc))

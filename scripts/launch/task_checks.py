@@ -47,7 +47,7 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
     for split, path in files:
         if mix is None or not mix.of_split(split):
             check_playable(ROOT / path, ImportTarget(split, payload_model=model, check=check))
-    for text in check.told:
+    for text in check.counted_warnings:
         tell(text)
     return check.asked
 

@@ -154,7 +154,7 @@ def import_(
                 return await import_task_file(store, path, target, report)
 
     result = with_store(db_connection_string, run, work, must_exist=False)
-    for text in (text for check in checks for text in check.told):
+    for text in (text for check in checks for text in check.counted_warnings):
         warn(text)
     what = f"split {split or TRAIN_SPLIT}" if config is None else str(config)
     console().print(f"run {run}, {what}: {result.inserted} inserted, {result.unchanged} unchanged", soft_wrap=True)

@@ -44,7 +44,7 @@ class TaskCheck:
         self._asked: dict[tuple[tuple[str, ...] | None, tuple[str, ...]], int] = {}
 
     @property
-    def told(self) -> Iterator[str]:
+    def counted_warnings(self) -> Iterator[str]:
         """The warnings, each with the number of tasks and the first one's place."""
         for text, count in self.warnings.items():
             first = self.first_places.get(text)

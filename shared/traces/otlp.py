@@ -116,7 +116,7 @@ class Exporter:
         data = gzip.compress(body, 5)
         end = time.monotonic() + WHOLE_S
         for attempt in range(TRIES):
-            answer = self._asked(data)
+            answer = self._answer_in_time(data)
             if answer.status == HTTPStatus.OK:
                 self._accepted(answer.body, answer.kind, spans)
                 return
@@ -130,8 +130,8 @@ class Exporter:
                 break  # a wait is the receiver's own, or twice the last one
         raise NotReceived(f"{shown(self._url)} did not take {spans} spans in {attempt + 1} attempts; the last: {said}")
 
-    def _asked(self, data: bytes) -> "_Answer":
-        """One try, within `TRY_S`, whatever the receiver sends meanwhile."""
+    def _answer_in_time(self, data: bytes) -> "_Answer":
+        """One try, within `TRY_S`, however slowly the receiver sends."""
         found: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         threading.Thread(target=lambda: found.put(self._one_try(data)), name="otlp", daemon=True).start()
         try:

@@ -12,7 +12,7 @@ from assets.calculator import worker
 from assets.five_kinds import make as five_kinds
 from shared.tasks.lines import checked_lines
 from tests.conftest import ROOT
-from tests.sampler.environments.test_adapters import python_with
+from tests.sampler.environments.package_services import python_with
 
 SAID = (("user", "Which color does the owner of box VU91 like?"), ("tool", "OLEK"), ("tool", "pink"))
 

@@ -5,6 +5,7 @@ from tests.mutant_rows.mutant import Mutant
 START = "tests/shared/test_program_start.py::"
 COMMANDS = "tests/shared/cli/test_surroundings_of_commands.py::"
 EXPORT = "tests/shared/traces/test_export.py::"
+OTLP = "tests/shared/traces/test_otlp.py::"
 MUTANTS = (
     Mutant(
         "Ctrl-C while a program loads is one line",
@@ -123,7 +124,7 @@ MUTANTS = (
         "shared/traces/otlp.py",
         "        self._secrets = _secrets(headers.values())",
         "        self._secrets = _secrets([])",
-        f"{EXPORT}test_a_receiver_that_echoes_a_header_shows_no_key",
+        f"{OTLP}test_a_receiver_that_echoes_a_header_shows_no_key",
     ),
     Mutant(
         "OTLP: a record with a time before 1970 is left out",

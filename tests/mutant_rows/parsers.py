@@ -85,14 +85,14 @@ MUTANTS = (
         "sampler/parsers/llama3.py",
         'return "name" in call and any(name in call for name in ARGUMENTS)',
         'return "name" in call',
-        f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
+        f"{CALLS}::test_an_answer_in_the_form_of_a_call_stays_an_answer",
     ),
     Mutant(
         "calls: a list that is no list of calls",
         "sampler/parsers/pythonic.py",
         "if reply.number == before and",
         "if False and",
-        f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
+        f"{CALLS}::test_an_answer_in_the_form_of_a_call_stays_an_answer",
     ),
     Mutant(
         "calls: the type behind a reference",
@@ -155,7 +155,7 @@ MUTANTS = (
         "sampler/parsers/llama3.py",
         "if tagged or _is_call(value):",
         "if True:",
-        f"{CALLS}::test_an_answer_that_looks_like_a_call_is_an_answer",
+        f"{CALLS}::test_an_answer_in_the_form_of_a_call_stays_an_answer",
     ),
     Mutant(
         "calls: a type of a published schema",

@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 EXPORT = "tests/shared/traces/test_export.py"
+OTLP = "tests/shared/traces/test_otlp.py"
 TERMINAL = "tests/shared/cli/test_terminal.py"
 CONDITION = "tests/shared/test_condition.py"
 RUNS = "tests/shared/cli/test_runs.py"
@@ -20,14 +21,14 @@ MUTANTS = (
         "shared/traces/otlp.py",
         "or size + length > MAX_REQUEST_BYTES",
         "",
-        f"{EXPORT}::test_requests_are_bounded_in_spans_and_bytes",
+        f"{OTLP}::test_requests_are_bounded_in_spans_and_bytes",
     ),
     Mutant(
         "a text of a span is bounded",
         "shared/traces/messages.py",
         'return clipped(text if isinstance(text, str) else as_json(text), max_chars).replace("\\x00", "\\ufffd")',
         'return (text if isinstance(text, str) else as_json(text)).replace("\\x00", "\\ufffd")',
-        f"{EXPORT}::test_megabytes_nul_and_what_is_no_number_are_told_in_bounds",
+        f"{OTLP}::test_megabytes_nul_and_values_that_are_no_numbers_are_sent_in_bounds",
     ),
     Mutant(
         "the error that ended a process is told without secrets",

@@ -43,7 +43,7 @@ MUTANTS = (
         "shared/processes/waits.py",
         "        if not inside:\n",
         "        if True:\n",
-        "tests/shared/test_activity.py::test_a_wait_of_a_part_is_told_with_the_work_once_it_is_long",
+        "tests/shared/test_activity.py::test_a_long_wait_of_a_part_is_shown_with_the_work",
     ),
     Mutant(
         "waits: a gateway says that no agent came",

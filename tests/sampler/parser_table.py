@@ -21,7 +21,8 @@ from typing import Any
 
 from sampler.parsers import get_parser
 from shared.processes.interrupt import run_command
-from tests.sampler.call_forms import FORMS, TOOLS, Text, texts
+from tests.sampler.call_forms import FORMS, TOOLS
+from tests.sampler.call_texts import Text, texts
 
 ROOT = Path(__file__).parents[2]
 VERDICTS = Path(__file__).parent / "data" / "parser_verdicts.json"

@@ -167,7 +167,7 @@ ROOTS = [
 
 @pytest.mark.parametrize("family", ["qwen3_coder", "glm45"])
 @pytest.mark.parametrize(("root", "value"), ROOTS, ids=[json.dumps(root) for root, _ in ROOTS])
-def test_a_parameter_is_looked_for_wherever_a_schema_may_have_it(family: str, root: Any, value: Any) -> None:
+def test_a_parameters_schema_is_resolved_wherever_it_may_stand(family: str, root: Any, value: Any) -> None:
     result = read(family, root, "2024")
     assert (type(result), result) == (type(value), value)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.sampler import parser_table
-from tests.sampler.call_forms import FORMS, Text, texts
+from tests.sampler.call_forms import FORMS
+from tests.sampler.call_texts import Text, texts
 from tests.sampler.parser_table import ENGINES, outcome, own_verdict, recorded
 
 SGLANG = Path(__file__).parents[2] / ".sglang" / "venv" / "bin" / "python"

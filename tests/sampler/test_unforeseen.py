@@ -158,7 +158,7 @@ async def test_a_bug_after_the_score_leaves_the_score(store: Store, monkeypatch:
     assert (record.status, slot.status, slot.score, slot.failures) == (RecordStatus.SCORED, SlotStatus.SCORED, 1.0, 0)
 
 
-async def test_a_task_with_too_many_bugs_is_set_aside_and_shown_though_its_slots_have_failures_left(
+async def test_a_task_with_max_failures_bugs_is_set_aside_and_shown_before_its_slots_are_used_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six slots with three failures each would be eighteen bugs."""
@@ -265,7 +265,7 @@ def test_the_database_ends_the_process_also_out_of_a_group() -> None:
     assert not is_of_the_process(ExceptionGroup("", [KeyError()]))
 
 
-def test_a_bug_hides_passwords_and_words_that_cannot_be_said() -> None:
+def test_a_bug_hides_passwords_and_survives_an_exception_without_a_text() -> None:
     try:
         raise ValueError(f"no answer from {ADDRESS}")
     except ValueError as exc:

@@ -147,7 +147,7 @@ def test_an_argument_that_is_written_twice_or_would_be_changed_is_an_error(famil
         ("pythonic", "So:\n[max(1, 2), 3]\nis it."),
     ],
 )
-def test_an_answer_that_looks_like_a_call_is_an_answer(family: str, text: str) -> None:
+def test_an_answer_in_the_form_of_a_call_stays_an_answer(family: str, text: str) -> None:
     assert read(family, text) == ([], [], text)
 
 

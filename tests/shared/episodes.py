@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from shared.documents import Claim, DataClaim, DBRecordData, DispatchedSamplingTask, SampledResponse, ToolCallResult
+from shared.documents import (
+    Claim,
+    DataClaim,
+    DBRecordData,
+    DispatchedSamplingTask,
+    Record,
+    SampledResponse,
+    ToolCallResult,
+)
 from shared.documents.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
 from shared.documents.run import PolicyVersion, TrainedStep
 from shared.documents.states import RecordStatus, Termination
@@ -18,8 +26,10 @@ from shared.documents.trainer_logprobs import TokenMark, TrainerLogprobs, TurnLo
 from shared.store import Store
 from shared.tokens.flatten import data_fields
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from tests.shared.builders import claim, import_tasks
+from shared.traces.spans import Episode
+from tests.shared.builders import claim, import_tasks, make_task
 
+RECORD = "main:train:0:t0:0:1"
 ADVANTAGES = (1.0, -1.0)
 PARAMETERS = {"type": "object", "properties": {"e": {"$ref": "#/$defs/a.b"}}, "$defs": {"a.b": {"type": "string"}}}
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "description": "Adds.", "parameters": PARAMETERS}}
@@ -203,3 +213,12 @@ async def whole_run(store: Store, tasks: int = 2) -> list[str]:
     for step in range(2):
         await announce(store, step)
     return [f"main:train:0:t{seq}:{k}:1" for seq in range(tasks) for k in range(2)]
+
+
+def an_episode(**values: object) -> Episode:
+    """Of `RECORD`, with these fields of its record."""
+    task = make_task(0)
+    record = Record(
+        id=RECORD, task=task.id, traj_id=0, attempt=1, tid="t0", split="train", policy="main", source="s", worker="w"
+    ).model_copy(update=values)
+    return Episode(record, task, make_dispatches(RECORD), [1], {})

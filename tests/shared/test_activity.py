@@ -23,7 +23,7 @@ def test_a_wait_takes_the_place_of_the_work_until_it_ends() -> None:
     assert (str(activity), activity.waited_s) == ("http://e UP version 3", 0.0)
 
 
-def test_a_wait_of_a_part_is_told_with_the_work_once_it_is_long() -> None:
+def test_a_long_wait_of_a_part_is_shown_with_the_work() -> None:
     activity = Activity("sampling")
     with activity.of_process(), waiting(ROOM, inside=True) as first, waiting(ROOM, inside=True) as second:
         assert str(activity) == "sampling"

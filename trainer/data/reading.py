@@ -83,7 +83,7 @@ class Reader:
         its tokens are not those it was settled with, or not the model's, or something raises what nobody expected of them."""
         try:
             return self._read(groups), {}
-        except Exception as exc:
+        except Exception as exc:  # a bug of one group's data; which one is found below
             if is_of_the_process(exc) or isinstance(exc, OF_THE_MACHINE):
                 raise
             loaded: dict[str, LoadedGroup] = {}
@@ -91,7 +91,7 @@ class Reader:
         for group in groups:
             try:
                 loaded |= self._read([group])
-            except Exception as exc:
+            except Exception as exc:  # whatever this group's data met: the others are trained
                 if is_of_the_process(exc) or isinstance(exc, OF_THE_MACHINE):
                     raise
                 unusable[group.task] = error_text(exc) if isinstance(exc, FORESEEN) else f"a bug: {bug_of(exc).error}"

@@ -90,7 +90,7 @@ class GymnasiumEnvironment(Environment):
                 env = gymnasium.make(self.name, **options, render_mode="ansi")
         except (OSError, MemoryError):  # of the machine
             raise
-        except Exception as exc:
+        except Exception as exc:  # of foreign code, which may raise anything
             del options["disable_env_checker"]
             raise TaskRefused(
                 f"gymnasium cannot make {self.name} with options {options}: {type(exc).__name__}: {exc}"

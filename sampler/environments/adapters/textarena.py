@@ -161,7 +161,7 @@ class TextArenaEnvironment(Environment):
             raise TaskRefused(f"{self.name} cannot be loaded here: {exc}") from exc
         except (OSError, MemoryError):  # of the machine
             raise
-        except Exception as exc:
+        except Exception as exc:  # of foreign code, which may raise anything
             raise TaskRefused(
                 f"{self.name} cannot be made with options {options}: {type(exc).__name__}: {exc}"
             ) from exc

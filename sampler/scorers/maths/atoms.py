@@ -1,5 +1,6 @@
 """Numbers, names, commands, functions and brackets: the smallest parts of an expression."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -62,26 +63,32 @@ class Cursor:
             raise NotRead(f"{self._next} is left")
 
 
-class AtomReader(Cursor):
+class AtomReader(Cursor, ABC):
     """Reads an atom. What stands in brackets is read by the grammar, which inherits from this."""
 
+    @abstractmethod
     def listed(self, ends: tuple[str, ...]) -> Reading:
-        raise NotImplementedError
+        """A list up to one of `ends`."""
 
+    @abstractmethod
     def sum(self) -> Reading:
-        raise NotImplementedError
+        """Terms with plus and minus between them."""
 
+    @abstractmethod
     def _power(self) -> Reading:
-        raise NotImplementedError
+        """An atom with its exponent."""
 
+    @abstractmethod
     def _exponent(self) -> Term:
-        raise NotImplementedError
+        """What stands behind ^."""
 
+    @abstractmethod
     def _mixed(self, left: Term) -> Term | None:
-        raise NotImplementedError
+        """The number of which `left` is the whole part; None: no fraction follows."""
 
+    @abstractmethod
     def _begins_factor(self) -> bool:
-        raise NotImplementedError
+        """Whether a factor without a sign of multiplication follows."""
 
     def _atom(self) -> Reading:
         self._depth += 1

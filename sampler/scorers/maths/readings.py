@@ -65,12 +65,10 @@ def grouped(opening: str, closing: str, inner: Reading) -> Reading:
 
 
 def is_fraction(found: Reading) -> bool:
-    return (
-        isinstance(found, Call)
-        and found.name == "/"
-        and all(isinstance(part, Number) and part.is_whole for part in found.parts)
-        and found.parts[0].exact < found.parts[1].exact  # type: ignore[attr-defined]  # numbers
-    )
+    match found:
+        case Call(name="/", parts=(Number(is_whole=True) as top, Number(is_whole=True) as bottom)):
+            return top.exact < bottom.exact
+    return False
 
 
 def as_term(found: Reading) -> Term:

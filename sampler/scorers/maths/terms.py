@@ -4,6 +4,7 @@ So numbers are compared exactly, and what is irrational with hundreds of digits:
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -37,13 +38,14 @@ class Scope:
     plus_minus: int = 1
 
 
-class Term:
-    """`value(scope)`: raises NoValue and TooHard. `parts`: the terms in it."""
+class Term(ABC):
+    """`parts`: the terms in it."""
 
     parts: tuple["Term", ...] = ()
 
+    @abstractmethod
     def value(self, scope: Scope) -> Value:
-        raise NotImplementedError
+        """Raises NoValue and TooHard."""
 
     def names(self) -> frozenset[str]:
         return frozenset().union(*(part.names() for part in self.parts))

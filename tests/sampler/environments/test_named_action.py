@@ -75,11 +75,16 @@ def test_a_reply_that_names_an_action_is_that_action(actions: NumberedActions, s
 
 
 @pytest.mark.parametrize(("actions", "said"), UNREAD)
-def test_what_may_be_another_action_is_none_and_the_model_is_told(actions: NumberedActions, said: str) -> None:
+def test_an_ambiguous_reply_names_no_action_and_its_answer_lists_the_actions(
+    actions: NumberedActions, said: str
+) -> None:
     with pytest.raises(Unread) as unread:
         actions.read(said)
-    told = str(unread.value)
-    assert (len(told) < 2500, told.startswith("The reply has 2 actions") or "Reply with one action: " in told) == (
+    refusal = str(unread.value)
+    assert (
+        len(refusal) < 2500,
+        refusal.startswith("The reply has 2 actions") or "Reply with one action: " in refusal,
+    ) == (
         True,
         True,
     )
@@ -116,7 +121,7 @@ def test_each_way_to_write_a_number_is_that_number_or_none(first: int, count: in
             assert not first <= number < first + count
 
 
-def told_of(actions: NumberedActions | TextActions, said: str) -> str:
+def refusal_of(actions: NumberedActions | TextActions, said: str) -> str:
     """Why a reply is no action; empty: it is one."""
     try:
         actions.read(said)
@@ -128,8 +133,8 @@ def told_of(actions: NumberedActions | TextActions, said: str) -> str:
 @given(st.text(), st.sampled_from([FIVE, SIGNED, LAKE, CASES]))
 def test_any_text_is_an_action_or_a_sentence(text: str, actions: NumberedActions) -> None:
     for said in (text, f"<action>{text}</action>", f"I choose {text}"):
-        told = told_of(actions, said)
-        assert told == "" or "expected one" in told or "Reply with one action" in told
+        refusal = refusal_of(actions, said)
+        assert refusal == "" or "expected one" in refusal or "Reply with one action" in refusal
 
 
 @given(st.text(alphabet="abC \n\té<>/", max_size=20))
@@ -139,7 +144,7 @@ def test_a_text_action_is_what_the_model_wrote(text: str) -> None:
     assert anything.read(f"So: <action>{text}</action>.") == text
     unblank = TextActions(lambda one: bool(one) and one == one.strip(), "a text without blanks around it")
     said = f"<action>{text}</action>"
-    assert "expected a text without blanks" in told_of(unblank, said) or unblank.read(said) == text.strip()
+    assert "expected a text without blanks" in refusal_of(unblank, said) or unblank.read(said) == text.strip()
 
 
 @pytest.mark.parametrize("piece", ["<action>", "(", "i go ", "left. ", "(left ", "<action></action>", "1,", "\n"])
@@ -161,7 +166,7 @@ def test_long_replies_cost_no_more_than_their_length(piece: str) -> None:
         (["a", " . "], "expected a name with a letter or a digit"),
     ],
 )
-def test_names_that_do_not_tell_actions_apart_are_refused(names: list[Any], wrong: str) -> None:
+def test_ambiguous_names_of_actions_are_refused(names: list[Any], wrong: str) -> None:
     with pytest.raises(TaskRefused) as refused:
         action_names(names, 2)
     assert wrong in str(refused.value)

@@ -42,7 +42,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=30).map("".join) | st.text())
-def test_no_control_character_is_left_and_plain_text_stays_as_it_is(text: str) -> None:
+def test_control_characters_are_removed_and_plain_text_is_unchanged(text: str) -> None:
     seen = plain_text(text)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", seen)
     assert plain_text(seen) == seen

@@ -156,10 +156,10 @@ class Unmade(Environment):
         raise AssertionError("no world of this kind")
 
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
-        raise NotImplementedError
+        raise NotImplementedError  # never called: none of its kind is made
 
     def interact(self, replies: Sequence[Message]) -> Step:
-        raise NotImplementedError
+        raise NotImplementedError  # never called: none of its kind is made
 
 
 class Exact(Environment):

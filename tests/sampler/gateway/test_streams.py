@@ -146,7 +146,7 @@ def test_what_is_told_of_a_beginning_is_a_beginning_of_the_reply(parser: str) ->
     assert told > 3 * len(texts)
 
 
-def test_a_tag_of_reasoning_in_a_call_and_a_second_thought_are_told_with_the_whole_reply() -> None:
+def test_a_reasoning_tag_in_a_call_and_a_second_reasoning_are_sent_with_the_whole_reply() -> None:
     call = '<tool_call>{"name": "f", "arguments": {"a": "x </think> y"}}</tool_call>'
     for text, told in (
         (call, ("", "")),

@@ -35,7 +35,7 @@ def evaluated(mongod: Mongod) -> Iterator[None]:
         client.drop_database(RUN)
 
 
-def test_the_best_of_the_kept_steps_is_that_of_the_database(
+def test_the_best_kept_step_is_that_of_the_database(
     tandem: Command, evaluated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a metrics.jsonl, which has the last rounds only after later steps."""

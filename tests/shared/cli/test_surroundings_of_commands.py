@@ -148,7 +148,7 @@ async def test_texts_of_megabytes_are_cut_with_the_option_that_prints_all(
     assert len(whole) > 3_000_000
 
 
-def test_the_version_is_told(tandem: Command) -> None:
+def test_the_version_is_printed(tandem: Command) -> None:
     result = tandem("--version")
     assert (result.exit_code, result.stdout) == (0, "tandem 0.1.0\n")
 
