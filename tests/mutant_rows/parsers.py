@@ -25,7 +25,7 @@ MUTANTS = (
         ERROR,
     ),
     Mutant(
-        "calls: arguments beside the name",
+        "calls: arguments as members of the call",
         "sampler/parsers/json_calls.py",
         'if isinstance(value.get("name"), str) and unknown:',
         "if False:",

@@ -130,8 +130,8 @@ def _named(form: Form) -> Iterator[Text]:
     yield text(
         "no name for arguments", '{"name": "clock"}', None if form.family == "llama3, no tag" else [("clock", {})]
     )
-    yield text("arguments beside the name", '{"name": "f", "city": "Paris"}')
-    yield text("an argument beside the arguments", '{"name": "f", "arguments": {"count": 1}, "city": "Paris"}')
+    yield text("arguments as members of the call", '{"name": "f", "city": "Paris"}')
+    yield text("an argument outside of the arguments", '{"name": "f", "arguments": {"count": 1}, "city": "Paris"}')
     yield text("no name", '{"arguments": {"city": "Paris"}}')
     yield text(
         "OpenAI's form",

@@ -18,7 +18,7 @@ CUT = {"hermes: no end tag", "glm45: no end tag"}
 # Answers in JSON: a name alone is no call.
 ANSWERS = {
     "llama3, no tag: no name for arguments",
-    "llama3, no tag: arguments beside the name",
+    "llama3, no tag: arguments as members of the call",
     "llama3, no tag: no name",
 }
 

@@ -117,7 +117,8 @@ async def test_a_bug_in_any_stage_of_an_episode_fails_its_own_slot(
         assert task.unforeseen is not None
         assert (task.unforeseen.episodes, task.unforeseen.set_aside) == (1, False)
         (alarm,) = shared.bugs.alarms()
-        assert f"1 × episode; the last: episode {played.claim.record_id}: sampler.mcp_sampler:MCPSampler: Attr" in alarm
+        assert "1 × episode failed, and all others continue. " in alarm
+        assert f"The last: episode {played.claim.record_id}: sampler.mcp_sampler:MCPSampler: Attr" in alarm
         record = await store.records.get(played.claim.record_id)
         if stage not in ("the record", "the record's end"):  # those cannot be written while the bug is there
             assert record is not None
@@ -252,7 +253,7 @@ async def test_a_sampler_goes_on_after_bugs_and_says_so(store: Store, monkeypatc
         (worker,) = await until(lambda: workers(store), lambda found: found[0]["stats"].get("bugs") == 2)
         assert not service.done()
     assert worker["alarms"][0].startswith(
-        "a bug was met, and what met it failed alone: 2 × episode; the last: episode main:"
+        "unforeseen errors: 2 × episode failed, and all others continue. The last: episode main:"
     )
 
 
