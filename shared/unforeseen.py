@@ -112,6 +112,6 @@ class Bugs:
             return []
         kinds = ", ".join(f"{n} × {kind}" for kind, n in sorted(self._kinds.items()))
         return [
-            f"unforeseen errors: {kinds} failed, and all others continue. The last: {self._last} (`tandem show RUN RECORD` prints "
-            "the traceback)"
+            f"unforeseen errors: {kinds} failed, and all others continue. The last: {self._last} "
+            "(`tandem show RUN RECORD` prints the traceback)"
         ]
