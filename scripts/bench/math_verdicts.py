@@ -1,6 +1,7 @@
 """How the scorer `math` judges the pairs of `assets/math_verdicts.tsv`, beside three ways to use math-verify alone.
 
     python -m scripts.bench.math_verdicts            wrong verdicts by kind; --wrong prints each of ours
+    python -m scripts.bench.math_verdicts --quick    one pair of each kind
 
 ours      the scorer `math`, in its worker processes
 plain     math-verify: parse of both texts

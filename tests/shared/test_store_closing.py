@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import warnings
+from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient
@@ -44,7 +45,9 @@ async def test_a_store_that_is_refused_leaves_no_client_open(mongod: Mongod, mon
     assert len(closed) == 1
 
 
-def test_pymongo_still_forgets_a_socket_when_it_is_closed_while_a_monitor_connects() -> None:
+def test_pymongo_still_forgets_a_socket_when_it_is_closed_while_a_monitor_connects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Why pyproject.toml exempts one ResourceWarning. When this fails, PyMongo has mended it: remove both."""
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
@@ -54,10 +57,17 @@ def test_pymongo_still_forgets_a_socket_when_it_is_closed_while_a_monitor_connec
             one.connect_ex(full.getsockname())
 
         async def close_while_connecting() -> None:
+            loop, connecting = asyncio.get_running_loop(), asyncio.Event()
+            connect = loop.sock_connect
+
+            async def observed(*arguments: Any) -> None:
+                connecting.set()
+                await connect(*arguments)
+
+            monkeypatch.setattr(loop, "sock_connect", observed)
             client: AsyncMongoClient[object] = AsyncMongoClient("127.0.0.1", full.getsockname()[1])
             ping = asyncio.create_task(client.admin.command("ping"))
-            while not _connecting():  # noqa: ASYNC110 - a task of PyMongo does not signal that it waits
-                await asyncio.sleep(0.01)
+            await asyncio.wait_for(connecting.wait(), 30)
             await client.close()
             ping.cancel()
             await asyncio.gather(ping, return_exceptions=True)
@@ -67,9 +77,3 @@ def test_pymongo_still_forgets_a_socket_when_it_is_closed_while_a_monitor_connec
             asyncio.run(close_while_connecting())
             gc.collect()
     assert [str(w.message) for w in caught if "unclosed <socket.socket" in str(w.message)], caught
-
-
-def _connecting() -> bool:
-    """A monitor of PyMongo's waits for its connection."""
-    frames = [str(task.get_coro()) for task in asyncio.all_tasks()]
-    return any("sock_connect" in frame for frame in frames)

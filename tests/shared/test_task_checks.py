@@ -109,7 +109,7 @@ def test_where_the_default_scorers_are_not_known_a_missing_answer_is_told_with_i
     check = TaskCheck(Samplers())
     assert list(check.problems(payload(answer=None), "t.jsonl:3")) == []
     assert list(check.problems(payload(answer=""), "t.jsonl:9")) == []
-    (text,) = check.told
+    (text,) = check.counted_warnings
     assert text.startswith('2 tasks: no "answer" and no "scorer": by the default scorers every reply would be scored 0')
     assert text.endswith("(the first: t.jsonl:3)")
 

@@ -48,7 +48,6 @@ def fill(connection_string: str) -> None:
     [
         ("--freeze=nothing.*", "nothing.*"),
         pytest.param("--tp_size=2", "tp_size is 2, but 1 processes came up", marks=pytest.mark.thorough),
-        pytest.param("--attn_implementation=flash_attention_2", "flash_attention_2", marks=pytest.mark.thorough),
     ],
 )
 def test_a_trainer_that_fails_at_its_start_fails_the_launch_with_its_cause_as_the_last_line(
