@@ -1,6 +1,6 @@
 """The sampler: claims slots, plays tool-calling episodes, scores them and settles groups. Needs no torch.
 
-`__all__` is what a sampler of your own imports; docs/api.md has an example. It is loaded when it is first used.
+`__all__` is what a sampler of your own imports; docs/reference/api.md has an example. It is loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What becomes of an episode's score at its end: it counts, or the episode waits for feedback. Guide: docs/any_agent.md.
+"""What becomes of an episode's score at its end: it counts, or the episode waits for feedback. Guide: docs/bring/any_agent.md.
 
 evaluate_record ─▶ Score ─┬─ no deadline, or `is_final` ─▶ the score
                           └─ feedback_deadline_s ─▶ AwaitedScore: feedback, else this score (feedback_missing: scorer)

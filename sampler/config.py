@@ -60,7 +60,7 @@ class SamplerConfig(
     other_policies: dict[PolicyName, TokenizerFolder] = Field(
         {},
         description="Other policies that take turns in the episodes, each trained by its own job, and their Hugging Face "
-        'directories: {"judge": "/models/judge"}. See docs/two_policies.md.',
+        'directories: {"judge": "/models/judge"}. See docs/train/two_policies.md.',
     )
     frozen_policies: list[str] = Field(
         [],
@@ -74,7 +74,7 @@ class SamplerConfig(
     samplers: dict[SamplerName, str] = Field(
         {},
         description="Names by which tasks choose a sampler of yours (their field sampler), as module:Class or FILE.py:Class: "
-        '{"grid": "my_package.grid:GridSampler"}. See docs/custom_samplers.md.',
+        '{"grid": "my_package.grid:GridSampler"}. See docs/bring/custom_samplers.md.',
     )
 
     # episodes
@@ -111,7 +111,7 @@ class SamplerConfig(
     answer_instruction: str = Field(
         "auto",
         description="Instruction for the answer's form, appended to the system prompt for the scorer. auto: the sentence for "
-        "the task's answer_schema, unless the task contains it (docs/scorers.md); none: nothing; else: this text.",
+        "the task's answer_schema, unless the task contains it (docs/bring/scorers.md); none: nothing; else: this text.",
     )
     tool_call_parser: str = Field(
         "hermes",
@@ -127,7 +127,7 @@ class SamplerConfig(
         "auto",
         description="auto: the model's own; where it shows no tools, their schemas and the format of tool_call_parser are put "
         "into the system message. none: such a template is refused at the start. Else: a Jinja file in place of the model's, of "
-        "this process's own policy (docs/tools.md).",
+        "this process's own policy (docs/bring/tools.md).",
     )
     chat_template_kwargs: dict[str, Any] = Field(
         {}, description='Variables of the chat template, such as {"enable_thinking": false}.'
@@ -144,7 +144,7 @@ class SamplerConfig(
     )
     feedback_deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = Field(
         None,
-        description="Training episodes wait this long for a score that comes later (`tandem feedback`, docs/any_agent.md). "
+        description="Training episodes wait this long for a score that comes later (`tandem feedback`, docs/bring/any_agent.md). "
         "None: the score is due at the episode's end, as it always is in evaluation.",
     )
     feedback_missing: Literal["scorer", "abandon"] = Field(

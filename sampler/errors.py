@@ -1,4 +1,4 @@
-"""The tree of external errors. Each is an infrastructure failure, and never becomes a reward (docs/whose_act.md).
+"""The tree of external errors. Each is an infrastructure failure, and never becomes a reward (docs/inside/whose_act.md).
 
 TandemError
 ├── EngineError

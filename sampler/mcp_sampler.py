@@ -2,7 +2,7 @@
 
     question ─▶ [ reply ─▶ tool calls over MCP ─▶ their results ]* ─▶ a reply without a tool call: the answer
                                                     └─▶ summarized by the browse agent, if configured and they are long
-                  ▲ a context policy may rewrite the history: docs/context.md
+                  ▲ a context policy may rewrite the history: docs/train/context.md
 
 A tool's error result, an unknown tool and an unparsable call are reported to the model and are part of the episode. A tool server
 that crashes or hangs is an infrastructure failure: the slot is retried. The same holds for a summary that no model wrote. While a

@@ -7,7 +7,7 @@
 
 Each call's messages are compared with what the episode's threads hold. A list that begins with all of a thread goes on there, and
 only the rest is new; another list is a thread of its own, so calls may be made at the same time. Nothing is sent twice, and
-the model's replies keep their sampled ids (docs/from_agentrl.md).
+the model's replies keep their sampled ids (docs/start/from_agentrl.md).
 """
 
 import json

@@ -65,7 +65,7 @@ class AsyncSampler(ABC):
     """Plays one episode: the slot that `claim` holds. One object per episode.
 
     Override `run`, and where you want `evaluate_record`, `opening_messages`, `scorer_name`, `uses_tools`. `finish_turn` is the
-    service's, and what begins with `_` is internal; the rest is yours to call (docs/api.md).
+    service's, and what begins with `_` is internal; the rest is yours to call (docs/reference/api.md).
     """
 
     uses_tools: ClassVar[bool] = False  # True: `run` opens a session with the tools that the task names

@@ -1,4 +1,4 @@
-"""When an episode's score is due: at its end, or later, as feedback. Guide: docs/any_agent.md.
+"""When an episode's score is due: at its end, or later, as feedback. Guide: docs/bring/any_agent.md.
 
 Held-out episodes never wait: a round of evaluation ends with its episodes.
 """

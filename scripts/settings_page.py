@@ -1,4 +1,4 @@
-"""docs/settings.md, written from the settings' own models: name, type, default, range and meaning, by service and section.
+"""docs/reference/settings.md, written from the settings' own models: name, type, default, range, meaning, by service and section.
 
 python -m scripts.settings_page             write it
 python -m scripts.settings_page --check     exit with 1 where it is out of date
@@ -28,7 +28,7 @@ from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 from trainer.verify import VerifyConfig
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 SERVICES: tuple[type[ServiceConfig], ...] = (
     *(TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig, VerifyConfig, ExportConfig, TasksConfig),
     McpDockerConfig,
@@ -117,7 +117,7 @@ def _text(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="docs/settings.md from the settings' models")
+    parser = argparse.ArgumentParser(description="docs/reference/settings.md from the settings' models")
     parser.add_argument("--check", action="store_true", help="exit with 1 where it is out of date, and write nothing")
     wanted = page()
     if not parser.parse_args().check:

@@ -1,4 +1,4 @@
-"""One episode in Tandem's viewer, MLflow and Arize Phoenix, next to each other: the picture of docs/traces.md.
+"""One episode in Tandem's viewer, MLflow and Arize Phoenix, next to each other: the picture of docs/look/traces.md.
 
     tandem mongod --folder output/demo/mongodb &       # of the demo: scripts/minirl_example.sh demo
     tandem trace export demo --otlp http://127.0.0.1:5000 --header x-mlflow-experiment-id=0 --step 60

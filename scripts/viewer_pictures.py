@@ -1,4 +1,4 @@
-"""The pictures of docs/viewer.md, of a run's real data: every page in Chromium.
+"""The pictures of docs/look/viewer.md, of a run's real data: every page in Chromium.
 
     tandem mongod --folder output/demo/mongodb &       # of the demo: scripts/minirl_example.sh demo
     python -m scripts.viewer_pictures demo mongodb://127.0.0.1:PORT docs/img

@@ -1,4 +1,4 @@
-"""docs/api.md: every name can be imported and stands in an `__all__`, and every example runs as it stands."""
+"""docs/reference/api.md: every name can be imported and stands in an `__all__`, and every example runs as it stands."""
 
 import importlib
 import re
@@ -29,7 +29,7 @@ from trainer.losses.settings import LOSSES
 from trainer.settings.config import TrainerConfig
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 SECTIONS = {
     module: text
     for head, text in re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)

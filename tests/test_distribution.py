@@ -16,7 +16,7 @@ NAMED = (
     "assets/fsdp2.yml",
     "assets/minirl.yml",
     "deploy/docker-compose.yml",
-    "docs/settings.md",
+    "docs/reference/settings.md",
     "CHANGELOG.md",
 )
 

@@ -1,4 +1,4 @@
-"""Every definition that docs/glossary.md names is where it says, and so is every file that a page names."""
+"""Every definition that docs/inside/glossary.md names is where it says, and so is every file that a page names."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "inside" / "glossary.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([^|]+?) \| [^|]+ \| `([^`]+)`: `(\w+)` \|$", PAGE, re.MULTILINE)
 FILES = sorted(set(re.findall(r"`((?:shared|sampler|trainer|docs|tests)/[\w/]+\.(?:py|md))`", PAGE)))
 
@@ -16,7 +16,7 @@ def test_a_term_is_defined_where_the_page_says(term: str, file: str, name: str) 
     text = (ROOT / file).read_text(encoding="utf-8")
     definition = rf"^\s*((async )?def|class) {name}\b|^\s*{name}(: | = )" if file.endswith(".py") else rf"\b{name}\b"
     assert re.search(definition, text, re.MULTILINE), (
-        f"docs/glossary.md: {term!r} names {name!r}, not defined in {file}"
+        f"docs/inside/glossary.md: {term!r} names {name!r}, not defined in {file}"
     )
 
 
@@ -27,7 +27,7 @@ def test_every_row_is_read_and_every_file_is_there() -> None:
     assert [file for file in FILES if not (ROOT / file).is_file()] == []
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED = re.compile(r"`((?:\w+/)+(?:[\w.]+\.(?:py|md|yml|sh|txt|json|jsonl))?|\w+\.py)`")
 OF_OTHERS = ("assets/fsdp2_dst.yml", "assets/agent_config.yml")  # files of AgentRL
 ROOMS = ("shared/", "sampler/", "trainer/", "scripts/", "tests/", "docs/", "assets/")
@@ -52,8 +52,8 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=lambda page: page.name)
 def test_a_page_about_a_part_begins_with_the_files_of_that_part(page: Path) -> None:
-    about_all = {"glossary.md", "from_agentrl.md", "writes.md", "api.md", "settings.md"}
+    about_all = {"index.md", "glossary.md", "from_agentrl.md", "writes.md", "api.md", "settings.md"}
     third_line = page.read_text(encoding="utf-8").splitlines()[2]
     assert page.name in about_all or third_line.startswith("In the code: ")

@@ -1,4 +1,4 @@
-"""docs/settings.md is what the settings' models say."""
+"""docs/reference/settings.md is what the settings' models say."""
 
 from scripts.settings_page import PAGE, SERVICES, page
 from shared.configuration.sections import settings_of

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: each message that it quotes is one that the code can print, each command and flag exists.
+"""docs/run/troubleshooting.md: each message that it quotes is one that the code can print, each command and flag exists.
 
 Some messages are brought about here, as a newcomer would, and found in the page.
 """
@@ -23,7 +23,7 @@ from shared.store import Store
 from trainer.settings.config import TrainerConfig
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "run" / "troubleshooting.md").read_text(encoding="utf-8")
 ANY = "\0"  # what a message says of this one case
 SCRIPTS = ("scripts/setup.sh", "deploy/backup.sh")
 OF_OTHERS = {"out of memory", "Bind for 127.0.0.1:27017 failed: port is already allocated"}  # CUDA's, Docker's
@@ -95,7 +95,7 @@ def test_a_log_that_a_page_names_is_one_that_the_launcher_writes() -> None:
     source = (ROOT / "scripts" / "launch" / "services.py").read_text(encoding="utf-8")
     written = set(re.findall(r"""(?:part|log_path)\(f?"([a-z]+)""", source))
     assert written >= {"engine", "sample", "train", "tools", "environments"}
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         named = re.findall(r"\b(?:RUN|demo|my_run)_([a-z]+)\w*\*?(?:_\d+)?\.log", page.read_text(encoding="utf-8"))
         assert set(named) <= written, page
 

@@ -1,4 +1,4 @@
-"""Several actors in one episode: who sits where, what each hears, and in which order they speak. Guide: docs/actors.md.
+"""Several actors in one episode: who sits where, what each hears, and in which order they speak. Guide: docs/bring/actors.md.
 
 config       actors, rounds, lineups of the sampler; a task's own win
 seating      who takes which seat in a slot

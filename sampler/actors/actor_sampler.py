@@ -1,4 +1,4 @@
-"""`ActorSampler`: episodes in which several actors speak, each in a thread of its own. Guide: docs/actors.md.
+"""`ActorSampler`: episodes in which several actors speak, each in a thread of its own. Guide: docs/bring/actors.md.
 
     class Interview(ActorSampler):
         async def run(self) -> Termination:

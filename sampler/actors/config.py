@@ -1,4 +1,4 @@
-"""Settings for episodes of several actors. Guide: docs/actors.md. They are fields of the sampler's configuration."""
+"""Settings for episodes of several actors. Guide: docs/bring/actors.md. They are fields of the sampler's configuration."""
 
 from typing import Self
 
@@ -15,7 +15,7 @@ class ActorsConfig(BaseModel):
         {},
         description='Who takes part in episodes, by name: {"Bob": {"policy": "main", "system": "…"}, "Rival": {"policy": "main", '
         '"at": 40}, "Old": {"policy": "main", "at": "frozen"}, "Critic": {"model": "judge-api"}}. Only an actor without at is '
-        "trained. A task's own actors win. See docs/actors.md.",
+        "trained. A task's own actors win. See docs/bring/actors.md.",
     )
     rounds: str | None = Field(
         None, description='Who speaks when: "A -> B -> (C/D)*2 -> *". None: every seat once. Tasks may have their own.'

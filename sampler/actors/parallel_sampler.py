@@ -1,4 +1,4 @@
-"""Drafts at once, then one who combines them (docs/actors.md). The last seat of the order reads all drafts.
+"""Drafts at once, then one who combines them (docs/bring/actors.md). The last seat of the order reads all drafts.
 
 A ─┐
 A ─┼─▶ B reads all three, and answers          rounds: "A*2 -> C -> B"

@@ -1,4 +1,4 @@
-"""Actors speak by turns: `"A -> B -> (C/D)*2 -> *"` (docs/actors.md). A task's `rounds` say who speaks when.
+"""Actors speak by turns: `"A -> B -> (C/D)*2 -> *"` (docs/bring/actors.md). A task's `rounds` say who speaks when.
 
 for each seat of the order:  what the others said since its last turn ─▶ its reply
 """

@@ -1,4 +1,4 @@
-"""The agent config file: models that summarize and judge, and their retries. Guide: `docs/agents.md`.
+"""The agent config file: models that summarize and judge, and their retries. Guide: `docs/bring/agents.md`.
 
     browse_agent: {models: [...], browse_tools: [fetch_url], ...}
     scorer_agent: {models: [...], judge_prompt_template: ..., ...}
@@ -175,7 +175,7 @@ class ScorerAgentConfig(AgentConfig):
 class AgentsConfig(_Section):
     browse_agent: BrowseAgentConfig | None = None
     scorer_agent: ScorerAgentConfig | None = None
-    players: dict[ModelName, AgentConfig] = {}  # API models that take seats in episodes, by name (docs/actors.md)
+    players: dict[ModelName, AgentConfig] = {}  # API models that take seats in episodes, by name (docs/bring/actors.md)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values for the run's documents: without keys, and without entries of `extra_body` that may be keys."""

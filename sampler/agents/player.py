@@ -1,4 +1,4 @@
-"""An API model that takes a seat in episodes (docs/actors.md): its turns are recorded and never trained."""
+"""An API model that takes a seat in episodes (docs/bring/actors.md): its turns are recorded and never trained."""
 
 from collections.abc import Sequence
 

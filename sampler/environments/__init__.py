@@ -4,7 +4,7 @@
        └── or a foreign controller, at its URL
 
 Worker side (standard library only, so that it runs in any virtual environment): `environment`, `worker`, `adapters`.
-Guide: docs/environments.md.
+Guide: docs/bring/environments.md.
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,7 @@ python -m sampler.environments --run RUN --environments gymnasium:FrozenLake-v1,
 python -m sampler.environments --environments lake=gymnasium:FrozenLake-v1 --worker_python /venvs/games/bin/python
 TANDEM_ENVIRONMENTS_TOKEN=… python -m sampler.environments --run RUN --environments my_worlds.py:Maze --host 0.0.0.0
 
-Samplers of the run find it by themselves; tasks name an environment as metadata.environment. Guide: docs/environments.md.
+Samplers of the run find it by themselves; tasks name an environment as metadata.environment. Guide: docs/bring/environments.md.
 """
 
 from shared.processes.interrupt import begin_program, run_command

@@ -1,4 +1,4 @@
-"""The controller protocol over HTTP (AgentRL's; docs/environments.md).
+"""The controller protocol over HTTP (AgentRL's; docs/bring/environments.md).
 
 GET  /api/get_indices?name=KIND      the tasks of an environment
 GET  /api/list_workers               {kind: {workers: {id: {status, capacity, current}}}}

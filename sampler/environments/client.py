@@ -1,4 +1,4 @@
-"""The client of AgentRL's controller protocol: sessions are started, asked, renewed, ended (docs/environments.md).
+"""The client of AgentRL's controller protocol: sessions are started, asked, renewed, ended (docs/bring/environments.md).
 
 Promises: every request has a time-out from its beginning to its end, and every answer's body a bound; a failure is an error and
 never a reward; a start that is refused for want of room (406, 429, 503) is `EnvironmentBusy`; a session that was started is

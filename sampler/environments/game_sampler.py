@@ -1,10 +1,11 @@
-"""Plays a world of several players, each seat by an actor: `GameSampler`, the sampler `game` (docs/environments.md).
+"""Plays a world of several players, each seat by an actor: `GameSampler`, the sampler `game` (docs/bring/environments.md).
 
     start ─▶ [ the seat that the world asks ─▶ its actor's reply ─▶ interact ]* ─▶ the rewards of all seats, or the turns' limit
 
-Seat k of the world is the k-th seat of the lineup (docs/actors.md): the newest weights, an older version, or an API model. Each
-reads what the world tells it, and nothing else. A world that fails, or asks a seat that is not there, is no reward. A game that
-the limit of turns or of a seat's context cuts is worth `cut_game_reward` to all: who loses must not gain by going on for ever.
+Seat k of the world is the k-th seat of the lineup (docs/bring/actors.md): the newest weights, an older version, or an API model.
+Each reads what the world tells it, and nothing else. A world that fails, or asks a seat that is not there, is no reward. A game
+that the limit of turns or of a seat's context cuts is worth `cut_game_reward` to all: who loses must not gain by going
+on for ever.
 """
 
 from sampler.actors.actor_sampler import ActorSampler

@@ -1,4 +1,4 @@
-"""Settings for episodes in environments. Guide: docs/environments.md. They are fields of the sampler's configuration."""
+"""Settings for episodes in environments. Guide: docs/bring/environments.md. They are fields of the sampler's configuration."""
 
 from typing import Annotated
 

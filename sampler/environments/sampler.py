@@ -5,7 +5,7 @@
                           └── other tools: the conversation goes on in a new thread, whose prompt shows them
 
 A task names its world: `{"query": "…", "metadata": {"environment": "lake", "index": 3}}`. Busy, lost, crashed and unreachable
-services are no rewards (`docs/environments.md`); what the world says of the model's replies is.
+services are no rewards (`docs/bring/environments.md`); what the world says of the model's replies is.
 """
 
 import json

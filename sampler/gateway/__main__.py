@@ -3,7 +3,7 @@
 python -m sampler.gateway --run RUN --db_connection_string URI --model_name_or_path DIR        # http://127.0.0.1:9800
 TANDEM_SAMPLER_GATEWAY_TOKEN=… python -m sampler.gateway … --gateway_host 0.0.0.0
 
-Start any number of them; each continues every attempt. Any may be stopped or killed at any time. Guide: docs/any_agent.md.
+Start any number of them; each continues every attempt. Any may be stopped or killed at any time. Guide: docs/bring/any_agent.md.
 """
 
 from shared.processes.interrupt import begin_program, run_command

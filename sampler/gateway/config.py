@@ -1,4 +1,4 @@
-"""Settings for episodes that a foreign agent plays. Guide: docs/any_agent.md. They are fields of the sampler's configuration."""
+"""Settings for episodes that a foreign agent plays: fields of the sampler's configuration. Guide: docs/bring/any_agent.md."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -55,7 +55,7 @@ class AgentPlayConfig(BaseModel):
     agent_isolation: Literal["none", "process", "bubblewrap", "container"] = Field(
         "none",
         description="Run agent_command in MCP-Docker's sandbox of this level: it can write only its own folder, reads only what "
-        "it needs, and agent_limits end it. In place of tool_user and tool_sandbox. See docs/any_agent.md.",
+        "it needs, and agent_limits end it. In place of tool_user and tool_sandbox. See docs/bring/any_agent.md.",
     )
     agent_limits: AgentLimits = Field(
         AgentLimits(),
@@ -88,7 +88,8 @@ class AgentPlayConfig(BaseModel):
     agent_crash: Literal["auto", "retry", "score"] = Field(
         "auto",
         description="An agent that raises, or whose command fails, after a reply of the model: score it with agent_crash_score, "
-        "or play it again. auto: scored if the evidence says that the reply caused it (docs/any_agent.md). Tasks may say it too.",
+        "or play it again. auto: scored if the evidence says that the reply caused it (docs/bring/any_agent.md). "
+        "Tasks may say it too.",
     )
     agent_crash_score: float = Field(
         0.0,

@@ -1,6 +1,6 @@
-"""Context policies rewrite the history when the context grows too long or the model loops. Guide: docs/context.md.
+"""Context policies rewrite the history when the context grows too long or the model loops. Guide: docs/train/context.md.
 
-`__all__` is what a context policy of your own imports; docs/api.md has an example.
+`__all__` is what a context policy of your own imports; docs/reference/api.md has an example.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Settings for an episode whose context grows too long or whose model loops. Guide: docs/context.md.
+"""Settings for an episode whose context grows too long or whose model loops. Guide: docs/train/context.md.
 
 They are fields of the sampler's configuration.
 """

@@ -4,5 +4,5 @@
                                                 │                                        └─▶ remote MCP server
                                                 └─ new session ─▶ pool ─▶ ToolSet: one link per server
 
-`python -m sampler.mcp_docker --help`; guide: `docs/mcp_docker.md`.
+`python -m sampler.mcp_docker --help`; guide: `docs/bring/mcp_docker.md`.
 """

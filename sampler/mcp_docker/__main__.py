@@ -3,7 +3,8 @@
 python -m sampler.mcp_docker --servers mcp_servers.json                        # http://127.0.0.1:9700/mcp
 TANDEM_MCP_TOKEN=… python -m sampler.mcp_docker --servers mcp_servers.json --host 0.0.0.0
 
-Samplers get its URL: `--mcp_manager_url http://HOST:9700/mcp`, and the token as MCP_BEARER_TOKEN. Guide: docs/mcp_docker.md.
+Samplers get its URL: `--mcp_manager_url http://HOST:9700/mcp`, and the token as MCP_BEARER_TOKEN.
+Guide: docs/bring/mcp_docker.md.
 """
 
 from shared.processes.interrupt import begin_program, run_command

@@ -1,4 +1,4 @@
-"""Scorers by name: a task names its scorer, which turns an answer into a number. Guide: `docs/scorers.md`.
+"""Scorers by name: a task names its scorer, which turns an answer into a number. Guide: `docs/bring/scorers.md`.
 
     @register_scorer("close_enough")
     async def close_enough(request: ScoringRequest) -> Score: ...

@@ -10,7 +10,7 @@ from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 
 @register_scorer("math")
 async def math_equal(request: ScoringRequest) -> Score:
-    """1 if the answer is mathematically equal to an accepted one (docs/scorers.md)."""
+    """1 if the answer is mathematically equal to an accepted one (docs/bring/scorers.md)."""
     answer = request.answer or ""
     quick = [_numerically_equal(answer, one) for one in request.accepted]
     if True in quick:

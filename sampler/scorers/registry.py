@@ -47,7 +47,7 @@ class ScoringRequest:
 
     `payload` is the task's; `judge` the scorer agent, if configured. `messages`: the policy's whole conversation, with
     reasoning and tool calls (`sampler/messages/transcript.py`: bounded). `tool_calls`: with results, errors and durations.
-    `said`: what all seats said, in order, each with `seat`, `actor` and `content` (docs/actors.md).
+    `said`: what all seats said, in order, each with `seat`, `actor` and `content` (docs/bring/actors.md).
     """
 
     answer: str | None
@@ -70,7 +70,7 @@ class ScoringRequest:
 @dataclass(frozen=True)
 class Score:
     """`details` are stored with the record, for people. `others`: scores of other policies that took turns; a policy missing
-    there gets the score of the task's own policy. `actors`: of seats (docs/actors.md), each trained by its own.
+    there gets the score of the task's own policy. `actors`: of seats (docs/bring/actors.md), each trained by its own.
     `is_final`: the episode does not wait for feedback. `group_scorers`: which will add to it when the group is complete."""
 
     value: float

@@ -1,6 +1,6 @@
-"""Turns a completed group into training data. Guide: docs/groups.md.
+"""Turns a completed group into training data. Guide: docs/train/groups.md.
 
-`__all__` is what an advantage estimator of your own imports; docs/api.md has an example.
+`__all__` is what an advantage estimator of your own imports; docs/reference/api.md has an example.
 """
 
 from typing import TYPE_CHECKING

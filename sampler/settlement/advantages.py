@@ -1,4 +1,4 @@
-"""Computes the advantages of one group's episodes from their rewards. Pure functions; docs/groups.md lists the formulas.
+"""Computes the advantages of one group's episodes from their rewards. Pure functions; docs/train/groups.md lists the formulas.
 
 The input holds only episodes that are trained on or kept for the baseline: infrastructure failures have no reward and are not
 part of the statistics. A single episode has advantage 0.

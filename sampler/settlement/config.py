@@ -11,7 +11,7 @@ class AdvantageModules(BaseModel):
     """Code is never read from the database: each process names its own."""
 
     advantage_modules: list[str] = Field(
-        [], description="Modules to import; they register advantage estimators (docs/api.md)."
+        [], description="Modules to import; they register advantage estimators (docs/reference/api.md)."
     )
 
     @field_validator("advantage_modules")

@@ -1,4 +1,4 @@
-"""Settlement: a completed group becomes training data. docs/groups.md describes the rules one by one.
+"""Settlement: a completed group becomes training data. docs/train/groups.md describes the rules one by one.
 
     slots' records ─▶ each policy's share ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records
                                                                                         ─▶ task settled | abandoned

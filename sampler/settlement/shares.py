@@ -4,7 +4,7 @@
              └─ each seat's turns and scores ─▶ rules ─▶ advantages, of that seat alone ─▶ put together by record
 
 In self-play a policy takes several seats, of which one wins and one loses: each seat's turns are compared with those of the same
-seat in the group's other records (docs/actors.md).
+seat in the group's other records (docs/bring/actors.md).
 """
 
 import math

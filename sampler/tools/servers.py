@@ -15,7 +15,7 @@ not contain a user name, password or query. Logs and records show a server as th
 Besides the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}),
 `idempotent_tools` (tools that may be repeated after a transport failure, even if the server does not declare it), `open_s`
 (time-out for opening a session) and `max_connections` (of one process to a server given by its URL).
-Guide: `docs/tools.md`.
+Guide: `docs/bring/tools.md`.
 """
 
 import math

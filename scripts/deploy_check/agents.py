@@ -194,7 +194,7 @@ class AgentsTrial:
             )
 
     def _trust_authority(self) -> None:
-        """Agents on this machine find the authority's certificate as docs/deploy.md says: by SSL_CERT_FILE."""
+        """Agents on this machine find the authority's certificate as docs/run/deploy.md says: by SSL_CERT_FILE."""
         file = Path(tempfile.mkdtemp(prefix="tandem-tls-")) / "ca.pem"
         certificate = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "tandem", "/tls/public/ca.pem")
         file.write_text(self.compose.run(*certificate), encoding="utf-8")

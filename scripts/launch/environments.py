@@ -1,4 +1,4 @@
-"""The launcher's options of the environments that its samplers play: docs/environments.md."""
+"""The launcher's options of the environments that its samplers play: docs/bring/environments.md."""
 
 from pathlib import Path
 from typing import Annotated, Self
@@ -20,8 +20,8 @@ class SamplerSettings(ServiceConfig):
     environments: Annotated[list[str], NoDecode] = Field(
         [],
         description="Environments that a service here serves to the samplers, separated by commas: gymnasium:FrozenLake-v1,"
-        "reasoning_gym:leg_counting (docs/environments.md). Empty: those of the YAML's section `environments`, which holds the "
-        "service's other settings too; without either no service is started.",
+        "reasoning_gym:leg_counting (docs/bring/environments.md). Empty: those of the YAML's section `environments`, which holds "
+        "the service's other settings too; without either no service is started.",
     )
     environment_python: Path | None = Field(
         None,

@@ -43,7 +43,7 @@ class GpuSettings(BaseModel):
     gpus: dict[str, PolicyGpus] = Field(
         {},
         description="The GPUs of each policy's trainer and engines on this machine: {main: {trainer: [0], engines: [[1]]}}; a "
-        "flag takes JSON. Empty: shared out, see docs/gpus.md.",
+        "flag takes JSON. Empty: shared out, see docs/run/gpus.md.",
     )
     assume_gpus: int | None = Field(
         None,

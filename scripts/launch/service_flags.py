@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # reading the trainer's needs torch
 OURS = {  # service options that the launcher sets, and what users set instead
     "run": "the run is the first argument of the command line",
-    "other_policies": "give the YAML file a section policies (docs/two_policies.md)",
+    "other_policies": "give the YAML file a section policies (docs/train/two_policies.md)",
     "engine_url": "give ENGINE_URLS",
     "output_dir": "checkpoints and metrics are in output/RUN",
 }

@@ -86,8 +86,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
 
     serve_versions: list[Annotated[int, Field(ge=0)]] = Field(
         [],
-        description="Versions of the policy that actors are pinned to (docs/actors.md): an engine more is started here for each, "
-        "which serves that version alone as soon as it is published. Not on GPUs.",
+        description="Versions of the policy that actors are pinned to (docs/bring/actors.md): an engine more is started here for "
+        "each, which serves that version alone as soon as it is published. Not on GPUs.",
     )
 
     # model, tasks and method
@@ -114,7 +114,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
     )
     policy: PolicyName = Field(
-        DEFAULT_POLICY, description="Name of the policy; of several (docs/two_policies.md), the owner of the tasks."
+        DEFAULT_POLICY,
+        description="Name of the policy; of several (docs/train/two_policies.md), the owner of the tasks.",
     )
     frozen: bool = Field(
         False, description="This policy, one of several, keeps its initial weights: it gets no trainer."

@@ -35,7 +35,7 @@ def league(
     as_json: AsJson = False,
     db_connection_string: Connection = None,
 ) -> None:
-    """Pay-off by versions, and Elo ratings, of the seats' own scores (docs/actors.md).
+    """Pay-off by versions, and Elo ratings, of the seats' own scores (docs/bring/actors.md).
 
     Each pair of seats of an episode with scores of their own is a game: the higher score wins. Ratings are those by which
     all results are most likely, so the order of games does not matter. At most `--limit` episodes of each split are read, the

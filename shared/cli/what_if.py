@@ -118,7 +118,7 @@ RESETTLE_EXAMPLES = """Examples:
 
 `tandem resettle demo --as demo-brief --scorer math --scorer brief=0.1 --scorer_modules my_pkg.scorers`  scored anew
 
-`tandem resettle demo --as demo-dapo --set zero_variance_tolerance=1e-6 --set mask_overlong=true`  other rules of docs/groups.md
+`tandem resettle demo --as demo-dapo --set zero_variance_tolerance=1e-6 --set mask_overlong=true`  rules: docs/train/groups.md
 
 `python -m trainer --run demo-z-trained --data_run demo-z …`  then trains on it, without samplers
 """

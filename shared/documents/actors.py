@@ -1,4 +1,4 @@
-"""The seats of an episode. An actor is a seat at the table, a policy is weights. Guide: docs/actors.md.
+"""The seats of an episode. An actor is a seat at the table, a policy is weights. Guide: docs/bring/actors.md.
 
     kind      setting                      label: the policy of its turns     its turns are trained
     trained   {policy: main}               main                               by the policy's trainer

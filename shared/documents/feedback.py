@@ -1,4 +1,4 @@
-"""A score that comes after its episode's end, and the score that counts without one. Guide: docs/any_agent.md."""
+"""A score that comes after its episode's end, and the score that counts without one. Guide: docs/bring/any_agent.md."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""The rules of completed groups: which episodes are trained on, and their advantages. Guide: docs/groups.md.
+"""The rules of completed groups: which episodes are trained on, and their advantages. Guide: docs/train/groups.md.
 
 They are settings of the sampler, and a section of the run's rules (`shared/documents/rules.py`): the first process declares
 them, and every group is settled by the rules that were in force when it was opened.

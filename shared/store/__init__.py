@@ -4,7 +4,7 @@
         task = await store.tasks.get("main:train:0:t1")
 
 Only this package queries MongoDB. Writes are acknowledged by a journaled majority; reads go to the primary with read concern
-majority. A connection string cannot change that (docs/database.md).
+majority. A connection string cannot change that (docs/run/database.md).
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -25,7 +25,7 @@ SEARCHED = (
     "tid",
     "termination",
     "score",
-)  # by whom people filter episodes, the newest first; costs: docs/database.md
+)  # by whom people filter episodes, the newest first; costs: docs/run/database.md
 WRITTEN_WITH_THE_ANSWER = {
     "status",
     "error",

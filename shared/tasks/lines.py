@@ -328,7 +328,7 @@ def check_unique_ids(paths: Sequence[Path]) -> None:
             if first is not where:
                 text = (
                     f'"id" is "{line.tid}", which {first} already has; change it, or list the files as separate '
-                    "sources (section tasks of the YAML, docs/tasks.md), which prefixes ids with the source's name"
+                    "sources (section tasks of the YAML, docs/bring/tasks.md), which prefixes ids with the source's name"
                 )
                 errors.append(LineError(str(path), line.number, text))
     if errors:

@@ -137,7 +137,7 @@ async def import_mix(
     point of the curve, and later rounds copy it.
     """
     if not config.sources:
-        raise ConfigError(f"{config.config}: no sources in section tasks; see docs/tasks.md")
+        raise ConfigError(f"{config.config}: no sources in section tasks; see docs/bring/tasks.md")
     chosen = [s for s in dict.fromkeys(source.split for source in config.sources) if splits is None or s in splits]
     mixes = [_Mix(config, split, policy, num_generations, root, check) for split in chosen]
     for mix in mixes:

@@ -1,4 +1,4 @@
-"""The tasks of the examples that learn (docs/environments.md): they are valid, and what is held out is held out."""
+"""The tasks of the examples that learn (docs/bring/environments.md): they are valid, and what is held out is held out."""
 
 import json
 import subprocess

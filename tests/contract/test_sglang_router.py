@@ -1,4 +1,4 @@
-"""SGLang's own router in front of two engines: what passes through it unchanged, and what does not (docs/cluster.md).
+"""SGLang's own router in front of two engines: what passes through it unchanged, and what does not (docs/run/cluster.md).
 
 It runs where `sglang-router` is installed: SGLANG_ROUTER=/path/to/venv/bin/python pytest tests/contract/test_sglang_router.py
 """

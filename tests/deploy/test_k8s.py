@@ -225,7 +225,7 @@ def test_gateways_play_instead_of_samplers_or_next_to_them(tmp_path: Path) -> No
 
 
 def test_own_modules_come_from_an_overlays_files(tmp_path: Path) -> None:
-    """docs/cluster.md: a generated ConfigMap `code` is what samplers and trainers import; without one they start as they are."""
+    """docs/run/cluster.md: a generated ConfigMap `code` is what samplers and trainers import; without one they start too."""
     for name, pod in pods(of_base()):
         if name in ("sampler", "trainer"):
             assert {"name": "code", "configMap": {"name": "code", "optional": True}} in pod["volumes"]

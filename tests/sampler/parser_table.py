@@ -1,5 +1,5 @@
 """Our parsers beside SGLang's and vLLM's, on the same texts: `python -m tests.sampler.parser_table` prints the table of
-docs/tool_parsers.md; `--write` puts it there; `--record sglang=PYTHON vllm=PYTHON` asks the engines anew first.
+docs/bring/tool_parsers.md; `--write` puts it there; `--record sglang=PYTHON vllm=PYTHON` asks the engines anew first.
 
 as meant   the calls that the model evidently meant, with their arguments, and no other
 error      the model reads what is wrong
@@ -26,7 +26,7 @@ from tests.sampler.call_texts import Text, texts
 
 ROOT = Path(__file__).parents[2]
 VERDICTS = Path(__file__).parent / "data" / "parser_verdicts.json"
-PAGE = ROOT / "docs" / "tool_parsers.md"
+PAGE = ROOT / "docs" / "bring" / "tool_parsers.md"
 BEGIN, END = "<!-- table: python -m tests.sampler.parser_table --write -->", "<!-- end of the table -->"
 ENGINES = ("sglang", "vllm")
 SHOWN = {"sglang": "SGLang", "vllm": "vLLM"}
@@ -242,7 +242,7 @@ def page_with(found: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", nargs="*", default=[], metavar="ENGINE=PYTHON")
-    parser.add_argument("--write", action="store_true", help="into docs/tool_parsers.md")
+    parser.add_argument("--write", action="store_true", help="into docs/bring/tool_parsers.md")
     args = parser.parse_args()
     if args.record:
         record(dict(one.split("=", 1) for one in args.record))

@@ -1,4 +1,4 @@
-"""Reference implementation of settlement, from docs/groups.md, with plain loops over float64 arrays.
+"""Reference implementation of settlement, from docs/train/groups.md, with plain loops over float64 arrays.
 
 It shares nothing with `sampler.settlement.rules` and `sampler.settlement.advantages` but the values that go in.
 """

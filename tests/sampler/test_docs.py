@@ -1,4 +1,4 @@
-"""The examples of docs/scorers.md behave as described there."""
+"""The examples of docs/bring/scorers.md behave as described there."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from sampler.scorers import GroupEpisode, GroupRequest, ScoringRequest, registry
 from sampler.scorers.registry import is_group_scorer, score_group
 from shared.documents import TaskPayload
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scorers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "bring" / "scorers.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""A call that ends its own tool server's process is the model's act: it is told, and a new process starts. docs/whose_act.md."""
+"""A call that ends its own tool server's process is the model's act: it is told, and a new process starts.
+
+Guide: docs/inside/whose_act.md.
+"""
 
 import asyncio
 import os

@@ -20,7 +20,7 @@ from tests.sampler.episodes import ended, resources
 from tests.sampler.threads import HeldEngine
 from tests.shared.builders import claim, make_task
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from_agentrl.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "start" / "from_agentrl.md").read_text(encoding="utf-8")
 CALL = 'I look.\n<tool_call>\n{"name": "lookup", "arguments": {"x": "é"}}\n</tool_call>'
 
 

@@ -1,4 +1,7 @@
-"""Time-outs begin when the work begins: waiting in front of a bounded resource makes no work fail. docs/whose_act.md#queues."""
+"""Time-outs begin when the work begins: waiting in front of a bounded resource makes no work fail.
+
+Guide: docs/inside/whose_act.md#queues.
+"""
 
 import asyncio
 import time

@@ -217,7 +217,7 @@ def test_a_turns_return_counts_what_was_asked_after_its_reply() -> None:
 
 
 async def test_the_drafts_of_the_page_play(store: Store) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "custom_samplers.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "bring" / "custom_samplers.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"<!-- runs in tests/sampler/test_threads.py -->\n```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"__name__": "docs_threads"}
     exec(block, names)

@@ -1,4 +1,4 @@
-"""docs/whose_act.md is whole: every error and every termination has a row, and every row a test that exists."""
+"""docs/inside/whose_act.md is whole: every error and every termination has a row, and every row a test that exists."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ from shared.documents.states import Termination
 from shared.errors import TandemError
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "whose_act.md"
+PAGE = ROOT / "docs" / "inside" / "whose_act.md"
 # Of the errors of `shared`, those that an episode meets; the others are of commands, files and the start.
 OF_EPISODES = {"ConfigError", "OwnCodeFailed", "DoesNotFit", "LeaseLost", "IllegalMove"}
 

@@ -1,4 +1,4 @@
-"""Every filter and pipeline of docs/compass.md runs, and answers its question on a played run."""
+"""Every filter and pipeline of docs/look/compass.md runs, and answers its question on a played run."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from shared.documents.states import SlotStatus
 from shared.store import Store
 from tests.shared.episodes import whole_run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "compass.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "look" / "compass.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
 QUERIES = [
     (title, collection, kind, text)

@@ -187,9 +187,11 @@ def test_a_launch_starts_sglang_on_its_gpu_and_trains(tmp_path: Path, count: int
 
 
 def test_every_command_of_the_size_table_can_be_planned(gpus: pytest.MonkeyPatch) -> None:
-    """docs/gpus.md: each names its machine's GPUs in its first column."""
+    """docs/run/gpus.md: each names its machine's GPUs in its first column."""
     rows = [
-        line.split("|") for line in (ROOT / "docs" / "gpus.md").read_text().splitlines() if "minirl_example.sh" in line
+        line.split("|")
+        for line in (ROOT / "docs" / "run" / "gpus.md").read_text().splitlines()
+        if "minirl_example.sh" in line
     ]
     rows = [row for row in rows if len(row) > 3 and row[1].strip()[:1].isdigit()]
     assert len(rows) >= 5

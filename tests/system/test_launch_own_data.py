@@ -114,8 +114,8 @@ def test_wrong_flags_stop_the_start_with_a_sentence_each() -> None:
         LaunchConfig.load(["demo", *names])
     assert [line.partition("; did")[0] for line in str(caught.value).splitlines()] == [
         "unknown option 'max_turn'",
-        "unknown option 'lr_scheduler_type': AgentRL's name; its successor here: lr_schedule (docs/from_agentrl.md)",
-        "unknown option 'bf16': AgentRL's name; its successor here: dtype bfloat16 (docs/from_agentrl.md)",
+        "unknown option 'lr_scheduler_type': AgentRL's name; its successor here: lr_schedule (docs/start/from_agentrl.md)",
+        "unknown option 'bf16': AgentRL's name; its successor here: dtype bfloat16 (docs/start/from_agentrl.md)",
         "--engine_timeout_s has no value; expected --engine_timeout_s VALUE",
     ]
     assert "did you mean max_turns" in str(caught.value)

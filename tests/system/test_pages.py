@@ -89,7 +89,7 @@ def short_eval(repository: Path) -> str:
 async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repository: Path) -> None:
     _, looked_at = run_page(
         repository,
-        "custom_samplers.md",
+        "bring/custom_samplers.md",
         EVAL_FILE=short_eval(repository),
         TANDEM_SFT_MAX_STEPS="5",
         TANDEM_TRAINER_MAX_STEPS="2",
@@ -119,7 +119,7 @@ async def test_the_guide_and_the_walker_of_the_two_policies_page_learn_each_from
     shutil.copytree(repository / "assets" / "example" / "model", repository / "output" / "guided_sft" / "final")
     (printed,) = run_page(
         repository,
-        "two_policies.md",
+        "train/two_policies.md",
         EVAL_FILE=short_eval(repository),
         TANDEM_TRAINER_MAX_STEPS="2",
         TANDEM_TRAINER_GROUPS_PER_STEP="2",

@@ -161,7 +161,8 @@ class LossConfig(Section):
     aliases: ClassVar[Mapping[str, str]] = {"loss_calculater": "loss"}  # AgentRL's name
 
     loss_modules: list[str] = Field(
-        [], description="Modules to import: their losses and normalizations are registered by that (docs/api.md)."
+        [],
+        description="Modules to import: their losses and normalizations are registered by that (docs/reference/api.md).",
     )
     loss: str = Field(
         LossName.MINIRL,
@@ -198,7 +199,9 @@ class LossConfig(Section):
 
     entropy_coefficient: float = Field(0.0, description="Coefficient of the entropy bonus.")
     router_aux_loss_coef: float = Field(
-        0.0, ge=0, description="Coefficient of the load-balancing loss of a mixture of experts (docs/training.md)."
+        0.0,
+        ge=0,
+        description="Coefficient of the load-balancing loss of a mixture of experts (docs/train/training.md).",
     )
     averaging: AveragingSettings = AveragingSettings()
     correction: CorrectionSettings = CorrectionSettings()

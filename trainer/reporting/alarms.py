@@ -70,7 +70,7 @@ RULES = (
         "selection/duration_ratio",
         0.9,
         "slow episodes are set aside as stale, so what only they teach is not learned: set stale_data keep or wait "
-        "(docs/staleness.md); a larger max_staleness does not help",
+        "(docs/train/staleness.md); a larger max_staleness does not help",
         below=True,
     ),
     Rule(
@@ -78,7 +78,7 @@ RULES = (
         "selection/tokens_ratio",
         0.9,
         "long episodes are set aside as stale, so what only they teach is not learned: set stale_data keep or wait "
-        "(docs/staleness.md); a larger max_staleness does not help",
+        "(docs/train/staleness.md); a larger max_staleness does not help",
         below=True,
     ),
     Rule(

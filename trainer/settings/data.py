@@ -43,7 +43,7 @@ class DataSettings(Section):
         StaleData.KEEP,
         description="Data of slow episodes is staler. keep: it trains, with its importance weights. wait: a step takes the "
         "oldest tasks and waits until they are played, which bounds staleness and costs time. mask (staler tokens have no "
-        "loss) and drop (their group is set aside) select against slow episodes: docs/staleness.md has the figures.",
+        "loss) and drop (their group is set aside) select against slow episodes: docs/train/staleness.md has the figures.",
     )
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
     retrained_interval: Positive = Field(1, description="Steps between two uses of a record.")

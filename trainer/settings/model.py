@@ -31,7 +31,8 @@ class ModelSettings(TrainedParts):
         "log-probs are those of a model with parts missing, which no engine has sampled from.",
     )
     compile_layers: bool = Field(
-        False, description="Compile the layers (torch.compile): slower first steps; docs/memory.md says when it pays."
+        False,
+        description="Compile the layers (torch.compile): slower first steps; docs/train/memory.md says when it pays.",
     )
 
     def trainable(self, seed: int) -> Trainable:

@@ -18,7 +18,7 @@ class TransportSettings(Section):
     weight_transport: Literal["disk", "broadcast"] = Field(
         "disk",
         description="How engines get published weights: from disk, or, those that can, over the network. Every version is on "
-        "disk in any case; docs/publishing.md says when which is better.",
+        "disk in any case; docs/train/publishing.md says when which is better.",
     )
     broadcast_address: str | None = Field(
         None, description="Address at which engines reach this machine. None: its host name."
@@ -53,7 +53,8 @@ class PublishSettings(Section):
     publish_mode: Literal["full", "delta", "adapter"] = Field(
         "full",
         description="Every version as a complete directory; as the changed bytes with a complete one now and then (delta); or as "
-        "the adapter alone, which engines' keepers merge (adapter: needs lora_rank). docs/publishing.md says when that is less.",
+        "the adapter alone, which engines' keepers merge (adapter: needs lora_rank). docs/train/publishing.md says when that "
+        "is less.",
     )
     full_every: Positive = Field(
         20, description="publish_mode delta: every so many versions is a complete directory too."

@@ -12,7 +12,7 @@ class SharingSettings(Section):
         None,
         min_length=1,
         description="Name of a device that this trainer shares with the engines whose keepers have the same setting: it asks for "
-        "the device before each step, and they release their memory (docs/gpus.md). None: it has its own.",
+        "the device before each step, and they release their memory (docs/run/gpus.md). None: it has its own.",
     )
     device_lease_s: float = Field(
         60.0, gt=0, description="If the trainer is killed while it has the device, engines wake after this time."

@@ -62,7 +62,9 @@ class SftOptimizerSettings(Section):
     adam_beta2: float = Field(0.999, gt=0, lt=1, description="AdamW's second moment; 0.95 forgets faster.")
     max_grad_norm: float = Field(1.0, ge=0, description="Clip the global gradient norm; 0 turns it off.")
     router_aux_loss_coef: float = Field(
-        0.0, ge=0, description="Coefficient of the load-balancing loss of a mixture of experts (docs/training.md)."
+        0.0,
+        ge=0,
+        description="Coefficient of the load-balancing loss of a mixture of experts (docs/train/training.md).",
     )
 
     def adamw(self, max_steps: int) -> OptimizerConfig:

@@ -59,8 +59,8 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
     serve_version: int | None = Field(
         None,
         ge=0,
-        description="Serve this version alone, also while newer ones appear: for actors that are pinned to it (docs/actors.md). "
-        "None: follow the newest.",
+        description="Serve this version alone, also while newer ones appear: for actors that are pinned to it "
+        "(docs/bring/actors.md). None: follow the newest.",
     )
     weight_transport: Literal["broadcast", "disk"] = Field(
         "broadcast",
@@ -70,7 +70,7 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
         None,
         min_length=1,
         description="Name of a device that the engine shares with a trainer of the same setting: it releases its memory while "
-        "that one computes a step (docs/gpus.md). None: it has its own.",
+        "that one computes a step (docs/run/gpus.md). None: it has its own.",
     )
     cache_dir: Path | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""The examples of docs/actors.md: their tasks, played with the local engine; code is run by MCP-Docker's python tool."""
+"""The examples of docs/bring/actors.md: their tasks, played with the local engine; code is run by MCP-Docker's python tool."""
 
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence

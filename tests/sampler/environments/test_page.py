@@ -1,11 +1,11 @@
-"""docs/environments.md: its environment is served as it stands there."""
+"""docs/bring/environments.md: its environment is served as it stands there."""
 
 import re
 from pathlib import Path
 
 from tests.sampler.environments.services import service
 
-PAGE = Path(__file__).parents[3] / "docs" / "environments.md"
+PAGE = Path(__file__).parents[3] / "docs" / "bring" / "environments.md"
 
 
 def test_the_pages_environment_is_played(tmp_path: Path) -> None:

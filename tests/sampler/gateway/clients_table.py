@@ -35,7 +35,7 @@ from tests.sampler.gateway.agents import ScriptedEngine, an_episode, call, train
 from tests.sampler.gateway.model_scored import ModelScoredEngine, verified
 
 HERE = Path(__file__).parent / "clients"
-PAGE = (Path(__file__).parents[3] / "docs" / "any_agent.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "bring" / "any_agent.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (BEGINNING,) = (block for block in BLOCKS if block.startswith("import os, sys"))
 CLIENTS = [  # package, dialect, streamed, script and arguments, or what the page's block imports

@@ -1,4 +1,4 @@
-"""An agent that fails: what the model's reply caused is scored, what the machine caused is played again. docs/any_agent.md."""
+"""docs/bring/any_agent.md: an agent's failure is scored where the model's reply caused it, and retried where the machine did."""
 
 import asyncio
 import os

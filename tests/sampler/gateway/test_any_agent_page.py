@@ -1,4 +1,4 @@
-"""The examples of docs/any_agent.md run as they stand; the one for LangGraph runs in `clients_table`."""
+"""The examples of docs/bring/any_agent.md run as they stand; the one for LangGraph runs in `clients_table`."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, call, played, trained_ids
 from tests.sampler.gateway.gateways import gateway, tasks
 
-PAGE = (Path(__file__).parents[3] / "docs" / "any_agent.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "bring" / "any_agent.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 FUNCTIONS = [block for block in BLOCKS if "async def agent" in block]
 HARNESS = next(block for block in BLOCKS if '"/claim"' in block)

@@ -42,7 +42,7 @@ def test_no_help_text_turns_a_part_of_an_id_into_a_picture(tandem: Command) -> N
 
 def test_every_command_that_a_page_or_a_message_names_exists(tandem: Command) -> None:
     root = Path(__file__).parents[3]
-    files = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").glob("*.md")]
+    files = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
     files += [path for folder in ("sampler", "shared", "trainer", "scripts") for path in (root / folder).rglob("*.py")]
     named = {
         name for path in files for name in re.findall(r"(?:`|^)tandem ([a-z][a-z-]*)", path.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""docs/why_not_learning.md: each of its questions is asked of a run that is broken in that way, and answers as the page says."""
+"""docs/look/why_not_learning.md: each question is asked of a run that is broken in that way, and answers as the page says."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from tests.shared.builders import make_task
 from tests.shared.viewer.conftest import Client
 from tests.shared.viewer.stories import Call, Told, tell
 
-PAGE = (Path(__file__).parents[3] / "docs" / "why_not_learning.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "look" / "why_not_learning.md").read_text(encoding="utf-8")
 QUESTIONS = {
     title: section
     for title, section in re.findall(r"^## \d+\. (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
