@@ -23,10 +23,10 @@ from shared.store import Store
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks
 from tests.trainer.test_losses import batch
-from trainer.data.advantages import NORMALIZATIONS, BatchTurn
 from trainer.losses import compute
 from trainer.losses.settings import LOSSES
 from trainer.settings.config import TrainerConfig
+from trainer.settings.normalizations import NORMALIZATIONS, BatchTurn
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")

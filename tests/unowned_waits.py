@@ -41,7 +41,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "sampler/tools/connection.py:Connection._converse",
         "scripts/launch/__main__.py:Launch.until_done_or_interrupted",
         "shared/store/retry.py:_ends",
-        "trainer/store_bridge.py:StoreBridge._close",
+        "trainer/process/store_bridge.py:StoreBridge._close",
     ),
     "a call of an episode: its own time-out ends it, and the record says so": (
         "sampler/agents/pool.py:ModelPool._ask_one",
@@ -68,12 +68,12 @@ REASONS: dict[str, tuple[str, ...]] = {
     "inside of a wait that its caller owns": (
         "scripts/launch/__main__.py:Launch.follow",
         "scripts/launch/rounds.py:EvalRound.play",
-        "trainer/shared_device.py:TrainerDevice._taken",
+        "trainer/step/shared_device.py:TrainerDevice._taken",
     ),
     "no wait: a renewal, or work in a thread next to the step, for which nothing waits": (
         "sampler/settlement/group_scoring.py:GroupScoring._renewed.renew",
         "trainer/data/prefetch.py:Prefetch.fill",
-        "trainer/shared_device.py:TrainerDevice._renew",
+        "trainer/step/shared_device.py:TrainerDevice._renew",
         "scripts/launch/step_cost.py:_size",
         "scripts/launch/step_cost.py:_mean_tokens",
         "scripts/launch/step_cost.py:_speed",

@@ -14,9 +14,9 @@ import os
 
 from shared.logs import begin_logging
 from shared.processes.open_files import require_files
-from trainer.ending import Ending
 from trainer.loop import train
-from trainer.parallel import end_process
+from trainer.process.ending import Ending
+from trainer.process.parallel import end_process
 from trainer.settings.config import TrainerConfig
 
 

@@ -33,7 +33,7 @@ from trainer.checkpoints.digests import verify_digests
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
 from trainer.modeling.trainable import LoraSettings, Trainable
-from trainer.parallel import Parallel, end_process, parallel_session
+from trainer.process.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.weights import WrittenWeights, write_weights
 

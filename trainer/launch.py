@@ -24,8 +24,8 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.out_of_memory import out_of_memory_kills
-from trainer.ending import of_launched
-from trainer.listening import listening_store
+from trainer.process.ending import of_launched
+from trainer.process.listening import listening_store
 
 LOOPBACK = LOOPBACK_HOSTS[0]
 INTERFACE = "lo"  # its name on Linux

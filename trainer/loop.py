@@ -8,7 +8,7 @@ Order matters: a checkpoint of step s is written after the commit of s, so a che
 undoes marks above the newest checkpoint. Nothing here starts, calls or waits for a sampler or an engine; while waiting for
 data, the trainer answers engines' requests for complete weights, which are documents. Its last write is its end, with the
 reason, to the run's document; a killed or failed trainer writes none. A device that it shares with engines
-(`trainer/shared_device.py`) is held, once they sleep, from after the batch is there until the weights are published.
+(`trainer/step/shared_device.py`) is held, once they sleep, from after the batch is there until the weights are published.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ from shared.processes.failure import failure_now
 from shared.processes.metrics_page import of_worker, serving
 from shared.processes.waits import WAITED, Activity, Wait
 from trainer.checkpoints import checkpoint
-from trainer.configured_learner import configured_learner
 from trainer.data.stream import RecordStream
-from trainer.evaluation import Evaluation
-from trainer.graceful_stop import stops_at_signals
-from trainer.learner import Learner
-from trainer.parallel import Parallel, parallel_session
+from trainer.process.graceful_stop import stops_at_signals
+from trainer.process.parallel import Parallel, parallel_session
+from trainer.process.step_errors import named_in_errors
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.metrics import MetricsLog
 from trainer.reporting.moved import Moved
+from trainer.run.evaluation import Evaluation
+from trainer.run.takeover import SavedSteps, take_over
 from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
 from trainer.settings.presets import PRESETS
-from trainer.shared_device import TrainerDevice
-from trainer.step_errors import named_in_errors
-from trainer.store_bridge import StoreBridge
-from trainer.takeover import SavedSteps, take_over
+from trainer.step.configured_learner import configured_learner
+from trainer.step.learner import Learner
+from trainer.step.shared_device import TrainerDevice
 
 log = logging.getLogger(__name__)
 

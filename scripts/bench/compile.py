@@ -30,12 +30,12 @@ from transformers import AutoModelForCausalLM
 from scripts.bench.results import add_computing, parsed, show, write_json
 from scripts.bench.synthetic import VOCABULARY, group
 from shared.processes.interrupt import run_command
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.model import load_config
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel, parallel_session
+from trainer.process.parallel import Parallel, parallel_session
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 

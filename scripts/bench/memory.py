@@ -27,12 +27,12 @@ from scripts.bench.results import add_computing, parsed, show, write_json
 from scripts.bench.synthetic import VOCABULARY, growing, rewritten
 from shared.processes.interrupt import run_command
 from shared.tokens.record_tree import RecordTree
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossBatch, LossConfig, compute
 from trainer.modeling.forward import row_logprobs
 from trainer.modeling.memory import MemorySettings
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import parallel_session
+from trainer.process.parallel import parallel_session
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 

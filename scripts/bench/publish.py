@@ -37,16 +37,16 @@ from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import DTYPES
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel, parallel_session
+from trainer.process.parallel import Parallel, parallel_session
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state
 from trainer.settings.config import TrainerConfig
-from trainer.shared_device import TrainerDevice
-from trainer.store_bridge import StoreBridge
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
+from trainer.step.shared_device import TrainerDevice
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

@@ -40,8 +40,8 @@ from shared.processes.mongod import Mongod
 from shared.store.pipelines import EPOCH
 from shared.tasks.admission import seq_limit
 from trainer.data.groups import Candidates, Group, GroupSelector
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 from trainer.trees.staleness import StaleData, Staleness
 
 POLICY = DEFAULT_POLICY

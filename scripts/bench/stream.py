@@ -41,9 +41,9 @@ from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 from shared.tokens.flatten import data_fields, digest, flatten, tree_of
 from trainer.data.stream import RecordStream
-from trainer.parallel import end_process, parallel_session
+from trainer.process.parallel import end_process, parallel_session
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.staleness import Staleness
 from trainer.trees.tree import merge

@@ -38,10 +38,10 @@ from scripts.bench.results import add_computing, parsed, write_json
 from scripts.bench.synthetic import VOCABULARY, group, growing, rewritten
 from shared.processes.interrupt import run_command
 from shared.tokens.record_tree import RecordTree
-from trainer.learner import open_learner
 from trainer.losses import Denominators, LossConfig
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import parallel_session
+from trainer.process.parallel import parallel_session
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

@@ -20,7 +20,8 @@ from shared.weights.files import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Wire
-from trainer.publishing.broadcast import Broadcaster, BroadcastSettings
+from trainer.publishing.broadcast import Broadcaster
+from trainer.settings.publish import BroadcastSettings
 
 UPDATE = "/update_weights_from_distributed"
 SETTINGS = BroadcastSettings(

@@ -9,10 +9,10 @@ from tests.contract.engines import Engine, Reference
 from tests.contract.test_generate import PROMPT, ask
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.export import ExportConfig, export
-from trainer.learner import open_learner
 from trainer.losses import LossConfig
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import parallel_session
+from trainer.process.parallel import parallel_session
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import open_learner
 
 
 async def test_an_exported_checkpoint_is_served(engine: Engine, client: EngineClient, tmp_path: Path) -> None:

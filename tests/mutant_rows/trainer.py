@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         "ranks agree on whether the device is shared",
-        "trainer/shared_device.py",
+        "trainer/step/shared_device.py",
         "self._device = _agreed(parallel.everyone.gather_objects((socket.gethostname(), settings.shared_device)))",
         "self._device = settings.shared_device",
         f"{SHARED_DEVICE}::test_all_ranks_take_turns_if_the_machine_of_one_shares_its_gpus",

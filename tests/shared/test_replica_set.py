@@ -96,7 +96,7 @@ async def test_an_import_that_a_rollback_undid_was_not_acknowledged_and_is_made_
 
 
 async def start_trainer(store: Store) -> int:
-    """As `trainer.takeover` does: it looks again where an election took its own start's answer."""
+    """As `trainer.run.takeover` does: it looks again where an election took its own start's answer."""
     while True:
         with contextlib.suppress(LeaseLost):
             return await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0))

@@ -16,8 +16,8 @@ from shared.processes.mongod import Mongod, free_port
 from tests.trainer.builders import tiny_model
 from tests.trainer.streams import RUN
 from trainer.modeling.float64_norms import exact_norms
-from trainer.parallel import Parallel, parallel_session
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel, parallel_session
+from trainer.process.store_bridge import StoreBridge
 
 ROOT = Path(__file__).parents[2]
 

@@ -29,15 +29,15 @@ from tests.trainer.builders import STALENESS, Token, logprobs_one_by_one, random
 from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
-from trainer.accumulate import Accumulator
 from trainer.losses import ClipAnchor, Denominators, LossConfig
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.context_parallel import cut_sequences, of_slices
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.model import layer_classes
-from trainer.parallel import Parallel, parallel_session, shard_model
+from trainer.process.parallel import Parallel, parallel_session, shard_model
 from trainer.reporting.loss_metrics import combine
+from trainer.step.accumulate import Accumulator
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row, pack
 from trainer.trees.tree import Merging, TokenTree, merge

@@ -17,13 +17,13 @@ from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
 from trainer.checkpoints.checkpoint import Checkpoints
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel, end_process, parallel_session
+from trainer.process.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 

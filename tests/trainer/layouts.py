@@ -28,10 +28,10 @@ from shared.processes.mongod import free_port
 from tests.trainer.builders import relative_difference, tiny_experts_model, tiny_model
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints import checkpoint
-from trainer.learner import Learner
 from trainer.losses import LossConfig
 from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.parallel import Parallel, parallel_session
+from trainer.process.parallel import Parallel, parallel_session
+from trainer.step.learner import Learner
 
 LAST_STEP = 3
 MAX_TOKENS = 30  # many rows, of another number on every rank

@@ -14,15 +14,15 @@ from shared.processes.mongod import Mongod
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.files import manifest_of
 from tests.trainer.builders import tiny_model
-from trainer.learner import open_learner
 from trainer.losses import LossConfig
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig
-from trainer.shared_device import TrainerDevice
-from trainer.store_bridge import StoreBridge
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import open_learner
+from trainer.step.shared_device import TrainerDevice
 
 RUN = "publish-test"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.trainer.launched import exact_learner
 from trainer.checkpoints import checkpoint
-from trainer.parallel import parallel_session
+from trainer.process.parallel import parallel_session
 
 
 def save_for_ever(root: Path, model_directory: Path) -> None:

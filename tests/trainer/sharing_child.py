@@ -11,10 +11,10 @@ import sys
 from shared.documents.states import LeaseKind
 from shared.errors import ConfigError
 from shared.store.leases import lease_id
-from trainer.parallel import end_process, parallel_session
+from trainer.process.parallel import end_process, parallel_session
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.sharing import SharingSettings
-from trainer.shared_device import TrainerDevice
-from trainer.store_bridge import StoreBridge
+from trainer.step.shared_device import TrainerDevice
 
 LIMIT_S = 150
 

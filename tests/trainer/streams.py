@@ -6,9 +6,9 @@ from shared.documents import DBRecordData
 from shared.documents.run import Admission
 from tests.shared.builders import make_answer, make_data, make_task
 from trainer.data.stream import RecordStream
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 RUN = "stream-test"
 

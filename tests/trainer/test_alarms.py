@@ -11,10 +11,10 @@ from shared.cli.status import _render, look
 from shared.documents.run import Admission
 from shared.processes.mongod import Mongod
 from trainer.loop import _status
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 CALM = {
     "loss/k3_mean": 0.001,

@@ -14,7 +14,8 @@ from shared.documents import DBRecordData
 from shared.tokens.flatten import data_fields
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from tests.shared.builders import make_task
-from trainer.data.advantages import AdvantageNormalization, normalize
+from trainer.data.advantages import normalize
+from trainer.settings.normalizations import AdvantageNormalization
 
 BATCH_STD, SOURCE = AdvantageNormalization.BATCH_STD, AdvantageNormalization.SOURCE
 

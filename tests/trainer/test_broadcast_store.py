@@ -10,7 +10,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from shared.processes.mongod import free_port
 from trainer.launch import rendezvous
-from trainer.listening import listening_store
+from trainer.process.listening import listening_store
 
 LISTENS = "0A"
 

@@ -21,7 +21,7 @@ from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints import checkpoint
 from trainer.loop import _resume
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.settings.config import TrainerConfig
 
 KILLS = 10  # every other one while a save is seen; of the rest, 4 in 5 come in the middle of one

@@ -18,13 +18,13 @@ from shared.errors import ConfigError
 from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling import compiling
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.trainable import Trainable
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, OPTConfig, PhimoeConfig, PreTrain
 
 from tests.trainer.builders import VOCABULARY, gradients, logprobs_one_by_one, random_group, relative_difference
 from tests.trainer.launched import OPTIMIZER
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.memory import MemorySettings, checkpoint_layers
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

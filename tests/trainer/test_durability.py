@@ -16,7 +16,7 @@ from tests.trainer.builders import tiny_model
 from tests.trainer.launched import exact_learner
 from tests.trainer.published import Publishing, publish_bridge
 from trainer.checkpoints.checkpoint import Checkpoints
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 
 

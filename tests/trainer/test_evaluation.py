@@ -13,10 +13,10 @@ from shared.store import Store
 from tests.shared.builders import make_task
 from tests.shared.episodes import announce
 from tests.shared.rounds import import_set, play
-from trainer.evaluation import Evaluation
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
+from trainer.run.evaluation import Evaluation
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 SCORES: dict[str, list[float | None]] = {"t0": [1.0, 0.0], "t1": [1.0, 1.0], "t2": [0.0, 0.0]}
 

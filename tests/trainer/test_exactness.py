@@ -35,7 +35,7 @@ from tests.trainer.loss_cases import LOSSES
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.trees.packing import empty_row, pack
 from trainer.trees.tree import merge
 

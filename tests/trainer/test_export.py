@@ -16,7 +16,7 @@ from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints.checkpoint import Checkpoints, load
 from trainer.export import ExportConfig, export
-from trainer.parallel import parallel_session
+from trainer.process.parallel import parallel_session
 
 
 def tandem(*arguments: str) -> subprocess.CompletedProcess[str]:

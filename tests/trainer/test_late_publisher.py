@@ -10,7 +10,7 @@ from shared.errors import LeaseLost
 from shared.processes.mongod import Mongod
 from tests.late_commands import everything
 from tests.trainer.published import Trained, publish_bridge
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from tests.trainer.builders import random_group, relative_difference, tiny_exper
 from tests.trainer.launched import OPTIMIZER, take_steps
 from tests.trainer.layouts import BALANCED, MAX_TOKENS, Comparison, Layout, comparison, run
 from tests.trainer.loss_cases import LOSSES
-from trainer.learner import open_learner
 from trainer.losses import LossConfig
 from trainer.modeling.context_parallel import cut_sequences, of_slices
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.tensor_parallel import cut_layers
-from trainer.parallel import LaunchError, Parallel, parallel_session
+from trainer.process.parallel import LaunchError, Parallel, parallel_session
 from trainer.publishing.weights import write_weights
+from trainer.step.learner import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

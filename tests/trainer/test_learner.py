@@ -20,16 +20,16 @@ from tests.trainer.builders import (
 from tests.trainer.conftest import Launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import LAST_STEP, OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
-from trainer.accumulate import Accumulator
-from trainer.learner import open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.forward_choice import choose_way
 from trainer.modeling.node_attention import spans_of_row
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured
-from trainer.schedule import learning_rate
+from trainer.step.accumulate import Accumulator
+from trainer.step.learner import open_learner
+from trainer.step.schedule import learning_rate
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge

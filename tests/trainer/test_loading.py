@@ -14,11 +14,11 @@ from shared.errors import ConfigError
 from tests.trainer.builders import tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
-from trainer import learner
 from trainer.losses import LossConfig
 from trainer.modeling.forward_choice import Found
 from trainer.modeling.trainable import Trainable
-from trainer.parallel import Parallel, ShardSettings
+from trainer.process.parallel import Parallel, ShardSettings
+from trainer.step import learner
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 

@@ -10,12 +10,12 @@ from tests.trainer.builders import logprobs_one_by_one, random_group
 from tests.trainer.launched import OPTIMIZER
 from tests.trainer.model_table import CPU, line
 from tests.trainer.tiny_models import tiny
-from trainer.learner import open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_way
 from trainer.modeling.forward_ways import Head
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.step.learner import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

@@ -12,15 +12,15 @@ from torch.distributed.tensor import DTensor
 from shared.errors import ConfigError
 from tests.trainer.builders import STALENESS, random_group, random_tree_record, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators
 from trainer.modeling import node_attention
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel, ShardSettings
+from trainer.process.parallel import Parallel, ShardSettings
 from trainer.settings.config import TrainerConfig
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge

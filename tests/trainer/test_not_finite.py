@@ -11,10 +11,10 @@ import torch
 
 from shared.errors import DataError
 from tests.trainer.launched import exact_learner, full_parameters, rows_of_step
-from trainer.learner import Learner
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.moved import Moved
+from trainer.step.learner import Learner
 from trainer.trees.minibatch import Minibatch
 
 RECORDS = [f"main:train:0:t{number}:0:1" for number in range(64)]

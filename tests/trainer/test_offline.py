@@ -20,9 +20,9 @@ from trainer.data import offline
 from trainer.data.offline import bring_in, check_source
 from trainer.data.stream import RecordStream
 from trainer.loop import train
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 from trainer.verify import VerifyConfig, verify
 
 RUN, OTHER = "offline-test", "offline-other"

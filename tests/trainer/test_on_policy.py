@@ -11,10 +11,10 @@ from shared.tokens.record_tree import RecordTree
 from tests.sampler.engine.local.harness import Server, run_engine, write_model
 from tests.trainer.builders import RecordBuilder
 from tests.trainer.exactness_table import counts
-from trainer.learner import StepResult, open_learner
 from trainer.losses import LossConfig
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import StepResult, open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

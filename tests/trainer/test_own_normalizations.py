@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, OwnCodeFailed
 from tests.trainer.test_batch_advantages import advantages, alone, on_two_ranks, random_batch
-from trainer.data.advantages import NORMALIZATIONS, BatchTurn, normalize, register_normalization
+from trainer.data.advantages import normalize
 from trainer.settings.config import TrainerConfig
+from trainer.settings.normalizations import NORMALIZATIONS, BatchTurn, register_normalization
 
 HERE = "tests/trainer/test_own_normalizations.py:"
 

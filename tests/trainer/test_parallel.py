@@ -13,7 +13,14 @@ from torch.distributed.tensor import DTensor
 from tests.trainer.builders import random_group, tiny_model
 from tests.trainer.conftest import Launch, launch
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.parallel import LaunchError, Parallel, ShardSettings, parallel_session, read_shard_settings, shard_model
+from trainer.process.parallel import (
+    LaunchError,
+    Parallel,
+    ShardSettings,
+    parallel_session,
+    read_shard_settings,
+    shard_model,
+)
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

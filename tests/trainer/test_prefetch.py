@@ -12,8 +12,8 @@ import torch
 from shared.documents.states import DataStatus
 from tests.trainer.streams import add_groups, publish, start
 from trainer.data.stream import Batch, RecordStream
-from trainer.parallel import Parallel
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.trees.packing import Row
 
 PATIENCE_S = 60.0

@@ -12,7 +12,7 @@ from shared.processes.mongod import Mongod
 from shared.weights.assembly import Assembly
 from tests.shared.rounds import import_set, play
 from tests.trainer.published import Trained, publish_bridge
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 SCORES: dict[str, list[float | None]] = {tid: [1.0, 0.0] for tid in ("t0", "t1", "t2")}
 

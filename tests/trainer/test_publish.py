@@ -13,7 +13,7 @@ from shared.weights.assembly import Assembly
 from shared.weights.files import DELTA_FILE, WEIGHTS_FILE
 from tests.full_disk import room_for
 from tests.trainer.published import Trained, publish_bridge
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 
 @pytest.fixture

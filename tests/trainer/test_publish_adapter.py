@@ -17,9 +17,9 @@ from shared.weights.assembly import Reached
 from shared.weights.files import WEIGHTS_FILE
 from tests.trainer.builders import tiny_model
 from tests.trainer.published import Publishing, publish_bridge
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.weights import gather_state
-from trainer.store_bridge import StoreBridge
 
 IDS = torch.tensor([[1, 5, 2, 7, 7, 30]])
 

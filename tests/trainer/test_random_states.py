@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainer.checkpoints.random_states import random_states, random_states_file, restore_random_states
-from trainer.parallel import parallel_session
+from trainer.process.parallel import parallel_session
 
 
 def _drawn() -> tuple[float, float, float]:

@@ -24,15 +24,15 @@ from tests.trainer.builders import (
 from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
-from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
 from trainer.modeling.trainable import Trainable
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge

@@ -19,15 +19,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from shared.errors import ConfigError
 from trainer.checkpoints.checkpoint import Checkpoints
-from trainer.configured_learner import configured_learner
-from trainer.learner import Learner, StepResult
-from trainer.parallel import Parallel, Peers
+from trainer.process.parallel import Parallel, Peers
 from trainer.sft import training as sft
 from trainer.sft.conversations import (
     ChatExample,
     Conversations,
     sample_order,
 )
+from trainer.step.configured_learner import configured_learner
+from trainer.step.learner import Learner, StepResult
 from trainer.trees.minibatch import Minibatch
 
 ROOT = Path(__file__).parents[2]

@@ -18,11 +18,11 @@ from tests.full_disk import room_for
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
 from trainer.modeling.model import load_model
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.sft import training as sft
 from trainer.sft.config import SftConfig
 from trainer.sft.records import RecordFilter, Records, choose
-from trainer.store_bridge import StoreBridge
 
 RUN = "sft-records-test"
 GIVEN = {"run": RUN, "db_connection_string": "given"}

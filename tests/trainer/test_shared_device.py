@@ -14,10 +14,10 @@ from shared.processes.mongod import Mongod
 from tests.trainer.conftest import launch
 from tests.trainer.published import Trained, publish_bridge
 from trainer.loop import _status
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.shared_device import TrainerDevice
-from trainer.store_bridge import StoreBridge
+from trainer.step.shared_device import TrainerDevice
 
 T = TypeVar("T")
 LEASE, LONG_S, LIMIT_S = "gpu:here", 600.0, 60.0

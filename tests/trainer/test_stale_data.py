@@ -17,9 +17,9 @@ from tests.shared.builders import claim, import_tasks, make_answer, make_data, m
 from tests.trainer.streams import add_groups, publish, start, write
 from trainer.data.stream import Batch
 from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.alarms import Alarms
-from trainer.store_bridge import StoreBridge
 
 
 def add_mixed_group(bridge: StoreBridge, seq: int, versions: list[list[int]]) -> None:

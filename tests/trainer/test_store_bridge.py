@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from shared.processes.mongod import Mongod
-from trainer.store_bridge import StoreBridge
+from trainer.process.store_bridge import StoreBridge
 
 SLOW_S = 0.5
 

@@ -19,8 +19,8 @@ from trainer.data.reading import Share
 from trainer.data.stream import RecordStream
 from trainer.data.stream_metrics import batch_metrics
 from trainer.losses import Denominators
-from trainer.parallel import Parallel
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge

@@ -12,8 +12,8 @@ from tests.trainer.builders import RecordBuilder, gradients, relative_difference
 from tests.trainer.streams import add_groups, publish, start
 from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.parallel import Parallel
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.tree import TokenTree, merge
 

@@ -6,8 +6,8 @@ from shared.processes.waits import Activity, Wait
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_data, make_task
 from tests.trainer.streams import publish, start, write
 from trainer.data.stream import RecordStream
-from trainer.parallel import Parallel
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 
 NO_LIMIT = {"wait_for_tasks_s": 0.0}
 

@@ -20,10 +20,10 @@ from tests.trainer.streams import add_groups, make_config, publish
 from tests.trainer.trainer_kills import fill, nursery
 from tests.trainer.training_child import MAX_STEPS
 from trainer.data.groups import Group, GroupSelector
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
+from trainer.run.takeover import SavedSteps, look, take_over
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
-from trainer.takeover import SavedSteps, look, take_over
 
 RUN = "takeover-test"
 ADMISSION = Admission(groups_per_step=2, max_staleness=1)

@@ -14,13 +14,13 @@ from shared.tokens.merging import LossRules
 from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import RecordBuilder, random_group
 from tests.trainer.exactness_table import counts
-from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.model import load_model
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.reporting.token_logprobs import documents
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, TokenTree, merge

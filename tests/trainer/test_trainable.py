@@ -20,15 +20,15 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ro
 from tests.trainer.layouts import Layout, comparison, run
 from trainer.checkpoints.checkpoint import Checkpoints, latest, load, stored_tensors
 from trainer.export import ExportConfig, export
-from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.model import load_model
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable, adapters_off, lora_layers
-from trainer.parallel import Parallel, parallel_session
+from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.adapter import gather_adapter
 from trainer.publishing.weights import write_weights
+from trainer.step.learner import Learner, open_learner
 
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)
 FREEZE = Trainable(freeze=["model.embed_tokens.*", "model.layers.0.*"])

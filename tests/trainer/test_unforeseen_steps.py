@@ -13,16 +13,16 @@ from tests.trainer.streams import add_groups, publish, start
 from tests.trainer.test_offline import bridge as two_runs
 from tests.trainer.test_offline import make_config
 from trainer import __main__ as program
-from trainer import ending
 from trainer.data import reading
 from trainer.data.reading import Reader
 from trainer.data.stream import RecordStream
-from trainer.learner import Learner
 from trainer.loop import train
-from trainer.parallel import Parallel
+from trainer.process import ending
+from trainer.process.parallel import Parallel
+from trainer.process.step_errors import StepFailed, named_in_errors
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.publish import Publisher
-from trainer.step_errors import StepFailed, named_in_errors
-from trainer.store_bridge import StoreBridge
+from trainer.step.learner import Learner
 
 played = two_runs  # the fixture, which brings a run with data
 READING = ("tree_of", "check_tokens", "merge")

@@ -15,8 +15,8 @@ from shared.tokens.flatten import tree_of
 from tests.trainer.streams import add_groups, make_config, publish, start
 from trainer.data.reading import check_tokens
 from trainer.data.stream import RecordStream
-from trainer.parallel import Parallel
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 
 FIRST = "main:train:0:t0:0:1"  # a record of the oldest group
 VOCAB_SIZE = 1000

@@ -12,7 +12,7 @@ from shared.weights.files import manifest_of, verify_files
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.conftest import Launch
 from tests.trainer.launched import exact_learner, full_parameters, take_steps
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 
 

@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from sampler.engine.local.runner import EngineSize, UnsupportedModelError, load
 from shared.errors import ConfigError
 from tests.trainer.builders import tiny_model
-from trainer.learner import open_learner
 from trainer.losses import LossConfig
 from trainer.modeling.model import load_model
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import open_learner
 
 NORM = "model.layers.1.input_layernorm.weight"
 

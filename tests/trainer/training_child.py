@@ -15,10 +15,10 @@ from typing import Any
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.data.prefetch import Prefetch
 from trainer.data.stream import RecordStream
-from trainer.learner import Learner
 from trainer.loop import train
 from trainer.publishing.publish import Publisher
 from trainer.settings.config import TrainerConfig
+from trainer.step.learner import Learner
 
 MAX_STEPS, GROUPS_PER_STEP, SAVE_STEPS = 12, 2, 2
 PHASES: dict[str, tuple[type, str]] = {

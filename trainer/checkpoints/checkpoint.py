@@ -44,8 +44,8 @@ from shared.files.output_names import STEP_FOLDER, step_folder
 from trainer.checkpoints.atomic_directories import TEMPORARY, discard, publish_directory, temporary_directory
 from trainer.checkpoints.digests import digest, refuse_damaged
 from trainer.checkpoints.random_states import random_states, random_states_file, restore_random_states
-from trainer.learner import Learner
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.step.learner import Learner
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from shared.documents.run import FileEntry
 from shared.errors import DataError
 from shared.weights.files import entry_of, verify_files
 from trainer.checkpoints.random_states import random_states_file
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 
 def random_states(device: torch.device) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from shared.documents.states import DataStatus
 from shared.errors import LeaseLost
 from shared.names import TRAIN_SPLIT
 from trainer.data.group_cost import group_cost
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 from trainer.trees.staleness import StaleData, Staleness
 
 

@@ -13,9 +13,9 @@ import logging
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.copying import copy_groups
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
-from trainer.parallel import Peers
+from trainer.process.parallel import Peers
 from trainer.settings.config import TrainerConfig
 
 LOOK_EVERY_S = 0.25

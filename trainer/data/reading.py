@@ -19,10 +19,11 @@ from shared.tasks.temperatures import temperature_problem
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.unforeseen import OF_THE_MACHINE, bug_of, is_of_the_process
-from trainer.data.advantages import AdvantageNormalization, Gather, normalize
+from trainer.data.advantages import Gather, normalize
 from trainer.data.groups import Group
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
+from trainer.settings.normalizations import AdvantageNormalization
 from trainer.trees.minibatch import Minibatch, count_entries
 from trainer.trees.packing import Row, pack
 from trainer.trees.staleness import Staleness

@@ -26,10 +26,10 @@ from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.data.selection_metrics import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.data.supply import TaskSupply
-from trainer.parallel import Parallel, rank_0_wait
+from trainer.process.parallel import Parallel, rank_0_wait
+from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.token_logprobs import TokenLogprobs, documents
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.staleness import Staleness
 

@@ -11,8 +11,8 @@ import time
 
 from shared.processes.waits import Wait
 from shared.store.outlook import Outlook
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 LOOK_EVERY_S = 1.0
 

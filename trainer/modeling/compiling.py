@@ -26,7 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from shared.errors import ConfigError
 from trainer.modeling.model import layer_classes
 from trainer.modeling.trainable import lora_layers
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from trainer.modeling.forward_ways import Head, Way
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
-from trainer.parallel import Peers
+from trainer.process.parallel import Peers
 from trainer.trees.packing import Row
 
 # DTensor derives the sharding of every operation anew for each new length (about 50 operations, 14 ms each on a busy CPU).

@@ -31,7 +31,7 @@ from trainer.modeling.context_parallel import of_slices
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.forward_ways import OWN, Head, Way, attentions
 from trainer.modeling.probe import Probe, make_probe
-from trainer.parallel import Peers
+from trainer.process.parallel import Peers
 from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)

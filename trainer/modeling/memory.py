@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from shared.configuration.sections import Section
 from shared.errors import ConfigError
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 
 class MemorySettings(Section):

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from shared.errors import ConfigError
 from trainer.modeling.model import DTYPES, experts_implementation_for, load_config, load_model
 from trainer.modeling.trainable import Trainable, choose_trained
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 
 def empty_model(

@@ -30,7 +30,7 @@ from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, 
 
 from shared.errors import ConfigError
 from trainer.modeling.trainable import lora_layers
-from trainer.parallel import is_empty
+from trainer.process.parallel import is_empty
 
 # It warns of every redistribution over two dimensions, which checkpoints, publications and gradient norms need.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from shared.weights.adapters import ADAPTER_WEIGHTS, PREFIX, Adapter
 from trainer.modeling.trainable import ADAPTER, LoraSettings, lora_layers
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 ADAPTERS_ONLY = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
 

@@ -14,7 +14,6 @@ import logging
 import os
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,31 +25,18 @@ from shared.processes.run_module import command
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.files import WEIGHTS_FILE
+from trainer.settings.publish import BroadcastSettings
 
 log = logging.getLogger(__name__)
 
 START_S = 120.0  # of the child: importing torch takes long on a busy machine
 ANSWER_S = 10.0  # in addition to the child's limit
 JOIN_POLL_S = 0.1
-BUCKET_BYTES = 256 << 20  # additional memory of sender and engine
 LINE_BYTES = 1 << 16
 
 
 class SendFailed(Exception):
     """The child answered with an error, exited, or exceeded its limit; it has been ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastSettings:
-    """`address`: of this machine, for engines; `port` 0: a free port per offer; `device`: of the sent tensors."""
-
-    address: str
-    port: int
-    backend: Literal["gloo", "nccl"]
-    device: str
-    join_s: float
-    limit_s: float
-    bucket_bytes: int = BUCKET_BYTES
 
 
 class Broadcaster:

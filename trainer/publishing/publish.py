@@ -13,7 +13,7 @@ an engine could not assemble one and requested it in its `inference_services` do
 answers such a request at once, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered
 over the network as well (`trainer/publishing/broadcast.py`). A resume from an older step withdraws the later versions, and
 publishes its own weights again, under a new number. Gathering the weights takes the device: one that is shared with engines is
-held for it (`trainer/shared_device.py`).
+held for it (`trainer/step/shared_device.py`).
 """
 
 import logging
@@ -28,13 +28,13 @@ from shared.files.output_names import step_folder
 from shared.weights.assembly import ancestors
 from shared.weights.files import manifest_of
 from trainer.checkpoints.atomic_directories import remove_leftovers
-from trainer.learner import Learner
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.broadcast import Broadcaster
 from trainer.publishing.version_files import State, Written, version_files
 from trainer.settings.config import TrainerConfig
-from trainer.shared_device import TrainerDevice
-from trainer.store_bridge import StoreBridge
+from trainer.step.learner import Learner
+from trainer.step.shared_device import TrainerDevice
 
 log = logging.getLogger(__name__)
 

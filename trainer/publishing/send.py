@@ -31,7 +31,7 @@ from torch.distributed import distributed_c10d
 from shared.errors import DataError
 from shared.weights.buckets import Bucket, buckets_of
 from shared.weights.files import sha256_of
-from trainer.listening import listening_store
+from trainer.process.listening import listening_store
 
 
 def main() -> None:

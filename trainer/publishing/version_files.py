@@ -21,14 +21,14 @@ from shared.weights.adapters import ADAPTER_FOLDER, base_matrices, merge_into, m
 from shared.weights.deltas import DeltaSize
 from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
-from trainer.learner import Learner
 from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import lora_layers
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.published_copy import FileLayout, PublishedCopy
 from trainer.publishing.weights import gather_state, write_files
 from trainer.settings.config import TrainerConfig
+from trainer.step.learner import Learner
 
 State = dict[str, torch.Tensor]
 

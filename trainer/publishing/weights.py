@@ -26,7 +26,7 @@ from shared.weights.files import WEIGHTS_FILE, manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import merged, scaling_of
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from shared.errors import DataError
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 
 class Moved:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
 from shared.names import RunName
-from trainer.data.advantages import AdvantageNormalization
+from trainer.settings.normalizations import AdvantageNormalization
 from trainer.trees.staleness import StaleData
 
 Positive = Annotated[int, Field(gt=0)]

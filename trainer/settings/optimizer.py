@@ -1,14 +1,30 @@
 """The optimizer: AdamW, and its learning rate over the steps."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from shared.configuration.sections import Section
-from trainer.optimizer import OptimizerConfig
-from trainer.schedule import Schedule
 
 Positive = Annotated[int, Field(gt=0)]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its schedule. Weight decay is for matrices only, not for norms."""
+
+    learning_rate: float = 1e-6
+    lr_schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    max_steps: int = 1000  # where a falling schedule reaches its floor
+    min_lr_ratio: float = 0.1
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0  # 0: no clipping
 
 
 class OptimizerSettings(Section):

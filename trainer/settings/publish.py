@@ -1,15 +1,29 @@
 """How the weights of each step reach the engines."""
 
 import socket
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 
 from shared.configuration.sections import Section
-from trainer.publishing.broadcast import BroadcastSettings
 
 Positive = Annotated[int, Field(gt=0)]
+BUCKET_BYTES = 256 << 20  # additional memory of sender and engine
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastSettings:
+    """`address`: of this machine, for engines; `port` 0: a free port per offer; `device`: of the sent tensors."""
+
+    address: str
+    port: int
+    backend: Literal["gloo", "nccl"]
+    device: str
+    join_s: float
+    limit_s: float
+    bucket_bytes: int = BUCKET_BYTES
 
 
 class TransportSettings(Section):

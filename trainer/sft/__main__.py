@@ -5,7 +5,7 @@ from shared.processes.interrupt import begin_program, run_command
 if __name__ == "__main__":
     begin_program()
 
-from trainer.parallel import end_process
+from trainer.process.parallel import end_process
 from trainer.sft.training import main
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from pydantic import Field, model_validator
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import Section
 from trainer.modeling.memory import MemorySettings
-from trainer.optimizer import OptimizerConfig
-from trainer.schedule import Schedule
 from trainer.settings.checkpoint import Tracker
 from trainer.settings.ineffective import unused
 from trainer.settings.model import ModelSettings, ParallelSettings
+from trainer.settings.optimizer import OptimizerConfig, Schedule
 from trainer.sft.records import RecordFilter
 
 UNUSED = {  # settings that do nothing while another one has this value

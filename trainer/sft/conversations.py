@@ -25,7 +25,7 @@ from shared.files.json_file import GivenTwice, load_json
 from shared.files.text_file import read_text_file
 from shared.names import ROLES
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 
 log = logging.getLogger(__name__)
 

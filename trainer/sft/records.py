@@ -25,8 +25,8 @@ from shared.files.written_file import write_text_whole
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
-from trainer.parallel import Parallel
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -32,13 +32,12 @@ from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint
-from trainer.configured_learner import configured_learner
-from trainer.ending import Ending
-from trainer.graceful_stop import stops_at_signals
-from trainer.learner import Learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import load_tokenizer
-from trainer.parallel import Parallel, end_process, parallel_session
+from trainer.process.ending import Ending
+from trainer.process.graceful_stop import stops_at_signals
+from trainer.process.parallel import Parallel, end_process, parallel_session
+from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.weights import write_weights
 from trainer.reporting.metrics import MetricsLog
 from trainer.reporting.moved import Moved
@@ -46,7 +45,8 @@ from trainer.settings.ineffective import warn_of_unused
 from trainer.sft.config import SftConfig
 from trainer.sft.conversations import Conversations, read_conversations, sample_order
 from trainer.sft.records import Records
-from trainer.store_bridge import StoreBridge
+from trainer.step.configured_learner import configured_learner
+from trainer.step.learner import Learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge

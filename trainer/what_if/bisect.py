@@ -38,8 +38,8 @@ from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.what_if.sampled import SampledEpisode, SampledTurn, Spell, read_episode, speller
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.parallel import end_process, parallel_session
-from trainer.store_bridge import StoreBridge
+from trainer.process.parallel import end_process, parallel_session
+from trainer.process.store_bridge import StoreBridge
 from trainer.what_if.bisected import Bisection, Moment, TrainedGroup, asked_for, tell
 from trainer.what_if.kept import KeptWeights, kept_weights, published_versions
 from trainer.what_if.scoring import rows_of, turn_logprobs

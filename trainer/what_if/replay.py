@@ -32,7 +32,7 @@ from shared.outside_text import visible
 from shared.store import Store
 from shared.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from shared.what_if.sampled import SampledEpisode, Spell, read_episode, speller
-from trainer.parallel import end_process, parallel_session
+from trainer.process.parallel import end_process, parallel_session
 from trainer.what_if.kept import KeptWeights, kept_weights, published_versions
 from trainer.what_if.scoring import turn_logprobs
 

@@ -20,7 +20,6 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
-from trainer.accumulate import Accumulator, Pass
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.attention import MaskBuilder, mask_counts
 from trainer.modeling.compiling import use_compiled_layers
@@ -34,11 +33,13 @@ from trainer.modeling.routing import load_metrics, router_aux_loss, total
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.optimizer import OptimizerConfig, adamw, by_mesh, total_norm
-from trainer.parallel import PRECISIONS, Parallel, shard_model
+from trainer.process.parallel import PRECISIONS, Parallel, shard_model
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.reporting.token_logprobs import TokenLogprobs
-from trainer.schedule import learning_rate
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.accumulate import Accumulator, Pass
+from trainer.step.optimizer import adamw, by_mesh, total_norm
+from trainer.step.schedule import learning_rate
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row
 

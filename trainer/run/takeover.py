@@ -15,9 +15,9 @@ from shared.errors import ConfigError, LeaseLost
 from shared.files.output_names import CHECKPOINTS
 from trainer.checkpoints import checkpoint
 from trainer.data.offline import bring_in, check_source
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,11 @@
 """A learner from the settings that reinforcement learning and supervised training share."""
 
-from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
 from trainer.modeling.memory import MemorySettings
-from trainer.optimizer import OptimizerConfig
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.settings.model import ModelSettings
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.step.learner import Learner, open_learner
 
 
 def configured_learner(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from shared.errors import TandemError
 from shared.outside_text import clipped
 from shared.unforeseen import bug_of
-from trainer.ending import is_out_of_memory
+from trainer.process.ending import is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class StepFailed(TandemError):
 
 @contextmanager
 def named_in_errors(step: int, tasks: Sequence[str] = ()) -> Iterator[None]:
-    """Raises StepFailed in place of any other error than the project's own and the lack of memory (`trainer/ending.py`)."""
+    """Raises StepFailed in place of any other error than the project's own and the lack of memory (`ending.py`)."""
     try:
         yield
     except Exception as exc:  # raised again, with the step and its groups

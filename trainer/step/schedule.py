@@ -1,9 +1,8 @@
 """The learning rate as a pure function of the step, so that a resume needs nothing but the step number."""
 
 import math
-from typing import Literal
 
-Schedule = Literal["constant", "linear", "cosine"]
+from trainer.settings.optimizer import Schedule
 
 
 def learning_rate(

@@ -9,7 +9,7 @@ import gc
 import torch
 from torch import nn
 
-from trainer.learner import Learner
+from trainer.step.learner import Learner
 
 HOST = torch.device("cpu")
 

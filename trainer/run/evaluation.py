@@ -11,9 +11,9 @@ import logging
 from pathlib import Path
 
 from shared.evaluation.rounds import EvaluationRound, evaluation_round
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

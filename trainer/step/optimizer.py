@@ -1,7 +1,6 @@
-"""AdamW, its settings, and norms over parameters that are sharded in different ways."""
+"""AdamW, and norms over parameters that are sharded in different ways."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -9,24 +8,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from trainer.modeling.forward import TreeLM
-from trainer.parallel import Parallel
-from trainer.schedule import Schedule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW and its schedule. Weight decay is for matrices only, not for norms."""
-
-    learning_rate: float = 1e-6
-    lr_schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    max_steps: int = 1000  # where a falling schedule reaches its floor
-    min_lr_ratio: float = 0.1
-    weight_decay: float = 0.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    max_grad_norm: float = 1.0  # 0: no clipping
+from trainer.process.parallel import Parallel
+from trainer.settings.optimizer import OptimizerConfig
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

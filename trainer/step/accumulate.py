@@ -29,7 +29,7 @@ from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import Forwarded, TreeLM, forward_row, row_logprobs
 from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.modeling.trainable import adapters_off
-from trainer.parallel import Parallel
+from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
 from trainer.reporting.not_finite import cause_of_update
 from trainer.reporting.token_logprobs import TokenLogprobs, token_logprobs

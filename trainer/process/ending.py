@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, E
 from shared.errors import TandemError
 from shared.outside_text import clipped
 from shared.redaction import redacted
-from trainer.parallel import end_process
+from trainer.process.parallel import end_process
 
 log = logging.getLogger("trainer")
 

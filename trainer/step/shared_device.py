@@ -24,11 +24,11 @@ from shared.documents.states import LeaseKind
 from shared.errors import ConfigError
 from shared.processes.waits import OpenWait, Wait, waiting
 from shared.store.leases import lease_id
-from trainer.learner import Learner
-from trainer.modeling.residence import to_device, to_host
-from trainer.parallel import Parallel, rank_0_wait
+from trainer.process.parallel import Parallel, rank_0_wait
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.sharing import SharingSettings
-from trainer.store_bridge import StoreBridge
+from trainer.step.learner import Learner
+from trainer.step.residence import to_device, to_host
 
 log = logging.getLogger(__name__)
 

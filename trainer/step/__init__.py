@@ -1,0 +1,1 @@
+"""One optimizer step of a learner, and the device on which it is computed."""
