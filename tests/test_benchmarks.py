@@ -4,10 +4,8 @@ is looked at: what a benchmark measures is another matter."""
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,34 +67,11 @@ def publish(folder: Path) -> None:
     assert found[2]["ratio"] > 1
 
 
-def stream(folder: Path) -> None:
-    found = figures(folder, "stream")
-    stages = [row["stage"] for row in found["stages"]]
-    assert stages[0] == "query ready groups"
-    assert stages[-1] == "all"
-    assert [row["prefetch"] for row in found["ranks"]] == [False, True]
-
-
 def sampler(folder: Path) -> None:
-    counted_and_adaptive(figures(folder, "sampler", "--parts", "turns,adaptive"))
-
-
-def counted_and_adaptive(found: dict[str, Any]) -> None:
+    found = figures(folder, "sampler")
+    assert found.keys() == {"load", "turns mcp 20", "commands mcp 20"}
     few, more = found["turns mcp 20"]
     assert 0 < few["commands/record"] < more["commands/record"], "a turn costs commands, and they are counted"
-    assert found["adaptive"][0]["turns/s"] > 0
-
-
-def compare_staleness(folder: Path) -> None:
-    name = f"test-compare-{uuid.uuid4().hex[:8]}"
-    try:
-        (found,) = figures(folder, "compare_staleness", name)
-    finally:
-        for path in [*(ROOT / "output").glob(f"{name}_*"), *(ROOT / "logs").glob(f"{name}_*")]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert (found["stale_data"], found["max_staleness"], found["steps"]) == ("keep", 1, 2)
-    assert found["by_source"].keys() == {"arithmetic", "lookup"}
-    assert len(found["curve"]) == len(found["elapsed_s"]) == found["steps"]
 
 
 def mcp_docker(folder: Path) -> None:
@@ -120,35 +95,8 @@ def gateway(folder: Path) -> None:
     assert (row["at once"], row["streamed"]) == (4, "yes")
     assert all(row[f"{name} ms"] > 0 for name in ("sampler", "agents", "gateway"))
     (held,) = found["open"]
-    assert (held["process"], held["sessions"]) == ("gateway", 8)
+    assert held["sessions"] == 8
     assert held["MiB after"] > held["MiB before"] > 0
-
-
-def long_messages(folder: Path) -> None:
-    found = figures(folder, "long_messages")["long messages"]
-    assert [row["message"] for row in found] == ["one", "many"]
-    for row in found:
-        assert row["sent"] > 0 < row["p99 alone ms"], row
-        assert row["ratio"] == pytest.approx(row["p99 ms"] / row["p99 alone ms"]), row
-        assert row["peak MiB"] >= row["MiB before"] > 0 < row["health max ms"], row
-
-
-def viewer(folder: Path) -> None:
-    found = figures(folder, "viewer")
-    assert found["run"][0]["dispatches"] == 2000
-    pages = {row["page"].partition("?")[0]: row for row in found["pages"]}
-    assert {"/", "/runs/RUN", "/runs/RUN.json", "/runs/RUN/timeline"} <= pages.keys(), list(pages)
-    assert {row["status"] for row in pages.values()} == {"200"}, pages
-    assert all(row["documents"] > 0 for row in pages.values())
-
-
-def viewer_live(folder: Path) -> None:
-    looks = figures(folder, "viewer_live")["slow-down"]
-    assert [row["viewer"] for row in looks] == ["dashboard", "clicking"]
-    for row in looks:
-        assert row["turns/s closed"] > 0 < row["turns/s open"], row
-        assert row["slower % from"] < row["slower %"] < row["slower % to"], row
-        assert row["requests"] >= row["pairs"], "every open window asked"
 
 
 def environments(folder: Path) -> None:
@@ -162,43 +110,24 @@ def environments(folder: Path) -> None:
     assert (trouble["sessions left"], left) == (0, [0] * len(left))
 
 
-def agent_isolation(folder: Path) -> None:
-    found = figures(folder, "agent_isolation")["starts"]
-    assert [row["level"] for row in found] == ["none", "process"]
-    assert all(row["CPU ms"] > 0 and row["episodes/s"] > 0 for row in found)
-
-
 CHECKS: dict[str, Callable[[Path], None]] = {
-    "agent_isolation": agent_isolation,
-    "compare_staleness": compare_staleness,
-    "compile": rows("compile", "hidden", "plain_s", "compiled_s", "ratio", "compiling_s", "graphs"),
     "environments": environments,
-    "engine_memory": rows("engine_memory", "tree", "after", "resident MB", "tokens/s", "system CPU s"),
-    "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
     "gateway": gateway,
-    "long_messages": long_messages,
-    "indexes": rows(
-        "indexes", "index", "journal bytes per episode", "bytes ratio", "writes ratio", "mongod ms per episode"
-    ),
-    "viewer": viewer,
-    "viewer_live": viewer_live,
     "mcp_docker": mcp_docker,
     "math_verdicts": rows("math_verdicts", "kind", "pairs", "ours: wrong 1", "boxed: wrong 0", "verl: wrong 1"),
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,
     "sampler": sampler,
-    "sessions": rows("sessions", "thresholds", "ms/call", "looks", "% in collector"),
     "simulate_staleness": rows(
         "simulate_staleness",
         *("set aside %", "of slowest %", "all", "trained", "apart %", "midway %", "staleness", "step"),
     ),
-    "stream": stream,
     "tree": tree,
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"agent_isolation", "indexes", "long_messages", "sessions", "simulate_staleness", "viewer"}
+SHORT = {"simulate_staleness"}
 
 
 @pytest.mark.parametrize(
@@ -206,13 +135,6 @@ SHORT = {"agent_isolation", "indexes", "long_messages", "sessions", "simulate_st
 )
 def test_a_benchmark_runs_to_its_end_and_writes_its_figures(name: str, tmp_path: Path) -> None:
     CHECKS[name](tmp_path)
-
-
-@pytest.mark.thorough
-def test_the_sampler_is_measured_in_all_its_parts(tmp_path: Path) -> None:
-    found = figures(tmp_path, "sampler")
-    assert found.keys() == {"load", "turns mcp 20", "commands mcp 20", "many", "adaptive"}
-    counted_and_adaptive(found)
 
 
 def test_every_program_of_the_benchmarks_is_run_here() -> None:

@@ -1,4 +1,7 @@
-"""Every `python -m MODULE` that code, scripts or pages name is a program: one without ends at once, with status 0."""
+"""Every `python -m MODULE` that code, scripts or pages name is a program: one without ends at once, with status 0.
+
+A page may name one of an earlier version: "`COMMAND` of commit HASH".
+"""
 
 import re
 from pathlib import Path
@@ -11,6 +14,7 @@ KINDS = {".py", ".sh", ".md", ".yml", ""}
 # On a command line, in a list of its words, and in what `scripts.bench.sampler_under_test` starts.
 NAMED = re.compile(
     r"""(?:-m["',\s]+|self\.child\(")((?:shared|sampler|trainer|scripts|assets|tests)(?:\.[a-z]\w*)*)(?![\w./-])"""
+    r"(?![^`\n]*` of commit [0-9a-f]{8})"
 )
 
 

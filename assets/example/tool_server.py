@@ -3,22 +3,17 @@
     python assets/example/tool_server.py --transport streamable-http --port 8000     # http://127.0.0.1:8000/mcp
     python assets/example/tool_server.py --transport stdio                            # one process per client
 
-`--delays FILE`, a JSON object {box: seconds}, delays the look-up of these boxes' owners, to measure the effect of slow
-episodes on a run.
-
 Promise: a tool returns the entry of `world.json` or the value of the sum; any other request gives a tool error that
 describes the mistake, never an exception or a guess. Prints only one line (to stderr, with the URL).
 SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`, and the other files of its folder.
 """
 
 import argparse
-import asyncio
-import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -41,10 +36,8 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0: a free port, printed at start (default 8000)")
     parser.add_argument("--world", type=Path, default=Path(__file__).with_name("world.json"), help="the registry file")
-    parser.add_argument("--delays", type=Path, help="JSON file {box: seconds} (default: no delays)")
     arguments = parser.parse_args()
-    delays = json.loads(arguments.delays.read_text()) if arguments.delays else {}
-    server = build_server(World.load(arguments.world), delays)
+    server = build_server(World.load(arguments.world))
     signal.signal(signal.SIGTERM, exit_now)
     signal.signal(signal.SIGINT, exit_now)
     if arguments.transport == "stdio":
@@ -53,7 +46,7 @@ def main() -> None:
         serve_http(server, arguments.host, arguments.port)
 
 
-def build_server(world: World, delays: Mapping[str, float]) -> MCPServer:
+def build_server(world: World) -> MCPServer:
     server = MCPServer("example-world", log_level="WARNING")
 
     # Coroutines, because the SDK would run plain functions in threads.
@@ -65,7 +58,6 @@ def build_server(world: World, delays: Mapping[str, float]) -> MCPServer:
     @server.tool(structured_output=False)
     async def box_owner(box: str) -> CallToolResult:
         """Who owns a box: from a box such as QX47 to its owner's code."""
-        await asyncio.sleep(delays.get(box, 0.0))
         return answer(world.box_owner, box)
 
     @server.tool(structured_output=False)

@@ -1,13 +1,12 @@
-"""What a turn through the gateway costs, against our own sampler's, and against the interception server of verifiers.
+"""What a turn through the gateway costs, against our own sampler's.
 
     python -m scripts.bench.gateway [--parts turns,open] [--at-once 1,64,512] [--tokens 20,500] [--streams no,yes] [--turns 10]
-                                    [--rounds 1] [--token-ms 1] [--open 2000] [--verifiers PYTHON] [--json FILE] [--quick]
+                                    [--rounds 1] [--token-ms 1] [--open 2000] [--json FILE] [--quick]
 
     turns     CPU per turn (user and system, of the measured process alone) of the same conversations, by turns:
                 sampler   our own sampler class (`scripts.bench.sampler_chat`), which talks to no agent
                 agents    a sampler process whose agents are functions that hand over to a client in another process
                 gateway   `python -m sampler.gateway`; clients in another process claim, play and finish
-                verifiers the interception server of verifiers 0.4.0, where `--verifiers` names a Python that has it
     open      attempts that are open at once in one gateway process: its memory before, claimed, and after a turn of each
 
 Real: a mongod, the processes, HTTP. The engine (`scripts.bench.stub_engine`) and the clients (raw HTTP, the whole history
@@ -23,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -35,12 +34,12 @@ from scripts.bench.remote_agent import CLIENTS_PORT
 from scripts.bench.replies import make_tokenizer
 from scripts.bench.results import run_parts, show
 from scripts.bench.sampler_under_test import EXAMPLE, ROOT, Bench, Row, child, new_task, wait_for_port
-from scripts.bench.verifiers_process import verifiers_process
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 
 GROUP = 4
+NAMES = ("sampler", "agents", "gateway")
 LEAST = 16  # conversations of a case
 CLIENTS = "scripts.bench.agent_clients"
 AGENT = "sampler.gateway.agent_sampler:AgentSampler"
@@ -90,23 +89,12 @@ class Parties:
 
             return await self._cost(process, case, played)
 
-    async def verifiers(self, case: Case) -> float:
-        with self.verifiers_process() as (process, url):
-
-            async def played(groups: int) -> None:
-                await self.clients(url, case, groups)
-
-            return await self._cost(process, case, played)
-
     @contextmanager
     def gateway_process(self, at_once: int) -> Iterator[tuple[Process, str]]:
         port = free_port()
         with self._child("sampler.gateway", self.bench.flags(at_once) | {"gateway_port": port}) as process:
             wait_for_port(port)
             yield process, f"http://127.0.0.1:{port}"
-
-    def verifiers_process(self) -> AbstractContextManager[tuple[Process, str]]:
-        return verifiers_process(self.options.verifiers, self.bench)
 
     async def clients(self, url: str, case: Case, groups: int) -> None:
         number = groups * GROUP
@@ -146,8 +134,7 @@ class Parties:
         await self.bench.until(all_settled, PLAYED_S)
 
     async def _turns(self) -> int:
-        stats = await self.bench.stats()
-        return stats.get("/generate", 0) + stats.get("/inference/v1/generate", 0)
+        return await self.bench.played()
 
     @contextmanager
     def _child(
@@ -165,11 +152,11 @@ class Parties:
 # ------------------------------------------------------------------ parts
 
 
-async def turns(parties: Parties, cases: list[Case], names: list[str], rounds: int) -> list[Row]:
+async def turns(parties: Parties, cases: list[Case], rounds: int) -> list[Row]:
     rows = []
     for case in cases:
-        found: dict[str, list[float]] = {name: [] for name in names}
-        for _, name in product(range(rounds), names):
+        found: dict[str, list[float]] = {name: [] for name in NAMES}
+        for _, name in product(range(rounds), NAMES):
             found[name].append(await measured(parties, case, name))
         costs = {name: statistics.median(each) for name, each in found.items()}
         rows.append(_row(case, costs))
@@ -192,31 +179,20 @@ def _row(case: Case, costs: dict[str, float]) -> Row:
     row: Row = {"at once": case.at_once, "tokens": case.tokens, "streamed": "yes" if case.streamed else "no"}
     row |= {f"{name} ms": cost for name, cost in costs.items()}
     row |= {f"{name} - sampler": costs[name] - costs["sampler"] for name in ("agents", "gateway")}
-    if "verifiers" in costs:
-        row["verifiers / gateway"] = costs["verifiers"] / costs["gateway"]
     return row
 
 
 async def open_at_once(parties: Parties, number: int, tokens: int) -> list[Row]:
-    """Of our gateway, and of verifiers' server where it is measured."""
     bench = parties.bench
-    rows = []
-    for name in ("gateway", "verifiers") if parties.options.verifiers else ("gateway",):
-        bench.tokens, bench.engine_flags, parties.seq = tokens, {}, 0
-        await bench.fill(0)
-        with bench.engine():
-            await bench.register()
-            await parties.add(-(-number // GROUP))
-            opened = parties.gateway_process(number) if name == "gateway" else parties.verifiers_process()
-            with opened as (process, url):
-                await parties.add(1)
-                await parties.clients(
-                    url, Case(GROUP, tokens, streamed=False), 1
-                )  # what is loaded with the first request
-                rows.append(
-                    {"process": name, "sessions": number, "tokens": tokens, **await _held(process, url, number)}
-                )
-    return rows
+    bench.tokens, bench.engine_flags, parties.seq = tokens, {}, 0
+    await bench.fill(0)
+    with bench.engine():
+        await bench.register()
+        await parties.add(-(-number // GROUP))
+        with parties.gateway_process(number) as (process, url):
+            await parties.add(1)
+            await parties.clients(url, Case(GROUP, tokens, streamed=False), 1)  # what is loaded with the first request
+            return [{"sessions": number, "tokens": tokens, **await _held(process, url, number)}]
 
 
 async def _held(process: Process, url: str, number: int) -> Row:
@@ -254,7 +230,6 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
     numbers, tokens = ([int(n) for n in getattr(options, name).split(",")] for name in ("at_once", "tokens"))
     streams = [{"no": False, "yes": True}[word] for word in options.streams.split(",")]
     cases = [Case(*each) for each in product(numbers, tokens, streams)]
-    names = ["sampler", "agents", "gateway", *(["verifiers"] if options.verifiers else [])]
     found: dict[str, list[Row]] = {}
     async with AsyncExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_gateway")))
@@ -264,7 +239,7 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
         bench = Bench(mongod, store, folder, make_tokenizer(EXAMPLE, folder / "model"), "", turns=options.turns)
         parties = Parties(bench, options)
         if "turns" in options.parts.split(","):
-            found["turns"] = await turns(parties, cases, names, options.rounds)
+            found["turns"] = await turns(parties, cases, options.rounds)
         if "open" in options.parts.split(","):
             found["open"] = await open_at_once(parties, options.open, tokens[0])
     return found
@@ -280,7 +255,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="of each case; the median counts (default: %(default)s)")
     parser.add_argument("--token-ms", type=float, default=1.0, help="of streams (default: %(default)s)")
     parser.add_argument("--open", type=int, default=2000, help="attempts, of `open` (default: %(default)s)")
-    parser.add_argument("--verifiers", help="a Python whose environment has verifiers 0.4.0")
     run_parts(parser, run, 160, at_once="4", tokens="20", streams="yes", turns=2, token_ms=0.1, open=8)
 
 

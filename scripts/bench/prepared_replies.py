@@ -1,9 +1,8 @@
-"""A prepared reply of the stub engine, in SGLang's form, whole or as the events of a stream, and in vLLM's."""
+"""A prepared reply of the stub engine, in SGLang's form, whole or as the events of a stream."""
 
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,6 @@ class PreparedReply:
             b", ".join(self._pairs[:tokens]),
         )
 
-    def vllm_body(self) -> bytes:
-        return self._vllm_body
-
     @cached_property
     def _id_texts(self) -> list[bytes]:
         return [b"%d" % token for token in self.ids]
@@ -44,15 +40,6 @@ class PreparedReply:
     @cached_property
     def _pairs(self) -> list[bytes]:
         return [json.dumps([score, token, None]).encode() for score, token in zip(self.logprobs, self.ids, strict=True)]
-
-    @cached_property
-    def _vllm_body(self) -> bytes:
-        content: list[dict[str, Any]] = [
-            {"token": f"token_id:{token}", "logprob": score, "bytes": None, "top_logprobs": []}
-            for score, token in zip(self.logprobs, self.ids, strict=True)
-        ]
-        choice = {"index": 0, "token_ids": self.ids, "finish_reason": "stop", "logprobs": {"content": content}}
-        return json.dumps({"request_id": "stub", "choices": [choice]}).encode()
 
 
 def prepared_reply(ids: list[int], logprobs: list[float]) -> PreparedReply:

@@ -1,8 +1,7 @@
 """One sampler process against an engine that answers at once: what a turn costs the client and the database.
 
-    python -m scripts.bench.sampler [--parts load,turns,many,adaptive] [--at-once 1,8,64,256] [--tokens 20,500]
-                                    [--tools chat,mcp] [--turns 10,30,60] [--many 1000] [--places 16] [--seconds 6]
-                                    [--json FILE] [--quick]
+    python -m scripts.bench.sampler [--parts load,turns] [--at-once 1,8,64,256] [--tokens 20,500] [--tools chat,mcp]
+                                    [--turns 10,30,60] [--seconds 6] [--json FILE] [--quick]
 
 Everything is real but the engine (`scripts.bench.stub_engine`, a process of its own): a `python -m sampler` process, an embedded
 mongod, groups of 8; `mcp` episodes call a tool on the bundled MCP server in every turn, `chat` episodes have as many turns
@@ -13,8 +12,6 @@ without tools. Parts:
               ("B/token": bytes of BSON as stored, before the server compresses them, of tasks, records, dispatches and
               record_data, less the texts of replies and of messages, each counted once; by sampled tokens.
               "B/token on disk": what these collections take on disk, the texts included, as the server compressed them)
-    many      `--many` episodes at once in one process: peak memory
-    adaptive  an engine with `--places` places: fixed numbers of episodes against adaptive concurrency
 """
 
 import argparse
@@ -145,29 +142,6 @@ def per_turn_and_record(rows: list[Row]) -> Row:
     return {"commands/turn": float(slope), "commands/record": float(rest)}
 
 
-async def adaptive(bench: Bench, places: int, at_once: int, is_adaptive: bool, seconds: float) -> Row:
-    """An engine with so many places, looked after by a real keeper."""
-    bench.engine_flags = {"slots": str(places), "token-ms": "25"}
-    bench.sampler_flags = {"adaptive_concurrency": str(is_adaptive)}
-    await bench.fill(2000)
-    await bench.store.database.drop_collection("policy_versions")
-    with bench.engine(), bench.keeper(), bench.sampler(at_once):
-        await bench.until(lambda: _at_least(bench, places))
-        await asyncio.sleep(seconds)  # to find its number
-        before, began = await bench.stats(), time.monotonic()
-        waiting = []
-        while time.monotonic() - began < seconds:
-            waiting.append((await bench.stats())["waiting"])
-            await asyncio.sleep(0.1)
-        after, took_s = await bench.stats(), time.monotonic() - began
-    return {
-        "at once": f"{'up to ' * is_adaptive}{at_once}",
-        "turns/s": (after["/generate"] - before.get("/generate", 0)) / took_s,
-        "queue mean": float(np.mean(waiting)),
-        "queue max": max(waiting),
-    }
-
-
 # ------------------------------------------------------------------ the program
 
 
@@ -196,31 +170,18 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
                 found = [await to_the_end(bench(kind=kind, tokens=n, turns=t), 2, 16) for t in numbers["turns"]]
                 rows[f"turns {kind} {n}"] = found
                 rows[f"commands {kind} {n}"] = [per_turn_and_record(found)]
-        if "many" in parts:
-            slow, longest = {"token-ms": "20"}, max(numbers["tokens"])  # 500 tokens are 10 s: all are in flight at once
-            rows["many"] = [
-                await to_the_end(bench(tokens=longest, engine_flags=slow), options.many // GROUP, options.many)
-            ]
-        if "adaptive" in parts:
-            few = options.places
-            cases_a = [(few, False), (few * 3 // 2, False), (few * 16, False), (few * 16, True)][
-                -1 if options.quick else 0 :
-            ]
-            rows["adaptive"] = [await adaptive(bench(), few, n, on, 3 * options.seconds) for n, on in cases_a]
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="load,turns,many,adaptive")
+    parser.add_argument("--parts", default="load,turns")
     parser.add_argument("--at-once", default="1,8,64,256", help="episodes at once, of `load`")
     parser.add_argument("--tokens", default="20,500", help="of a reply, of `load` and `turns`")
     parser.add_argument("--tools", default="chat,mcp", help="kinds of episodes, of `load` and `turns`")
     parser.add_argument("--turns", default="10,30,60", help="of a record, of `turns` (default: %(default)s)")
-    parser.add_argument("--many", type=int, default=1000, help="episodes at once, of `many` (default: %(default)s)")
-    parser.add_argument("--places", type=int, default=16, help="of the engine of `adaptive` (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one row of `load` (default: %(default)s)")
-    run_parts(parser, run, 200, at_once="8", tokens="20", tools="mcp", turns="2,4", many=16, places=2, seconds=0.3)
+    run_parts(parser, run, 200, at_once="8", tokens="20", tools="mcp", turns="2,4", seconds=0.3)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ class Bench:
     tokens: int = 20
     kind: str = "chat"
     engine_flags: dict[str, str] = field(default_factory=dict)
-    sampler_flags: dict[str, str] = field(default_factory=dict)
     engine_port: int = 0
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by module
 
@@ -105,7 +104,7 @@ class Bench:
             flags["mcp_manager_url"] = self.tools_url
         else:
             flags["sampler"] = "scripts.bench.sampler_chat:Chat"
-        with self.child("scripts.bench.counted_sampler", flags | self.sampler_flags) as process:
+        with self.child("scripts.bench.counted_sampler", flags) as process:
             yield psutil.Process(process.pid)
 
     def commands(self) -> int:
@@ -115,18 +114,6 @@ class Bench:
     @property
     def _commands_file(self) -> Path:
         return self.folder / "commands"
-
-    @contextmanager
-    def keeper(self) -> Iterator[None]:
-        """Of the engine: it announces what the engine serves, and how full it is."""
-        flags = {
-            "run": self.store.run,
-            "db_connection_string": self.mongod.connection_string,
-            "model_name_or_path": EXAMPLE,  # a keeper reads the weights, of which `self.model` has none
-            "engine_url": self.engine_url,
-        }
-        with self.child("sampler.engine.keeper", flags):
-            yield
 
     @contextmanager
     def child(self, module: str, flags: dict[str, object]) -> Iterator[subprocess.Popen[bytes]]:

@@ -7,7 +7,7 @@ Turn 1 … turns-1 are answered with a tool call (or plain text), the last turn 
 `--tokens` tokens, words and log-probs like a real model's (`scripts.bench.replies`; 64 different replies take turns), and the
 version that was set last. `--slots` bounds the requests that run
 at once, the others queue, first come first served; a running request takes `--token-ms` per token. `GET /stats` counts.
-Requests may ask for a stream. `/inference/v1/generate` answers the same in vLLM's form.
+Requests may ask for a stream.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TURN_END = "<|im_end|>"
 REPLIES = 64
 KV_TOKENS_PER_SLOT = 4096
 TURN_IN_RID = re.compile(rb'"rid": ?"[^"]*:(\d+)-[0-9a-f]{32}"')
-INPUT_IDS = re.compile(rb'"(?:input_ids|token_ids)": ?\[([^\]]*)\]')
+INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
 STREAM_INTERVAL = re.compile(rb'"stream_interval": ?(\d+)')
 STREAMED = re.compile(rb'"stream": ?true')
 
@@ -71,7 +71,6 @@ class StubEngine:
         self._counts: Counter[str] = Counter()
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/generate": self._generate,
-            "/inference/v1/generate": self._generate_for_vllm,
             "/update_weights_from_disk": self._update,
             "/model_info": self._info,
             "/server_info": self._server_info,
@@ -117,11 +116,6 @@ class StubEngine:
         prompt_tokens, reply = self._asked(body)
         await self._take_time(prompt_tokens)
         return reply.body(prompt_tokens, self._version)
-
-    async def _generate_for_vllm(self, body: bytes) -> bytes:
-        prompt_tokens, reply = self._asked(body)
-        await self._take_time(prompt_tokens)
-        return reply.vllm_body()
 
     def _asked(self, body: bytes) -> tuple[int, PreparedReply]:
         found, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)

@@ -8,13 +8,13 @@ import re
 
 import pytest
 
-from scripts.bench.viewer import asked_paths
 from shared.store import Store
 from shared.viewer.app import RUN_PAGES
 from tests.shared.cli.commands import RECORD
 from tests.shared.episodes import whole_run
 from tests.shared.viewer.conftest import Client
 from tests.shared.viewer.incomplete import FORK, GROUP, RUNS, TURN
+from tests.shared.viewer.page_paths import page_paths
 
 IDS = {
     **{
@@ -31,7 +31,7 @@ IDS = {
 
 def every_path(run: str, *, forked: bool) -> list[str]:
     """Of every page and download, and of its twin as JSON."""
-    pages = [path for path in asked_paths(run) if path != "/"]
+    pages = page_paths(run)
     pages += [f"/runs/{run}{page.path}" for page in RUN_PAGES if not page.template and page.path != "/curves"]
     of = [IDS, {**IDS, "gid": FORK, "record_id": f"{FORK}:0:1", "another": f"{FORK}:1:1"}] if forked else [IDS]
     found = ["/", "/runs.json", f"/compare?a={run}&b={run}", f"/compare.json?a={run}&b={run}"]

@@ -8,16 +8,16 @@ from typing import Any
 import pymongo
 import pytest
 
-from scripts.bench.big_run import GROUPS_PER_STEP, make
-from scripts.bench.viewer import asked_paths, with_ids
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.viewer.conftest import Client
+from tests.shared.viewer.large_run import GROUPS_PER_STEP, make
+from tests.shared.viewer.page_paths import page_paths, with_ids
 
 RUN = "big"
 GROUPS = 1_600
 NEWEST_EPISODES = 1_000  # whose turns the page of tools sums up: twice those
-PATHS = [path for path in asked_paths(RUN) if path != "/"]
+PATHS = page_paths(RUN)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sampler.engine.local.memory import CacheShape, CacheTooSmall, plan_cache, weights_bytes
-from scripts.bench.engine_memory import make_model
 from shared.processes import machine_memory
 from tests.sampler.engine.local.harness import run_engine
 
@@ -20,7 +22,20 @@ MB = 1_000_000
 
 @pytest.fixture(scope="module")
 def smollm2_shaped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"), vocabulary=512)
+    """Random weights, and a tokenizer of single bytes."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 @pytest.mark.slow
