@@ -22,7 +22,7 @@ from sampler.environments.checked_step import checked, shown
 from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER, TASK_ERROR, Step
 from sampler.environments.sessions import Occupied, SessionLost, WorldSessions
 from sampler.environments.worker_process import ServiceFull, TaskNotOffered, WorkerLost, WorldFailed, WorldWrong
-from sampler.mcp_docker.http import (
+from shared.http.asgi import (
     Event,
     HttpRefusal,
     HttpRequest,

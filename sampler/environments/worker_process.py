@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sampler.environments.environment import MAX_LINE_BYTES
-from sampler.tools.server_process import MARK, end_marked, has_ended
 from shared.processes import guard
 from shared.processes.child import end_child
+from shared.processes.guarded import MARK, end_marked, has_ended
 from shared.processes.run_module import command
 
 log = logging.getLogger(__name__)

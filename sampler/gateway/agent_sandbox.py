@@ -26,12 +26,12 @@ from sampler.gateway import relay
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
-from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
 from shared.errors import ConfigError
 from shared.files.private_folder import make_private_folder, temporary_folder
+from shared.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
 
 if TYPE_CHECKING:
-    from sampler.mcp_docker.sandbox import SandboxedProcess
+    from shared.sandbox import SandboxedProcess
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ class AgentSandbox:
             self._state = await self._opened()
 
     async def _opened(self) -> Path:
-        from sampler.mcp_docker.sandbox.folders import own_state_folder
-        from sampler.mcp_docker.sandbox.levels import chosen_level
-        from sampler.mcp_docker.sandbox.users import users
+        from shared.sandbox.folders import own_state_folder
+        from shared.sandbox.levels import chosen_level
+        from shared.sandbox.users import users
 
         await asyncio.to_thread(chosen_level, self._level, "agent_isolation")
         if os.geteuid() == 0:
@@ -93,7 +93,7 @@ class AgentSandbox:
         return state
 
     async def close(self) -> None:
-        from sampler.mcp_docker.sandbox.folders import release_state_folder
+        from shared.sandbox.folders import release_state_folder
 
         async with self._opening:
             if self._state is not None:
@@ -107,7 +107,7 @@ class AgentSandbox:
         """`kept`: where to keep its files. `command`: its words in the settings; the files that they name may be read.
         `url`: the gateway's. `uncounted`: around copying.
         """
-        from sampler.mcp_docker.sandbox.folders import new_folder
+        from shared.sandbox.folders import new_folder
 
         assert self._state is not None, "opened"
         try:
@@ -143,7 +143,7 @@ class AgentSandbox:
         command: Sequence[str],
         gateway: tuple[str, int],
     ) -> "SandboxedProcess":
-        from sampler.mcp_docker.sandbox.processes import start
+        from shared.sandbox.processes import start
 
         readable, environment = [*self._readable], dict(variables)
         if self._level is not IsolationLevel.CONTAINER:  # whose image has its programs
@@ -190,7 +190,7 @@ def _made(kept: Path | None) -> Path | None:
 
 
 async def _leave(folder: Path, kept: Path | None, started: Sequence["SandboxedProcess"], uncounted: Uncounted) -> None:
-    from sampler.mcp_docker.sandbox.folders import discard
+    from shared.sandbox.folders import discard
 
     try:
         for process in started:  # again: a second cancellation does not wait for the first one's end

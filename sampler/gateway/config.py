@@ -5,9 +5,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from sampler.mcp_docker.sandbox.launch import ContainerOptions
-from sampler.mcp_docker.sandbox.limit_settings import Count, LimitSettings
 from shared.configuration.secrets import secret_field
+from shared.sandbox.launch import ContainerOptions
+from shared.sandbox.limit_settings import Count, LimitSettings
 from shared.scores import LARGEST_SCORE
 
 _CONTAINER = ContainerOptions()

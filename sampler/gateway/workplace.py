@@ -11,9 +11,8 @@ from pathlib import Path
 
 from sampler.gateway.kept_files import bound
 from sampler.tools.isolation import Sandbox, wrapped
-from sampler.tools.server_process import end_process, start_process
-from sampler.tools.servers import ToolServer
 from shared.files.private_folder import make_private_folder
+from shared.processes.guarded import ChildCommand, end_process, start_process
 from shared.processes.temporary import TemporaryFolder, remove_left
 
 Uncounted = Callable[[], AbstractAsyncContextManager[None]]  # what the block takes is not the command's time
@@ -59,7 +58,7 @@ async def plain_workplace(kept: Path | None, user: str | None, sandbox: Sandbox)
             os.chown(folder, *owner)
 
         async def start(words: Sequence[str], variables: Mapping[str, str]) -> RunningCommand:
-            agent = ToolServer("agent", command=words[0], args=tuple(words[1:]), env=variables, cwd=str(folder))
+            agent = ChildCommand(tuple(words), variables, str(folder))
             child = await start_process(wrapped(agent, user, sandbox))
             process = child.process
             assert process.stdin is not None

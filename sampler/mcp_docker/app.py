@@ -9,13 +9,13 @@ from collections.abc import Collection
 
 from sampler.mcp_docker.endpoint import McpEndpoint
 from sampler.mcp_docker.health import health_of
-from sampler.mcp_docker.http import Event, HttpRefusal, HttpRequest, Receive, Send, host_name, require_token
 from sampler.mcp_docker.metrics import CONTENT_TYPE as METRICS_TYPE
 from sampler.mcp_docker.metrics import metrics_page
 from sampler.mcp_docker.older_api import OlderApi
-from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.mcp_docker.sessions import Sessions
+from shared.http.asgi import Event, HttpRefusal, HttpRequest, Receive, Send, host_name, require_token
 from shared.names import LOOPBACK_HOSTS
+from shared.sandbox import IsolationLevel
 
 log = logging.getLogger(__name__)
 

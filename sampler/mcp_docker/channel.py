@@ -21,7 +21,6 @@ from sampler.mcp_docker.errors import ServerGone, StartFailed
 from sampler.mcp_docker.forks import ForkedProcess, ForkServer, bundled_module
 from sampler.mcp_docker.messages import Message, NotAMessage, decoded, one_line
 from sampler.mcp_docker.remote_client import RemoteClient, StatelessClient
-from sampler.mcp_docker.sandbox import IsolationLevel, Launch, SandboxedProcess, start
 from sampler.tools.busy import Line
 from sampler.tools.connection import innermost
 from sampler.tools.limits import ToolLimits
@@ -29,6 +28,7 @@ from sampler.tools.messages import MessageLines, MessageTooLong
 from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
 from sampler.tools.transports import open_transport
+from shared.sandbox import IsolationLevel, Launch, SandboxedProcess, start
 
 log = logging.getLogger(__name__)
 

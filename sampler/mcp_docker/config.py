@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sampler.mcp_docker.sandbox import ContainerOptions, Limits
-from sampler.mcp_docker.sandbox.limit_settings import LimitSettings, Seconds
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
 from shared.names import is_loopback_host
+from shared.sandbox import ContainerOptions, Limits
+from shared.sandbox.limit_settings import LimitSettings, Seconds
 
 _DEFAULTS = Limits()
 _CONTAINER = ContainerOptions()

@@ -5,7 +5,7 @@ import math
 
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import GatewaySession
-from sampler.mcp_docker.http import Headers, HttpRequest
+from shared.http.asgi import Headers, HttpRequest
 
 QUIET_S = 1.0  # after which the connection of a request is watched
 BEAT_S = 15.0  # after which a silent answer becomes an event stream; then the interval of its comments

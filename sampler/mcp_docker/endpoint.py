@@ -18,7 +18,6 @@ from sampler.mcp_docker.client_profile import client_profile
 from sampler.mcp_docker.delivery import Delivery, accepts_events
 from sampler.mcp_docker.errors import GatewayBusy, Refused, StartFailed
 from sampler.mcp_docker.gateway_session import GatewaySession
-from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
 from sampler.mcp_docker.messages import Message, NotAMessage, RequestId, answer, decoded, refusal
 from sampler.mcp_docker.modern import ModernEndpoint
 from sampler.mcp_docker.modern_session import SERVER_INFO
@@ -26,6 +25,7 @@ from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
 from sampler.tools.http_bodies import SESSION_HEADER
+from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
 
 log = logging.getLogger(__name__)
 

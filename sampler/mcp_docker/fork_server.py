@@ -5,8 +5,9 @@
                                                         └──{"ended": …}──▶ gateway
 
 Loading Python and a tool takes 0.3 s of processor time, a fork some milliseconds. The tool gets the same warden, confinement
-and limits as a command (`sandbox.warden`). A tool whose module says `IS_ALONE` starts no process and writes no file: seccomp
-and Landlock see to that, so it needs no warden, and is watched from here (`alone`), which halves what a session costs.
+and limits as a command (`shared.sandbox.warden`). A tool whose module says `IS_ALONE` starts no process and writes no file:
+seccomp and Landlock see to that, so it needs no warden, and is watched from here (`shared.sandbox.alone`), which halves what a
+session costs.
 
 The fork server has one thread, no secret and no session's pipe. It ends when the gateway does, with the tools that are alone;
 wardens end their tools then by themselves.
@@ -24,11 +25,11 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from sampler.mcp_docker.alone import LoneTools
-from sampler.mcp_docker.sandbox import mounts, seccomp
-from sampler.mcp_docker.sandbox.confinement import drop_capabilities
-from sampler.mcp_docker.sandbox.warden import Specification, keep_watch
 from sampler.mcp_docker.tools.serving import run
+from shared.sandbox import mounts, seccomp
+from shared.sandbox.alone import LoneTools
+from shared.sandbox.confinement import drop_capabilities
+from shared.sandbox.warden import Specification, keep_watch
 
 MAX_START_BYTES = 128 * 1024
 NUM_PIPES = 5  # stdin, stdout, stderr; of a tool with a warden also lifeline, report

@@ -18,11 +18,11 @@ from typing import cast
 
 from sampler.mcp_docker.errors import StartFailed
 from sampler.mcp_docker.fork_server import MAX_START_BYTES
-from sampler.mcp_docker.sandbox import Launch, cgroups
-from sampler.mcp_docker.sandbox.folders import folder_key
-from sampler.mcp_docker.sandbox.processes import planned, readable_for
-from sampler.tools.server_process import MARK, end_marked
+from shared.processes.guarded import MARK, end_marked
 from shared.processes.run_module import command
+from shared.sandbox import Launch, cgroups
+from shared.sandbox.folders import folder_key
+from shared.sandbox.processes import planned, readable_for
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone
 from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.http import HttpRequest
 from sampler.mcp_docker.messages import (
     SERVER_GONE,
     TIMED_OUT,
@@ -36,6 +35,7 @@ from sampler.mcp_docker.rates import Rate
 from sampler.mcp_docker.routing import Router
 from sampler.mcp_docker.server_link import BAD_GATEWAY, ServerLink
 from sampler.mcp_docker.tool_set import ToolSet
+from shared.http.asgi import HttpRequest
 
 MAX_BACKLOG = 100
 MAX_ASKED = 100  # requests of servers that the client has not answered

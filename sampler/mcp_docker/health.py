@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.mcp_docker.sessions import Sessions
+from shared.sandbox import IsolationLevel
 
 OK = 200
 UNAVAILABLE = 503

@@ -28,7 +28,6 @@ from sampler.mcp_docker.delivery import Delivery
 from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import ASK_S, GatewaySession
-from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
 from sampler.mcp_docker.messages import SERVER_GONE, Message, answer, encoded, refusal
 from sampler.mcp_docker.modern_session import (
     SERVERS_STATE,
@@ -41,6 +40,7 @@ from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
 from sampler.tools.revision import EPISODE_HEADER, EPISODE_KEY
+from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
 
 _METHODS = frozenset(
     (

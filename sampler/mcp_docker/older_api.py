@@ -18,11 +18,11 @@ from mcp_types import INVALID_PARAMS
 
 from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
 from sampler.mcp_docker.gateway_session import GATEWAY_TIMEOUT, GatewaySession
-from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
 from sampler.mcp_docker.messages import Message
 from sampler.mcp_docker.server_link import BAD_GATEWAY, ServerLink
 from sampler.mcp_docker.sessions import Sessions
 from sampler.tools.revision import EPISODE_HEADER
+from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
 
 
 class OlderApi:

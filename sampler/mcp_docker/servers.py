@@ -10,12 +10,12 @@ from sampler.mcp_docker.channel import RemoteChannel, ServerChannel, StdioChanne
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.mcp_docker.forks import ForkServer, bundled_module
 from sampler.mcp_docker.modern_link import ModernLink
-from sampler.mcp_docker.sandbox import IsolationLevel, Launch
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.mcp_docker.tool_set import MakeLinks
 from sampler.tools.limits import ToolLimits
 from sampler.tools.servers import ToolServer, parse_servers
 from shared.errors import ConfigError
+from shared.sandbox import IsolationLevel, Launch
 
 MB = 1024 * 1024
 _EPISODE_BYTES = 24

@@ -15,7 +15,6 @@ from sampler.mcp_docker.endpoint import McpEndpoint
 from sampler.mcp_docker.forks import ForkServer
 from sampler.mcp_docker.older_api import OlderApi
 from sampler.mcp_docker.pool import SetPool
-from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_over
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
 from shared.configuration.secrets import token_of
@@ -26,6 +25,7 @@ from shared.http.server import HttpServer
 from shared.names import is_loopback_host
 from shared.processes.open_files import allow_many_files
 from shared.processes.signals import ending_signals
+from shared.sandbox import IsolationLevel, chosen_level, reap_left_over
 
 log = logging.getLogger(__name__)
 

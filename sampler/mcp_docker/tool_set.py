@@ -10,8 +10,8 @@ from typing import Any
 
 from sampler.mcp_docker.errors import StartFailed
 from sampler.mcp_docker.messages import Message
-from sampler.mcp_docker.sandbox import discard, new_folder
 from sampler.mcp_docker.server_link import LinkOwner, ServerLink
+from shared.sandbox import discard, new_folder
 
 log = logging.getLogger(__name__)
 

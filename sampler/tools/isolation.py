@@ -18,6 +18,7 @@ from typing import Literal
 
 from sampler.tools.servers import ToolServer
 from shared.errors import ConfigError
+from shared.processes.guarded import ChildCommand
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,12 @@ def isolated(servers: Sequence[ToolServer], user: str | None, sandbox: Sandbox) 
             "set tool_user, or tool_sandbox to bubblewrap, unless each of them is trusted"
         )
     wrapper = _wrapper(user, sandbox)
-    return [server if server.url is not None else _wrapped(server, wrapper, user) for server in servers]
+    return [server if server.url is not None else _server_in(server, wrapper, user) for server in servers]
 
 
-def wrapped(server: ToolServer, user: str | None, sandbox: Sandbox) -> ToolServer:
+def wrapped(command: ChildCommand, user: str | None, sandbox: Sandbox) -> ChildCommand:
     """One command with the wrapper around it, which is tried at the first call. Raises ConfigError if it does not work."""
-    return _wrapped(server, _tried_once(user, sandbox), user)
+    return _wrapped(command, _tried_once(user, sandbox), user)
 
 
 def _wrapper(user: str | None, sandbox: Sandbox) -> tuple[str, ...]:
@@ -57,14 +58,18 @@ def _wrapper(user: str | None, sandbox: Sandbox) -> tuple[str, ...]:
 _tried_once = cache(_wrapper)
 
 
-def _wrapped(server: ToolServer, wrapper: Sequence[str], user: str | None) -> ToolServer:
+def _server_in(server: ToolServer, wrapper: Sequence[str], user: str | None) -> ToolServer:
+    command = _wrapped(server.child_command, wrapper, user)
+    return replace(server, command=command.words[0], args=command.words[1:], env=command.env)
+
+
+def _wrapped(command: ChildCommand, wrapper: Sequence[str], user: str | None) -> ChildCommand:
     if not wrapper:
-        return server
+        return command
     home = {}
     if user is not None:
         home = {"HOME": pwd.getpwnam(user).pw_dir, "USER": user, "LOGNAME": user}
-    args = (*wrapper[1:], server.command or "", *server.args)
-    return replace(server, command=wrapper[0], args=args, env={**home, **server.env})
+    return replace(command, words=(*wrapper, *command.words), env={**home, **command.env})
 
 
 def _as_user(user: str | None) -> list[str]:

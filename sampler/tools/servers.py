@@ -34,6 +34,7 @@ from shared.configuration.secrets import given_secret
 from shared.configuration.typed_values import home_path
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
+from shared.processes.guarded import ChildCommand
 
 Transport = Literal["stdio", "http", "sse", "mcpapi"]
 Remote = Literal["http", "sse", "mcpapi"]
@@ -86,6 +87,11 @@ class ToolServer:
     @property
     def transport(self) -> Transport:
         return "stdio" if self.url is None else self.remote
+
+    @property
+    def child_command(self) -> ChildCommand:
+        """Of a stdio server."""
+        return ChildCommand((self.command or "", *self.args), self.env, self.cwd)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from sampler.tools.limits import SHOWN_CHARS
 from sampler.tools.messages import MessageLines, MessageTooLong, answered_request, fault_of, mended
-from sampler.tools.server_process import end_process, has_ended, start_process
 from sampler.tools.servers import ToolServer
+from shared.processes.guarded import end_process, has_ended, start_process
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ async def stdio_transport(
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
     """A transport for `mcp.Client`. `on_end` receives the reason when the server's side ends. Raises OSError, ValueError."""
-    started = await start_process(server)
+    started = await start_process(server.child_command)
     process = started.process
     assert process.stdout is not None
     assert process.stderr is not None

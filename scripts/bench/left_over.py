@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from sampler.mcp_docker.sandbox import cgroups
-from sampler.mcp_docker.sandbox.folders import folder_key
-from sampler.tools.server_process import MARK
+from shared.processes.guarded import MARK
+from shared.sandbox import cgroups
+from shared.sandbox.folders import folder_key
 
 
 def left_over(state: Path, seen: Iterable[psutil.Process] = ()) -> dict[str, int]:

@@ -13,3 +13,11 @@ PLAIN = re.compile(
 
 def plain_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if PLAIN.fullmatch(name)}
+
+
+MINIMAL = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+
+
+def minimal_environment() -> dict[str, str]:
+    """What MCP's SDK lets a stdio server inherit: by these a command finds its programs, its files and its user."""
+    return {name: os.environ[name] for name in MINIMAL if name in os.environ}

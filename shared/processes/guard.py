@@ -9,7 +9,7 @@ pipe held only by the sampler: it closes even if the sampler is killed by SIGKIL
 status.
 
 It reaps only its own children, never the sampler's. Standard library only, and few modules: there is one guard per session
-(20 ms of processor time, 4.4 MB). MCP-Docker's warden (`sampler.mcp_docker.sandbox.warden`) is a guard that also confines
+(20 ms of processor time, 4.4 MB). MCP-Docker's warden (`shared.sandbox.warden`) is a guard that also confines
 and watches.
 """
 

@@ -17,7 +17,7 @@ MUTANTS = (
     ),
     Mutant(
         "reaping spares a living session with the same user",
-        "sampler/mcp_docker/sandbox/folders.py",
+        "shared/sandbox/folders.py",
         "and not is_of_a_living_gateway(user)",
         "and user",
         f"{LEFT}::test_reaping_spares_a_living_session_that_has_the_same_user",
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a killed warden left without its mark",
-        "sampler/mcp_docker/sandbox/processes.py",
+        "shared/sandbox/processes.py",
         "await asyncio.to_thread(self._end_left)",
         "pass",
         f"{LEFT}::test_a_killed_warden_leaves_nothing_that_hid_its_mark",
@@ -143,24 +143,24 @@ MUTANTS = (
     ),
     Mutant(
         "what the machine kills for its memory exceeded no limit",
-        "sampler/mcp_docker/sandbox/watch.py",
+        "shared/sandbox/watch.py",
         " and _has_reached(cgroup, bounds.memory_mb * _MB):",
         ":",
-        "tests/sampler/sandbox/test_left_to_the_machine.py::test_a_process_that_the_machine_killed_for_its_memory_exceeded_no_limit",
+        "tests/shared/sandbox/test_left_to_the_machine.py::test_a_process_that_the_machine_killed_for_its_memory_exceeded_no_limit",
     ),
     Mutant(
         "a state folder is locked itself",
-        "sampler/mcp_docker/sandbox/folders.py",
+        "shared/sandbox/folders.py",
         "os.open(state_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),",
         'os.memfd_create("none"),',
-        "tests/sampler/sandbox/test_left_to_the_machine.py::test_a_cleaner_of_temporary_files_frees_no_state_folder",
+        "tests/shared/sandbox/test_left_to_the_machine.py::test_a_cleaner_of_temporary_files_frees_no_state_folder",
     ),
     Mutant(
         "a container's HOME is not its engine's client's",
-        "sampler/mcp_docker/sandbox/containers.py",
+        "shared/sandbox/containers.py",
         'return f"{name}={value}" if name == "HOME" else name',
         "return name",
-        "tests/sampler/sandbox/test_left_to_the_machine.py::test_a_container_has_its_own_home_and_no_value_of_a_variable_is_an_argument",
+        "tests/shared/sandbox/test_left_to_the_machine.py::test_a_container_has_its_own_home_and_no_value_of_a_variable_is_an_argument",
     ),
     Mutant(
         "folders of a killed sampler's commands are removed",

@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "a limit that the kernel keeps is named",
-        "sampler/mcp_docker/sandbox/watch.py",
+        "shared/sandbox/watch.py",
         "        if status and (kept := ",
         "        if False and (kept := ",
         f"{LIMITS}::test_a_limit_ends_the_attempt_and_is_named",
@@ -137,14 +137,14 @@ MUTANTS = (
     ),
     Mutant(
         "a sampler removes what a killed one left of its agents",
-        "sampler/mcp_docker/sandbox/folders.py",
+        "shared/sandbox/folders.py",
         "    left = await reap_left_over(mine)\n",
         "    left = LeftOver()\n",
         f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(
         "samplers have state folders of their own",
-        "sampler/mcp_docker/sandbox/folders.py",
+        "shared/sandbox/folders.py",
         "            with contextlib.suppress(StateFolderTaken):\n                found.append(_locked(folder))",
         "            found.append(folder)",
         f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",

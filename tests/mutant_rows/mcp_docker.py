@@ -2,14 +2,14 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-ESCAPES = "tests/sampler/sandbox/test_escapes.py"
-FORKS = "tests/sampler/sandbox/test_forked_warden.py"
-LONE = "tests/sampler/sandbox/lone_tools_cases.py"
+ESCAPES = "tests/shared/sandbox/test_escapes.py"
+FORKS = "tests/shared/sandbox/test_forked_warden.py"
+LONE = "tests/shared/sandbox/lone_tools_cases.py"
 PROTOCOL = "tests/sampler/mcp_docker/test_bundled_protocol.py"
-SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
-FETCH = "tests/sampler/sandbox/test_fetch.py"
-CODE = "tests/sampler/sandbox/test_tools_of_code.py"
-FILES = "tests/sampler/sandbox/test_tools_of_files.py"
+SANDBOX = "tests/shared/sandbox/test_sandbox.py"
+FETCH = "tests/sampler/mcp_docker/test_fetch.py"
+CODE = "tests/sampler/mcp_docker/test_tools_of_code.py"
+FILES = "tests/sampler/mcp_docker/test_tools_of_files.py"
 GATEWAY = "tests/sampler/mcp_docker/test_gateway.py"
 MODERN = "tests/sampler/mcp_docker/test_gateway_modern.py"
 GATEWAY_BUSY = "tests/sampler/mcp_docker/test_gateway_busy.py"
@@ -38,98 +38,98 @@ MUTANTS = (
     ),
     Mutant(
         "sandbox: seccomp",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "        _filter(seccomp.program(seccomp.FAMILIES if what.network else (), processes=not alone))\n",
         "        pass\n",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: seccomp of bubblewrap",
-        "sampler/mcp_docker/sandbox/warden.py",
+        "shared/sandbox/warden.py",
         "os.write(filled, program(FAMILIES))",
         "os.write(filled, program(FAMILIES)[-8:])",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: sockets without a network",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "seccomp.FAMILIES if what.network else ()",
         "seccomp.FAMILIES",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: bubblewrap's network",
-        "sampler/mcp_docker/sandbox/bubblewrap.py",
+        "shared/sandbox/bubblewrap.py",
         '(*_NAMESPACES, *(() if network else ("net",)))',
         "_NAMESPACES",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: Landlock",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "        landlock.restrict([*SYSTEM, *readable_files(what)], [what.folder])\n",
         "        pass\n",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: bubblewrap's own processes",
-        "sampler/mcp_docker/sandbox/bubblewrap.py",
+        "shared/sandbox/bubblewrap.py",
         '("user", "pid", "ipc"',
         '("user", "ipc"',
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: bubblewrap's root and /dev are read-only",
-        "sampler/mcp_docker/sandbox/bubblewrap.py",
+        "shared/sandbox/bubblewrap.py",
         '"--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")',
         '"--dev", "/dev", *size, "--tmpfs", "/dev/shm")',
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: the size of one file",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "resource.RLIMIT_FSIZE: what.file_mb * _MB",
         "resource.RLIMIT_FSIZE: resource.RLIM_INFINITY",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: open files",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "        resource.RLIMIT_NOFILE: what.open_files,\n",
         "",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
         "sandbox: the watch of the folder",
-        "sampler/mcp_docker/sandbox/watch.py",
+        "shared/sandbox/watch.py",
         "        if size > self._bounds.folder_mb * _MB:",
         "        if False:",
         f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
     ),
     Mutant(
         "sandbox: open files without a name are counted",
-        "sampler/mcp_docker/sandbox/watch.py",
+        "shared/sandbox/watch.py",
         " + unlinked_bytes(alive)",
         "",
         f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
     ),
     Mutant(
         "sandbox: the sum of processor time",
-        "sampler/mcp_docker/sandbox/watch.py",
+        "shared/sandbox/watch.py",
         "if self._cpu_s > self._bounds.cpu_s:",
         "if False:",
         f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
     ),
     Mutant(
         "sandbox: lifetime",
-        "sampler/mcp_docker/sandbox/watch.py",
+        "shared/sandbox/watch.py",
         "if now >= self._end:",
         "if False:",
         f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
     ),
     Mutant(
         "sandbox: output",
-        "sampler/mcp_docker/sandbox/processes.py",
+        "shared/sandbox/processes.py",
         "if self._bytes > self.most_bytes:",
         "if False:",
         f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
@@ -143,14 +143,14 @@ MUTANTS = (
     ),
     Mutant(
         "sandbox: descriptors are closed",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "    os.closerange(3 if kept is None else kept + 1, _MOST_DESCRIPTORS)\n",
         "",
         f"{FORKS}::test_a_forked_warden_confines_a_function_and_closes_descriptors",
     ),
     Mutant(
         "sandbox: what a killed gateway left is found by its mark",
-        "sampler/mcp_docker/sandbox/folders.py",
+        "shared/sandbox/folders.py",
         "            return len(killed)\n        if time",
         "            return len(killed)\n        found = set()\n        if time",
         f"{SANDBOX}::test_a_killed_gateway_leaves_nothing_after_the_next_ones_start",
@@ -199,7 +199,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request needs the gateway's token",
-        "sampler/mcp_docker/http.py",
+        "shared/http/asgi.py",
         "    if token is None:\n        return\n",
         "    return\n",
         f"{GATEWAY}::test_only_the_right_token_is_served",
@@ -263,35 +263,35 @@ MUTANTS = (
     ),
     Mutant(
         "lone tools: they start no process",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "processes=not alone",
         "processes=True",
         f"{LONE}::test_it_starts_no_process_and_writes_no_file",
     ),
     Mutant(
         "lone tools: Landlock",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "        landlock.enforce(rules)\n",
         "",
         f"{LONE}::test_it_starts_no_process_and_writes_no_file",
     ),
     Mutant(
         "lone tools: the bound of lifetime",
-        "sampler/mcp_docker/alone.py",
+        "shared/sandbox/alone.py",
         "now >= tool.ends_at",
         "False",
         f"{LONE}::test_it_ends_at_its_limits",
     ),
     Mutant(
         "lone tools: memory where there are no cgroups",
-        "sampler/mcp_docker/alone.py",
+        "shared/sandbox/alone.py",
         "memory_of(pid) > bounds.memory_mb * _MB",
         "False",
         f"{LONE}::test_memory_is_looked_at_where_there_are_no_cgroups",
     ),
     Mutant(
         "lone tools: they end with a killed server",
-        "sampler/mcp_docker/alone.py",
+        "shared/sandbox/alone.py",
         "        prctl(PDEATHSIG, signal.SIGKILL)",
         "        pass",
         f"{LONE}::test_it_ends_with_a_killed_server",

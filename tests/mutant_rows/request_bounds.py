@@ -56,9 +56,9 @@ MUTANTS = (
     ),
     Mutant(
         "a session's user has no other groups",
-        "sampler/mcp_docker/sandbox/confinement.py",
+        "shared/sandbox/confinement.py",
         "        os.setgroups([])\n",
         "",
-        "tests/sampler/sandbox/test_groups.py::test_a_session_has_no_group_of_the_gateways",
+        "tests/shared/sandbox/test_groups.py::test_a_session_has_no_group_of_the_gateways",
     ),
 )

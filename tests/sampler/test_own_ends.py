@@ -14,17 +14,17 @@ import pytest
 
 from sampler.episode import play
 from sampler.errors import ToolServerDied
-from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.mcp_sampler import MCPSampler
 from sampler.service.tool_check import MAX_RESTARTS
 from sampler.tools import ToolLimits, ToolServer, ToolSession, Traffic
 from shared.documents.states import RecordStatus, Termination
+from shared.sandbox import IsolationLevel
 from shared.store import Store
 from tests.sampler.mcp_docker.gateways import gateway
-from tests.sampler.sandbox.starting import needs
 from tests.sampler.test_mcp_sampler import NO_AGENTS, calls, resources
 from tests.sampler.test_tool_processes import shell
 from tests.shared.builders import claim, import_tasks
+from tests.shared.sandbox.starting import needs
 
 LIMITS = ToolLimits(max_restarts=2)
 KILLS = "kill -9 $PPID"

@@ -30,7 +30,7 @@ from sampler.environments.environment import Index, NoRoom, Step, TaskRefused, s
 from sampler.environments.task_fields import OBJECT, TEXT, VALUES, fields_of
 
 if TYPE_CHECKING:
-    from sampler.mcp_docker.sandbox import IsolationLevel
+    from shared.sandbox import IsolationLevel
 
 COMMAND_S = 20.0
 MAX_COMMAND_CHARS = 20_000
@@ -90,8 +90,8 @@ class ShellEnvironment(ActingEnvironment):
 async def run_in_sandbox(
     folder: Path, level: "IsolationLevel", script: str, within_s: float, given: bytes
 ) -> tuple[int, str]:
-    from sampler.mcp_docker.sandbox import Launch, Limits, start
     from sampler.mcp_docker.tools.bounded_output import BoundedOutput
+    from shared.sandbox import Launch, Limits, start
 
     lifetime_s = max(0.5, within_s)
     limits = Limits(
@@ -129,8 +129,8 @@ class State:
     _one: ClassVar["State | None"] = None
 
     def __init__(self) -> None:
-        from sampler.mcp_docker.sandbox import chosen_level, own_state_folder
         from shared.files.private_folder import temporary_folder
+        from shared.sandbox import chosen_level, own_state_folder
 
         self.level = chosen_level(None)
         self._folder, _ = asyncio.run(own_state_folder(temporary_folder("shells")))
@@ -144,8 +144,8 @@ class State:
             return cls._one
 
     def new_folder(self) -> Path:
-        from sampler.mcp_docker.sandbox import new_folder
         from shared.errors import ConfigError
+        from shared.sandbox import new_folder
 
         with self._lock:
             try:
@@ -154,7 +154,7 @@ class State:
                 raise NoRoom(str(exc)) from exc
 
     def remove(self, folder: Path) -> None:
-        from sampler.mcp_docker.sandbox import discard
+        from shared.sandbox import discard
 
         with self._lock:
             asyncio.run(discard(folder))

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from sampler.gateway.preload import fork_client, fork_server
 from sampler.tools.isolation import wrapped
-from sampler.tools.server_process import ServerProcess, end_process, start_process
-from sampler.tools.servers import ToolServer
 from shared.errors import ConfigError
 from shared.processes import guard
+from shared.processes.guarded import ChildCommand, GuardedProcess, end_process, start_process
 from shared.processes.temporary import TemporaryFolder
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class PreloadedInterpreter:
 
     def __init__(self) -> None:
         self._starting = asyncio.Lock()
-        self._server: ServerProcess | None = None  # its guard
+        self._server: GuardedProcess | None = None  # its guard
         self._pid = 0
         self._folder: TemporaryFolder | None = None
         self._reading: list[asyncio.Task[None]] = []
@@ -110,9 +109,8 @@ class PreloadedInterpreter:
                 os.chown(path, pwd.getpwnam(user).pw_uid, -1)
         named = (str(folder / "fork_server.py"), "socket", str(folder / "guard.py"))
         words = (*command.before, command.python, *named, command.folder, *modules)
-        server = ToolServer("agent_preload", command=words[0], args=words[1:], cwd=str(folder))
         try:
-            self._server = await start_process(wrapped(server, user, "off"))
+            self._server = await start_process(wrapped(ChildCommand(words, cwd=str(folder)), user, "off"))
             is_ready = await self._is_ready(self._server.process)
         except (OSError, ValueError) as exc:
             await self._end()

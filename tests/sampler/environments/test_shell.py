@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sampler.environments.adapters import shell_tasks
-from sampler.mcp_docker.sandbox.levels import chosen_level
+from shared.sandbox.levels import chosen_level
 from tests.sampler.environments.acting import bash, call, solved_shell
 from tests.sampler.environments.services import Service, service
 

@@ -18,9 +18,9 @@ from sampler.gateway.child import run_command
 from sampler.gateway.server import OpenAttempt
 from shared.store import Store
 from tests.sampler.episodes import MODEL
-from tests.sampler.escapes import IMAGE
 from tests.sampler.gateway.agents import ScriptedEngine, an_episode
-from tests.sampler.sandbox.starting import LOCAL_LEVELS
+from tests.shared.sandbox.escapes import IMAGE
+from tests.shared.sandbox.starting import LOCAL_LEVELS
 
 ONE = ["<answer>4</answer>"]
 

@@ -18,20 +18,20 @@ from sampler.gateway.agent_sandbox import AgentSandbox, files_named_in
 from sampler.gateway.child import run_command
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.server import OpenAttempt
-from sampler.mcp_docker.sandbox import (
+from shared.documents.states import Termination
+from shared.sandbox import (
     IsolationLevel,
     discard,
     landlock,
     new_folder,
 )
-from sampler.mcp_docker.sandbox.levels import problem
-from shared.documents.states import Termination
+from shared.sandbox.levels import problem
 from shared.store import Store
 from tests.conftest import ROOT
 from tests.sampler.episodes import MODEL, ended
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.isolated import ONE, configured, isolated, levels, script_of
-from tests.sampler.sandbox.starting import PATIENCE_S, needs
+from tests.shared.sandbox.starting import PATIENCE_S, needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("temporary")]
 

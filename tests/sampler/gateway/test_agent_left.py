@@ -17,7 +17,7 @@ import pytest
 from sampler.gateway import kept_files
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.kept_files import copy_out
-from sampler.mcp_docker.sandbox import (
+from shared.sandbox import (
     IsolationLevel,
     Launch,
     containers,
@@ -29,7 +29,7 @@ from sampler.mcp_docker.sandbox import (
 from tests.conftest import ROOT
 from tests.sampler.gateway.isolated import configured
 from tests.sampler.mcp_docker.gateways import until_gone
-from tests.sampler.sandbox.starting import PATIENCE_S, needs
+from tests.shared.sandbox.starting import PATIENCE_S, needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("temporary")]
 

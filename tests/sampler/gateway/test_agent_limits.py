@@ -8,16 +8,16 @@ import psutil
 import pytest
 
 from sampler.episode import play
-from sampler.mcp_docker.sandbox import (
+from shared.documents.states import RecordStatus, Termination
+from shared.sandbox import (
     IsolationLevel,
 )
-from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended
-from tests.sampler.escapes import IMAGE
 from tests.sampler.gateway.isolated import isolated, levels, script_of
 from tests.sampler.gateway.test_agent_sampler import COMMAND
-from tests.sampler.sandbox.starting import needs
+from tests.shared.sandbox.escapes import IMAGE
+from tests.shared.sandbox.starting import needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("temporary")]
 

@@ -12,9 +12,9 @@ import pytest
 from sampler.mcp_docker import tool_set
 from sampler.mcp_docker.channel import StdioChannel
 from sampler.mcp_docker.forks import ForkServer
-from sampler.mcp_docker.sandbox import IsolationLevel, Launch
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.mcp_docker.tool_set import Profile, ToolSet
+from shared.sandbox import IsolationLevel, Launch
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, RawClient, gateway, until_gone, until_running
 
 pytestmark = pytest.mark.slow

@@ -15,12 +15,12 @@ from mcp import MCPError
 from mcp_types import ElicitResult
 
 from sampler.errors import ToolServerDied
-from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.tools import ToolSession
 from shared.processes.mongod import free_port
+from shared.sandbox import IsolationLevel
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, box, gateway, until_gone, until_running
 from tests.sampler.mcp_docker.test_gateway_protocol import TALKER, client, text, until_told
-from tests.sampler.sandbox.starting import needs
+from tests.shared.sandbox.starting import needs
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from mcp import Client
 
 from sampler.mcp_docker.client_profile import MAX_CAPABILITIES_CHARS
 from sampler.mcp_docker.fork_server import ForkServerLoop
-from sampler.mcp_docker.sandbox.warden import Specification
-from sampler.mcp_docker.sandbox.watch import Bounds
 from sampler.mcp_docker.sessions import MAX_PROFILES, Sessions
 from sampler.mcp_docker.tool_set import Profile
+from shared.sandbox.warden import Specification
+from shared.sandbox.watch import Bounds
 from tests.sampler.mcp_docker.gateways import TOOL_SERVERS, RawClient, gateway
 
 MALFORMED = {"malformed": {"command": sys.executable, "args": [str(TOOL_SERVERS / "malformed.py")]}}

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.mcp_docker.sandbox import (
+from shared.errors import ConfigError
+from shared.sandbox import (
     IsolationLevel,
     Launch,
     Limits,
@@ -24,12 +25,11 @@ from sampler.mcp_docker.sandbox import (
     reap_left_over,
     start,
 )
-from sampler.mcp_docker.sandbox.folders import folder_key
-from sampler.mcp_docker.sandbox.levels import problem
-from shared.errors import ConfigError
+from shared.sandbox.folders import folder_key
+from shared.sandbox.levels import problem
 from tests.conftest import ROOT
 from tests.sampler.mcp_docker.gateways import until_gone
-from tests.sampler.sandbox.starting import LOCAL_LEVELS, PATIENCE_S, inside, needs, python, ran, session_folder
+from tests.shared.sandbox.starting import LOCAL_LEVELS, PATIENCE_S, inside, needs, python, ran, session_folder
 
 MANY_SHORT = """
 import os, time
@@ -115,8 +115,8 @@ async def test_a_limit_ends_the_process_and_is_named(
 GATEWAY = """
 import asyncio, sys
 from pathlib import Path
-from sampler.mcp_docker.sandbox import IsolationLevel, Launch, new_folder, reap_left_over, start
-from tests.sampler.sandbox.test_sandbox import STUBBORN
+from shared.sandbox import IsolationLevel, Launch, new_folder, reap_left_over, start
+from tests.shared.sandbox.test_sandbox import STUBBORN
 
 async def main():
     state = Path(sys.argv[1])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shared.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sampler.mcp_docker.sandbox.folders import (
+    from shared.sandbox.folders import (
         LeftOver,
         discard,
         new_folder,
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
         reap_left_over,
         release_state_folder,
     )
-    from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, Launch, Limits
-    from sampler.mcp_docker.sandbox.levels import available_levels, chosen_level
-    from sampler.mcp_docker.sandbox.processes import SandboxedProcess, start
+    from shared.sandbox.launch import ContainerOptions, IsolationLevel, Launch, Limits
+    from shared.sandbox.levels import available_levels, chosen_level
+    from shared.sandbox.processes import SandboxedProcess, start
 
 __all__ = [
     "ContainerOptions",

@@ -8,7 +8,7 @@ import pytest
 
 from sampler.mcp_docker.tools import files, search, sql
 from sampler.mcp_docker.tools.serving import ToolArguments, ToolRefusal
-from tests.sampler.sandbox.tool_files import corpus, database
+from tests.sampler.mcp_docker.tool_files import corpus, database
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sampler.mcp_docker.sandbox import containers
-from sampler.mcp_docker.sandbox.folders import LOCK_NAME
-from sampler.mcp_docker.sandbox.launch import SandboxLaunch
-from sampler.mcp_docker.sandbox.watch import Bounds, kept_by_the_kernel
+from shared.sandbox import containers
+from shared.sandbox.folders import LOCK_NAME
+from shared.sandbox.launch import SandboxLaunch
+from shared.sandbox.watch import Bounds, kept_by_the_kernel
 
 BOUNDS = Bounds(cpu_s=60, memory_mb=100, processes=10, folder_mb=100, lifetime_s=60)
 OOM_V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
@@ -19,7 +19,7 @@ SWAP_TOO = "memory.memsw.max_usage_in_bytes"
 TAKES = """
 import asyncio, sys
 from pathlib import Path
-from sampler.mcp_docker.sandbox.folders import own_state_folder
+from shared.sandbox.folders import own_state_folder
 print(asyncio.run(own_state_folder(Path(sys.argv[1])))[0].name, flush=True)
 sys.stdin.read()
 """

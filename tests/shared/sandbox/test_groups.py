@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sampler.mcp_docker.sandbox import IsolationLevel
+from shared.sandbox import IsolationLevel
 from tests.conftest import ROOT
-from tests.sampler.sandbox.starting import LOCAL_LEVELS, PATIENCE_S, needs
 from tests.sampler.test_secrets import needs_root
+from tests.shared.sandbox.starting import LOCAL_LEVELS, PATIENCE_S, needs
 
 pytestmark = pytest.mark.slow
 GROUP = 54_321
@@ -23,8 +23,8 @@ except OSError as exc:
 """
 SESSION = """
 import asyncio, os, sys
-from sampler.mcp_docker.sandbox import IsolationLevel
-from tests.sampler.sandbox.starting import python, ran, session_folder
+from shared.sandbox import IsolationLevel
+from tests.shared.sandbox.starting import python, ran, session_folder
 
 async def main(level, code, path):
     async with session_folder() as folder:

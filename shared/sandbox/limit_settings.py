@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from sampler.mcp_docker.sandbox.launch import SandboxLimits
+from shared.sandbox.launch import SandboxLimits
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from sampler.mcp_docker.alone import LoneTools
-from sampler.mcp_docker.sandbox import cgroups, landlock
-from sampler.mcp_docker.sandbox.launch import SandboxLaunch, SandboxLimits
-from sampler.mcp_docker.sandbox.processes import planned
-from sampler.mcp_docker.sandbox.warden import Specification
-from tests.sampler.sandbox.starting import session_folder
+from shared.sandbox import cgroups, landlock
+from shared.sandbox.alone import LoneTools
+from shared.sandbox.launch import SandboxLaunch, SandboxLimits
+from shared.sandbox.processes import planned
+from shared.sandbox.warden import Specification
+from tests.shared.sandbox.starting import session_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux's confinement")
 PATIENCE_S = 60.0

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from tests.conftest import ROOT
-from tests.sampler.sandbox.tool_files import corpus, database
+from tests.sampler.mcp_docker.tool_files import corpus, database
 
 pytestmark = pytest.mark.slow
 TOOLS = "sampler.mcp_docker.tools"

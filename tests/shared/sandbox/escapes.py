@@ -1,6 +1,6 @@
-"""What every escape attempt meets at each isolation level that this machine has: `python -m tests.sampler.escapes [LEVEL...]`.
+"""What every escape attempt meets at each isolation level of this machine: `python -m tests.shared.sandbox.escapes [LEVEL...]`.
 
-The attempts are in tests/sampler/sandbox/escape_*.py; the suite runs them in tests/sampler/sandbox/test_escapes.py. Exit status 1
+The attempts are in tests/shared/sandbox/escape_*.py; the suite runs them in tests/shared/sandbox/test_escapes.py. Exit status 1
 if one meets something else than its table says.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from sampler.mcp_docker.sandbox import (
+from shared.sandbox import (
     ContainerOptions,
     IsolationLevel,
     Launch,
@@ -29,11 +29,11 @@ from sampler.mcp_docker.sandbox import (
     new_folder,
     start,
 )
-from sampler.mcp_docker.sandbox.landlock import abi
-from sampler.mcp_docker.sandbox.launch import SandboxLimits
-from tests.sampler.sandbox.escape_files import FILES
-from tests.sampler.sandbox.escape_kernel import KERNEL, NETWORK
-from tests.sampler.sandbox.escape_programs import MEMORY_AND_OUTPUT, PRELUDE, PROCESSES, SMALL, Escape
+from shared.sandbox.landlock import abi
+from shared.sandbox.launch import SandboxLimits
+from tests.shared.sandbox.escape_files import FILES
+from tests.shared.sandbox.escape_kernel import KERNEL, NETWORK
+from tests.shared.sandbox.escape_programs import MEMORY_AND_OUTPUT, PRELUDE, PROCESSES, SMALL, Escape
 
 ESCAPES = (*PROCESSES, *MEMORY_AND_OUTPUT, *FILES, *KERNEL, *NETWORK)
 IMAGE = os.environ.get("TANDEM_TEST_IMAGE", "debian:bookworm-slim")  # with a python3
@@ -129,7 +129,7 @@ async def machine(level: IsolationLevel) -> AsyncIterator[Machine]:
             "ABSTRACT": abstract,
             "SOCKET": str(open_folder / "socket"),
             "RAW_DISK": _disk(),
-            "SOURCES": str(Path(__file__).parents[2]),
+            "SOURCES": str(Path(__file__).parents[3]),
             "HOME": os.path.expanduser("~"),  # noqa: ASYNC240
             "MACHINE_TMP_FILE": str(token),
             "MACHINE_USER": Path("/etc/passwd").read_text().splitlines()[-1].split(":")[0],  # noqa: ASYNC240

@@ -9,8 +9,8 @@ import platform
 from dataclasses import dataclass
 from textwrap import dedent
 
-from sampler.mcp_docker.sandbox import Limits, seccomp
-from sampler.mcp_docker.sandbox.launch import SandboxLimits
+from shared.sandbox import Limits, seccomp
+from shared.sandbox.launch import SandboxLimits
 
 # Small: what is not stopped by the limit under test is stopped by another one.
 SMALL = Limits(

@@ -9,9 +9,9 @@ import resource
 import struct
 from typing import NamedTuple
 
-from sampler.mcp_docker.sandbox import landlock, seccomp
-from sampler.mcp_docker.sandbox.mounts import show
 from shared.processes.guard import prctl
+from shared.sandbox import landlock, seccomp
+from shared.sandbox.mounts import show
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _SECCOMP_FILTER = 38, 22, 24, 2
 _MB = 1024 * 1024

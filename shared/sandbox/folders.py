@@ -22,10 +22,10 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
-from sampler.mcp_docker.sandbox import cgroups, containers, landlock
-from sampler.mcp_docker.sandbox.users import is_of_a_living_gateway, is_session_user, users
-from sampler.tools.server_process import MARK
 from shared.errors import ConfigError
+from shared.processes.guarded import MARK
+from shared.sandbox import cgroups, containers, landlock
+from shared.sandbox.users import is_of_a_living_gateway, is_session_user, users
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from sampler.mcp_docker.sandbox.confinement import Confinement
-from sampler.mcp_docker.sandbox.folders import own
-from sampler.mcp_docker.sandbox.warden import Specification, keep_watch
-from sampler.mcp_docker.sandbox.watch import Bounds
-from tests.sampler.sandbox.starting import session_folder
+from shared.sandbox.confinement import Confinement
+from shared.sandbox.folders import own
+from shared.sandbox.warden import Specification, keep_watch
+from shared.sandbox.watch import Bounds
+from tests.shared.sandbox.starting import session_folder
 
 
 def _attempts(answer: int) -> dict[str, str]:

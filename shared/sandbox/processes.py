@@ -16,13 +16,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
-from sampler.mcp_docker.sandbox import bubblewrap, cgroups, containers, warden
-from sampler.mcp_docker.sandbox.confinement import Confinement, readable_files
-from sampler.mcp_docker.sandbox.folders import end_left_of_start, folder_key, own
-from sampler.mcp_docker.sandbox.launch import IsolationLevel, SandboxLaunch
-from sampler.mcp_docker.sandbox.watch import Bounds
-from sampler.tools.server_process import MARK, ServerProcess, end_process, has_ended
 from shared.errors import ConfigError
+from shared.processes.guarded import MARK, GuardedProcess, end_process, has_ended
+from shared.sandbox import bubblewrap, cgroups, containers, warden
+from shared.sandbox.confinement import Confinement, readable_files
+from shared.sandbox.folders import end_left_of_start, folder_key, own
+from shared.sandbox.launch import IsolationLevel, SandboxLaunch
+from shared.sandbox.watch import Bounds
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _READ_AHEAD_BYTES = 256 * 1024  # asyncio buffers up to twice as much per pipe
 _KEPT_BYTES = 4096  # of the end of stderr
 _MB = 1024 * 1024
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_SOURCES = Path(__file__).parents[3]
+_SOURCES = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SandboxedProcess:
         self.stdout = process.stdout
         self.stderr_pipe = process.stderr if output.streams_stderr else None
         self._process = process
-        self._server = ServerProcess(process, lifeline, mark)
+        self._server = GuardedProcess(process, lifeline, mark)
         self._report = report
         self._output, self._end_left = output, end_left
         self._exceeded = ""

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.mcp_docker.sandbox import IsolationLevel, Launch, Limits, SandboxedProcess, discard, new_folder, start
-from sampler.mcp_docker.sandbox.levels import problem
+from shared.sandbox import IsolationLevel, Launch, Limits, SandboxedProcess, discard, new_folder, start
+from shared.sandbox.levels import problem
 
 PATIENCE_S = 120.0
 LOCAL_LEVELS = [IsolationLevel.PROCESS, IsolationLevel.BUBBLEWRAP]

@@ -4,8 +4,8 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
-from sampler.mcp_docker.sandbox import Limits
-from tests.sampler.sandbox.escape_programs import NOTHING, SMALL, Escape, everywhere, limited
+from shared.sandbox import Limits
+from tests.shared.sandbox.escape_programs import NOTHING, SMALL, Escape, everywhere, limited
 
 MANY_FILES = Limits(memory_mb=192, processes=24, file_mb=8, folder_mb=4, lifetime_s=60)
 # What a sandbox may show of a home folder: the first part of the path to an interpreter and its packages, where they are in it.

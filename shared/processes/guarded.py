@@ -1,7 +1,7 @@
-"""The child process of a stdio tool server: starting it, and ending it with all its descendants.
+"""A command in a guarded child process, such as a stdio tool server: starting it, and ending it with all its descendants.
 
-A guard process (`shared.processes.guard`) runs between the sampler and the server: it ends the descendants of the server, even
-if the sampler is killed. If the guard itself is killed, the server ends with it, and the rest is found by a mark in the
+A guard process (`shared.processes.guard`) runs between this process and the command: it ends the command's descendants, even
+if this process is killed. If the guard itself is killed, the command ends with it, and the rest is found by a mark in the
 environment.
 """
 
@@ -14,17 +14,16 @@ import sys
 import time
 import uuid
 from asyncio.subprocess import PIPE, Process
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp.client.stdio import get_default_environment
-
-from sampler.tools.servers import ToolServer
 from shared.processes import guard
+from shared.processes.environment import minimal_environment
 
 log = logging.getLogger(__name__)
 
-MARK = "TANDEM_TOOL_SESSION"  # environment variable of a server and its descendants
+MARK = "TANDEM_TOOL_SESSION"  # environment variable of a command and its descendants
 _READ_AHEAD_BYTES = 256 * 1024  # asyncio buffers up to twice as much per pipe
 _LEAVE_S = 2.0  # to exit after its stdin is closed
 _KILL_S = 2.0  # on top of the guard's time
@@ -33,15 +32,24 @@ _SWEEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """`process` is the guard: it has the server's pipes and exit status, and ends all when `lifeline` is closed."""
+class ChildCommand:
+    """`env`: on top of the minimal environment; may hold secrets, as may the words."""
+
+    words: tuple[str, ...] = field(repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedProcess:
+    """`process` is the guard: it has the command's pipes and exit status, and ends all when `lifeline` is closed."""
 
     process: Process
     lifeline: int
     mark: str
 
 
-async def start_process(server: ToolServer) -> ServerProcess:
+async def start_process(command: ChildCommand) -> GuardedProcess:
     """Raises OSError and ValueError. A command that cannot be run is reported on stderr, with status 127."""
     mark = uuid.uuid4().hex
     guards_end, lifeline = os.pipe()
@@ -53,14 +61,13 @@ async def start_process(server: ToolServer) -> ServerProcess:
                 "-S",
                 str(Path(guard.__file__)),
                 str(guards_end),
-                server.command or "",
-                *server.args,
+                *command.words,
             ),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            cwd=server.cwd,
-            env=get_default_environment() | dict(server.env) | {MARK: mark},
+            cwd=command.cwd,
+            env=minimal_environment() | dict(command.env) | {MARK: mark},
             start_new_session=True,
             pass_fds=(guards_end,),
             limit=_READ_AHEAD_BYTES,
@@ -70,12 +77,12 @@ async def start_process(server: ToolServer) -> ServerProcess:
         raise
     finally:
         os.close(guards_end)
-    return ServerProcess(process, lifeline, mark)
+    return GuardedProcess(process, lifeline, mark)
 
 
-async def end_process(server: ServerProcess) -> None:
+async def end_process(guarded: GuardedProcess) -> None:
     """Close stdin and wait; then SIGTERM, then SIGKILL, descendants included. Returns when none is left."""
-    process = server.process
+    process = guarded.process
     if process.stdin is not None:
         process.stdin.close()
     if not await has_ended(process, _LEAVE_S + guard.LEFTOVERS_LEAVE_S):
@@ -83,10 +90,10 @@ async def end_process(server: ServerProcess) -> None:
         if not await has_ended(process, guard.LEAVE_S + _KILL_S):
             _signal(process, signal.SIGKILL)
             if not await has_ended(process, _KILL_S):
-                log.warning("tool server process %d still runs after SIGKILL", process.pid)
-    os.close(server.lifeline)
+                log.warning("process %d still runs after SIGKILL", process.pid)
+    os.close(guarded.lifeline)
     if process.returncode == -signal.SIGKILL:
-        await asyncio.to_thread(end_marked, server.mark)
+        await asyncio.to_thread(end_marked, guarded.mark)
     transport = getattr(process, "_transport", None)
     if transport is not None:  # otherwise a pipe held by another process would keep it open
         with contextlib.suppress(PermissionError):
@@ -119,7 +126,7 @@ def end_marked(mark: str) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)  # in a thread of its own; they are not our children, so there is no exit to wait for
-    log.warning("tool server: its remaining processes cannot be ended: %s", found)
+    log.warning("the remaining processes of a killed guard cannot be ended: %s", found)
 
 
 def _environment(pid: int) -> list[bytes]:

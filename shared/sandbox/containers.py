@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from sampler.mcp_docker.sandbox.launch import SandboxLaunch
+from shared.sandbox.launch import SandboxLaunch
 
 LABEL = "tandem.mcp.folder"  # whose value is the session's folder
 ENGINE = "docker"

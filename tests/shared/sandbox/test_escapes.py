@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from sampler.mcp_docker.sandbox import IsolationLevel
-from sampler.mcp_docker.sandbox.levels import problem
-from tests.sampler.escapes import ESCAPES, alone, as_expected, batch, machine, missing
-from tests.sampler.sandbox.escape_programs import Escape
+from shared.sandbox import IsolationLevel
+from shared.sandbox.levels import problem
+from tests.shared.sandbox.escape_programs import Escape
+from tests.shared.sandbox.escapes import ESCAPES, alone, as_expected, batch, machine, missing
 
 pytestmark = pytest.mark.slow
 _batches: dict[IsolationLevel, dict[str, str]] = {}

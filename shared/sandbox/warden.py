@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 if __name__ == "__main__":  # isolated from every path, so that no folder of a user is imported from
-    sys.path.append(os.path.abspath(__file__ + "/../../../.."))
+    sys.path.append(os.path.abspath(__file__ + "/../../.."))
 
-from sampler.mcp_docker.sandbox.confinement import Confinement, confine
-from sampler.mcp_docker.sandbox.seccomp import FAMILIES, program
-from sampler.mcp_docker.sandbox.watch import Bounds, Watch
 from shared.processes.guard import execute, keep
+from shared.sandbox.confinement import Confinement, confine
+from shared.sandbox.seccomp import FAMILIES, program
+from shared.sandbox.watch import Bounds, Watch
 
 SECCOMP_FD = 9  # of the filter that bubblewrap reads
 

@@ -1,6 +1,6 @@
 """Escape attempts by system calls, namespaces and the network. Docker's own seccomp profile answers in containers."""
 
-from tests.sampler.sandbox.escape_programs import Escape, kernel_call
+from tests.shared.sandbox.escape_programs import Escape, kernel_call
 
 _NOT_OUT = "met EPERM|met EACCES"
 _NO_WAY = "met ENETUNREACH|met ECONNREFUSED|met EHOSTUNREACH|met EADDRNOTAVAIL|met EAI|met -3|met -2"
