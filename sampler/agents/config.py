@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from sampler.environment_variables import VARIABLE, expand
+from shared.configuration.environment_variables import VARIABLE, expand
 from shared.configuration.plain_values import problems_of
 from shared.configuration.typed_values import typed_model
 from shared.documents.actors import ModelName

@@ -21,13 +21,11 @@ from sampler.mcp_docker.errors import ServerGone, StartFailed
 from sampler.mcp_docker.forks import ForkedProcess, ForkServer, bundled_module
 from sampler.mcp_docker.messages import Message, NotAMessage, decoded, one_line
 from sampler.mcp_docker.remote_client import RemoteClient, StatelessClient
-from sampler.tools.busy import Line
-from sampler.tools.connection import innermost
-from sampler.tools.limits import ToolLimits
-from sampler.tools.messages import MessageLines, MessageTooLong
-from sampler.tools.servers import ToolServer
-from sampler.tools.traffic import Traffic
-from sampler.tools.transports import open_transport
+from shared.mcp.busy import Line
+from shared.mcp.limits import TransportLimits
+from shared.mcp.messages import MessageLines, MessageTooLong
+from shared.mcp.servers import ToolServer
+from shared.mcp.transports import innermost, open_transport
 from shared.sandbox import IsolationLevel, Launch, SandboxedProcess, start
 
 log = logging.getLogger(__name__)
@@ -124,9 +122,9 @@ class RemoteChannel:
 
     has_headers = True
 
-    def __init__(self, server: ToolServer, limits: ToolLimits) -> None:
+    def __init__(self, server: ToolServer, limits: TransportLimits) -> None:
         self._server, self._limits = server, limits
-        self._line = Line(Traffic().of(server))
+        self._line = Line()
         has_sessions = server.revision != "2026-07-28"
         self._make_client = partial(RemoteClient if has_sessions else StatelessClient, quoted=server.quoted)
         self._leave = asyncio.Event()

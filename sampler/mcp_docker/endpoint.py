@@ -24,8 +24,8 @@ from sampler.mcp_docker.modern_session import SERVER_INFO
 from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
-from sampler.tools.http_bodies import SESSION_HEADER
 from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
+from shared.mcp.http_bodies import SESSION_HEADER
 
 log = logging.getLogger(__name__)
 

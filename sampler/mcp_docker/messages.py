@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR
 from pydantic_core import from_json
 
-from sampler.tools.messages import mended
+from shared.mcp.messages import mended
 
 Message = dict[str, Any]
 RequestId = int | str

@@ -39,8 +39,8 @@ from sampler.mcp_docker.modern_session import (
 from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
-from sampler.tools.revision import EPISODE_HEADER, EPISODE_KEY
 from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
+from shared.mcp.revision import EPISODE_HEADER, EPISODE_KEY
 
 _METHODS = frozenset(
     (

@@ -47,7 +47,7 @@ from sampler.mcp_docker.messages import (
 )
 from sampler.mcp_docker.server_changes import ServerChanges
 from sampler.mcp_docker.server_link import BAD_GATEWAY, CLIENT_INFO, ServerLink
-from sampler.tools.revision import EPISODE_KEY
+from shared.mcp.revision import EPISODE_KEY
 
 log = logging.getLogger(__name__)
 

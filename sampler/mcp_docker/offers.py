@@ -1,6 +1,6 @@
 """What the servers of a set offer together: their lists merged, and which server has the tool, prompt or resource of a name.
 
-Names of tools and prompts follow `sampler.tools.names`: one's own name where it is unique, else `server_name`. A server that is
+Names of tools and prompts follow `shared.mcp.names`: one's own name where it is unique, else `server_name`. A server that is
 gone is in no list, but keeps its names: a call of its tool fails with the server, and is not told as a mistake of its caller.
 """
 
@@ -13,8 +13,7 @@ from mcp_types import METHOD_NOT_FOUND
 from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone
 from sampler.mcp_docker.messages import Message
 from sampler.mcp_docker.server_link import ServerLink
-from sampler.tools.names import unique_names
-from sampler.tools.offered import OfferedTool
+from shared.mcp.names import unique_names
 
 Links = Mapping[str, ServerLink]
 Owner = tuple[str, str]  # the server, and its own name for the thing
@@ -109,5 +108,5 @@ async def _entries(link: ServerLink, method: str) -> list[Message] | ServerGone:
 def _unique(found: list[tuple[str, Message]]) -> list[tuple[str, str, Message]]:
     """(shown name, server, entry). Raises ConfigError if two servers' names cannot be told apart."""
     entries = {(server, entry["name"]): entry for server, entry in reversed(found)}
-    offered = [OfferedTool(server, entry["name"], "", {}) for server, entry in found]
-    return [(name, tool.server, entries[tool.identity]) for name, tool in unique_names(offered).items()]
+    named = unique_names((server, entry["name"]) for server, entry in found)
+    return [(name, identity[0], entries[identity]) for name, identity in named.items()]

@@ -1,4 +1,4 @@
-"""`/mcpapi`: the older HTTP protocol for listing and calling tools, as `sampler.tools.manager` and AgentDock's clients speak it.
+"""`/mcpapi`: the older HTTP protocol for listing and calling tools, as the sampler's tools and AgentDock's clients speak it.
 
     GET  /mcpapi/servers             {"servers": ["files", …]}
     GET  /mcpapi/server/{id}/tools   {"server": id, "tools": [{"type": "function", "function": {"name", "description", …}}]}
@@ -21,8 +21,8 @@ from sampler.mcp_docker.gateway_session import GATEWAY_TIMEOUT, GatewaySession
 from sampler.mcp_docker.messages import Message
 from sampler.mcp_docker.server_link import BAD_GATEWAY, ServerLink
 from sampler.mcp_docker.sessions import Sessions
-from sampler.tools.revision import EPISODE_HEADER
 from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
+from shared.mcp.revision import EPISODE_HEADER
 
 
 class OlderApi:

@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from sampler.mcp_docker.messages import SERVER_GONE, RequestId
-from sampler.tools.busy import Line, PatientClient
-from sampler.tools.http_bodies import SESSION_HEADER, request_id
+from shared.mcp.busy import Line, PatientClient
+from shared.mcp.http_bodies import SESSION_HEADER, request_id
 from shared.outside_text import clipped, text_of
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from sampler.mcp_docker.forks import ForkServer, bundled_module
 from sampler.mcp_docker.modern_link import ModernLink
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.mcp_docker.tool_set import MakeLinks
-from sampler.tools.limits import ToolLimits
-from sampler.tools.servers import ToolServer, parse_servers
 from shared.errors import ConfigError
+from shared.mcp.limits import TransportLimits
+from shared.mcp.servers import ToolServer, parse_servers
 from shared.sandbox import IsolationLevel, Launch
 
 MB = 1024 * 1024
@@ -56,9 +56,8 @@ def links_of(
     servers: Sequence[ToolServer], config: McpDockerConfig, level: IsolationLevel, forks: ForkServer | None
 ) -> MakeLinks:
     """A function that makes the links of one set, whose processes work in its folder."""
-    limits = ToolLimits(
+    limits = TransportLimits(
         open_s=config.start_s,
-        call_s=config.call_s,
         max_call_s=config.call_s,
         close_s=_CLOSE_S,
         max_message_bytes=config.max_message_mb * MB,

@@ -1,17 +1,17 @@
 """Tools of an episode.
 
-servers ──▶ transports ──▶ connection (MCP) ┐
-        └─────────────────▶ manager (mcpapi) ┴─▶ link ──▶ session ──▶ results ──▶ text for the model
-             catalog (lists), traffic (who may open; circuit, busy), per process   names (what it may call)   tokens (bounds)
+shared.mcp: servers ──▶ transports ──▶ connection (MCP) ┐
+                   └──────────────────▶ manager (mcpapi) ┴─▶ link ──▶ session ──▶ results ──▶ text for the model
+             catalog (lists), traffic (who may open; circuit), per process         names (what it may call)   tokens (bounds)
 """
 
 from sampler.tools.catalog import ToolCatalog
 from sampler.tools.limits import ToolLimits
 from sampler.tools.results import ToolResult
-from sampler.tools.servers import ToolServer, parse_servers
 from sampler.tools.session import ToolSession
 from sampler.tools.tokens import TokenOffsets
 from sampler.tools.traffic import Traffic
+from shared.mcp.servers import ToolServer, parse_servers
 
 __all__ = [
     "TokenOffsets",

@@ -35,17 +35,16 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from sampler.errors import ToolFailure, ToolServerDied, ToolTimeout
-from sampler.tools.busy import Line
-from sampler.tools.http_bodies import HttpAnswer, http_answer
 from sampler.tools.incoming import checked
 from sampler.tools.limits import ToolLimits
-from sampler.tools.messages import fault_of
 from sampler.tools.offered import OfferedTool
 from sampler.tools.own_ends import own_end_text
 from sampler.tools.revision import call_tool, needs_listing, session_over
-from sampler.tools.servers import ToolServer
-from sampler.tools.traffic import Traffic
-from sampler.tools.transports import open_transport
+from shared.mcp.busy import Line
+from shared.mcp.http_bodies import HttpAnswer, http_answer
+from shared.mcp.messages import fault_of
+from shared.mcp.servers import ToolServer
+from shared.mcp.transports import innermost, open_transport
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -95,7 +94,7 @@ class Connection:
 
     def __init__(self, server: ToolServer, limits: ToolLimits, line: Line | None = None) -> None:
         self.server = server
-        self.line = line or Line(Traffic().of(server))
+        self.line = line or Line()
         self.num_list_changes = 0
         self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits
@@ -325,14 +324,6 @@ def _lost_connection(request: "asyncio.Task[Any]") -> bool:
     if isinstance(exc, MCPError):
         return exc.code == CONNECTION_CLOSED
     return isinstance(exc, anyio.ClosedResourceError | anyio.BrokenResourceError)
-
-
-def innermost(exc: BaseException) -> BaseException:
-    """The first real cause in an exception group, which task groups wrap."""
-    while isinstance(exc, BaseExceptionGroup):
-        real = [inner for inner in exc.exceptions if not isinstance(inner, asyncio.CancelledError)]
-        exc = (real or list(exc.exceptions))[0]
-    return exc
 
 
 def _is_callable(tool: Tool) -> bool:

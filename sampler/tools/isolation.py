@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal
 
-from sampler.tools.servers import ToolServer
 from shared.errors import ConfigError
+from shared.mcp.servers import ToolServer
 from shared.processes.guarded import ChildCommand
 
 log = logging.getLogger(__name__)

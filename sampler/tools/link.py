@@ -19,15 +19,15 @@ import httpx2
 from mcp_types import CallToolResult
 
 from sampler.errors import ToolServerDied, ToolServerUnavailable
-from sampler.tools.busy import Line, ServerBusy
 from sampler.tools.catalog import ToolCatalog
 from sampler.tools.connection import Connection
 from sampler.tools.limits import ToolLimits
 from sampler.tools.manager import ManagerConnection
 from sampler.tools.offered import OfferedTool, ToolConnection
 from sampler.tools.own_ends import answer_of
-from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
+from shared.mcp.busy import Line, ServerBusy
+from shared.mcp.servers import ToolServer
 
 log = logging.getLogger(__name__)
 

@@ -26,14 +26,13 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 from pydantic_core import from_json  # rejects more than 200 levels, which json would accept and fail on later
 
 from sampler.errors import ToolServerDied, ToolTimeout
-from sampler.tools.busy import Line
-from sampler.tools.http_bodies import BodyTooLong
 from sampler.tools.limits import ToolLimits
-from sampler.tools.messages import mended
 from sampler.tools.offered import OfferedTool
-from sampler.tools.servers import ToolServer
-from sampler.tools.traffic import Traffic
-from sampler.tools.transports import http_client
+from shared.mcp.busy import Line
+from shared.mcp.http_bodies import BodyTooLong
+from shared.mcp.messages import mended
+from shared.mcp.servers import ToolServer
+from shared.mcp.transports import http_client
 from shared.outside_text import clipped, text_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class ManagerConnection:
 
     def __init__(self, server: ToolServer, limits: ToolLimits, line: Line | None = None) -> None:
         self.server = server
-        self.line = line or Line(Traffic().of(server))
+        self.line = line or Line()
         self.num_list_changes = 0  # always 0: the protocol has no notifications
         self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits

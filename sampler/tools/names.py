@@ -17,34 +17,23 @@ whose tools are all denied. Each message names the nearest tools.
 import difflib
 import logging
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from sampler.errors import ToolNotOffered
 from sampler.tools.offered import OfferedTool
 from shared.errors import ConfigError
+from shared.mcp.names import Identity, dotted, prefix, prefixed, unique_names
 
 log = logging.getLogger(__name__)
 
-Identity = tuple[str, str]  # the server's name, and the tool's own
 _WILDCARDS = {"*": ".*", "?": "."}
 
 
-def unique_names(tools: Sequence[OfferedTool]) -> dict[str, OfferedTool]:
+def named_tools(tools: Sequence[OfferedTool]) -> dict[str, OfferedTool]:
     """Tools by shown name, in the servers' order. Raises ConfigError if prefixes do not make two names distinct."""
-    once: dict[Identity, OfferedTool] = {}
-    for tool in tools:
-        once.setdefault(tool.identity, tool)  # some servers list a tool twice
-    counts = Counter(name for _, name in once)
-    named: dict[str, OfferedTool] = {}
-    for tool in once.values():
-        name = _prefixed(tool.identity) if counts[tool.name] > 1 else tool.name
-        if name in named:
-            both = " and ".join(map(_dotted, (named[name].identity, tool.identity)))
-            raise ConfigError(f"two tools are named {name!r}: {both}; rename a server in the mcpServers JSON")
-        named[name] = tool
-    return named
+    first = {tool.identity: tool for tool in reversed(tools)}  # some servers list a tool twice
+    return {name: first[identity] for name, identity in unique_names(tool.identity for tool in tools).items()}
 
 
 def chosen(
@@ -80,7 +69,7 @@ def chosen(
 
 def log_useless_settings(key: str, entries: Collection[str], server: str, offered: Sequence[Identity]) -> None:
     """Warn of entries of a server's `key` (time-outs, idempotent tools) that match none of its tools."""
-    names = {name for _, name in offered} | {_dotted(identity) for identity in offered}
+    names = {name for _, name in offered} | {dotted(identity) for identity in offered}
     for entry in sorted(set(entries) - names):
         _warn_once(f"server {server!r}: {key} names {entry!r}, which it does not offer; {_nearest(entry, offered)}")
 
@@ -90,12 +79,13 @@ def _fits(identity: Identity, entry: str) -> bool:
     if "." in entry:
         return any(_matches(server, left) and _matches(tool, right) for left, right in _parts(entry))
     head = re.split(r"[*?]", entry)[0]
-    return _matches(tool, entry) or (head.startswith(_prefix(server)) and _matches(_prefixed(identity), entry))
+    return _matches(tool, entry) or (head.startswith(prefix(server)) and _matches(prefixed(identity), entry))
 
 
 def _denies(entry: str, identity: Identity, several_servers: bool) -> bool:
-    own, prefixed = identity[1], _prefixed(identity)
-    return _fits(identity, entry) or _matches(own, entry) or (several_servers and _matches(prefixed, entry))
+    if _fits(identity, entry) or _matches(identity[1], entry):
+        return True
+    return several_servers and _matches(prefixed(identity), entry)
 
 
 def _parts(entry: str) -> Iterator[tuple[str, str]]:
@@ -116,7 +106,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
 def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
     """`left_read` may be the tool `read` of `left` or a tool `left_read` of another server, which must not be allowed with it."""
     if {True, False} == {tool == entry for _, tool in fitting} and not _WILDCARDS.keys() & set(entry):
-        both = " or ".join(map(_dotted, fitting))
+        both = " or ".join(map(dotted, fitting))
         raise ConfigError(f"tool {entry!r} is allowed, and may be {both}; write which one")
 
 
@@ -134,19 +124,7 @@ def _warn_once(message: str) -> None:
 
 
 def _nearest(entry: str, offered: Sequence[Identity]) -> str:
-    spelled = {form: _dotted(each) for each in offered for form in (each[1], _prefixed(each), _dotted(each))}
+    spelled = {form: dotted(each) for each in offered for form in (each[1], prefixed(each), dotted(each))}
     if close := difflib.get_close_matches(entry, spelled, n=3, cutoff=0.5):
         return f"the nearest offered: {', '.join(dict.fromkeys(spelled[form] for form in close))}"
-    return f"the servers offer {', '.join(map(_dotted, offered)) or 'none'}"
-
-
-def _prefix(server: str) -> str:
-    return re.sub(r"\W", "_", server) + "_"
-
-
-def _prefixed(identity: Identity) -> str:
-    return _prefix(identity[0]) + identity[1]
-
-
-def _dotted(identity: Identity) -> str:
-    return ".".join(identity)
+    return f"the servers offer {', '.join(map(dotted, offered)) or 'none'}"

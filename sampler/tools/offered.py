@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from mcp_types import CallToolResult, Tool
 
-from sampler.tools.busy import Line
-from sampler.tools.servers import ToolServer
+from shared.mcp.busy import Line
+from shared.mcp.servers import ToolServer
 
 
 @dataclass(frozen=True, slots=True)

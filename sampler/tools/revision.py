@@ -1,13 +1,7 @@
-"""Selects the revision of MCP for a session.
-
-    handshake (to 2025-11-25)   `initialize`; over HTTP the server keeps state by session id
-    2026-07-28                  `server/discover`; no sessions: state is kept by the episode id in every call
+"""Selects the revision of MCP for a session (`shared.mcp.revision`), and calls tools at it.
 
 With a server that supports both, the handshake is used: its tools keep their state per session. With `auto`, a server that
 rejects the handshake is asked for its revisions instead.
-
-Every HTTP request carries the episode id as the header `Tandem-Episode-Id`, and every tool call at 2026-07-28 as
-`_meta["tandem/episode-id"]`. It stays the same when a connection is replaced.
 """
 
 import contextlib
@@ -16,7 +10,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from mcp import MCPError
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession, MessageHandlerFnT
@@ -34,12 +28,10 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
+from shared.mcp.revision import EPISODE_KEY, HEADER_KEY, Revision
+
 log = logging.getLogger(__name__)
 
-Revision = Literal["auto", "handshake", "2026-07-28"]
-EPISODE_HEADER = "Tandem-Episode-Id"
-EPISODE_KEY = "tandem/episode-id"
-HEADER_KEY = "x-mcp-header"
 _MAX_ROUNDS = 10
 _RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 

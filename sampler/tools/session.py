@@ -24,12 +24,12 @@ from typing import Any, Self, TypeVar
 from sampler.tools.catalog import ToolCatalog
 from sampler.tools.limits import ToolLimits
 from sampler.tools.link import Link
-from sampler.tools.names import chosen, unique_names
+from sampler.tools.names import chosen, named_tools
 from sampler.tools.offered import OfferedTool
 from sampler.tools.results import OffsetsOf, ToolResult, bounded, to_result, with_summary
-from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
 from shared.errors import ConfigError
+from shared.mcp.servers import ToolServer
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class ToolSession:
         """Raises ConfigError."""
         offered = [(link, tool) for link, tools in zip(self._links, listed, strict=True) for tool in tools]
         self._owners = _owners(offered)
-        self._named = unique_names([tool for _, tool in offered])
+        self._named = named_tools([tool for _, tool in offered])
         self._several = len(self._links) > 1 or any(link.server.transport == "mcpapi" for link in self._links)
         before = self._catalog.ever_listed
         self._tools = chosen(

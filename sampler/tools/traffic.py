@@ -21,10 +21,10 @@ from typing import TypeVar
 
 from sampler.errors import ToolFailure, ToolServerUnavailable
 from sampler.time_limits import queued
-from sampler.tools.busy import ServerBusy
 from sampler.tools.circuit import Circuit
 from sampler.tools.own_ends import Ends
-from sampler.tools.servers import ToolServer
+from shared.mcp.busy import ServerBusy
+from shared.mcp.servers import ToolServer
 from shared.outside_text import clipped
 from shared.processes.waits import Wait
 

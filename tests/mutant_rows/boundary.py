@@ -2,7 +2,7 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-VARIABLES = "tests/sampler/test_environment_variables.py"
+VARIABLES = "tests/shared/test_environment_variables.py"
 HELD = "tests/shared/test_held_values.py"
 OUTSIDE = "tests/sampler/test_outside_data.py"
 TRAITS = "tests/sampler/test_template_traits.py"
@@ -10,14 +10,14 @@ TRAITS = "tests/sampler/test_template_traits.py"
 MUTANTS = (
     Mutant(
         "variables: what is no variable is an error",
-        "sampler/environment_variables.py",
+        "shared/configuration/environment_variables.py",
         "        if found is None:\n",
         "        if found is None:\n            return match[0]\n        if False:\n",
         f"{VARIABLES}::test_what_cannot_be_replaced_is_an_error",
     ),
     Mutant(
         "variables: a default may hold no variable",
-        "sampler/environment_variables.py",
+        "shared/configuration/environment_variables.py",
         r"(?::-((?:(?!\$\{)[^}])*))?",
         r"(?::-([^}]*))?",
         f"{VARIABLES}::test_what_cannot_be_replaced_is_an_error",

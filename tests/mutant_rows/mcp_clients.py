@@ -53,7 +53,7 @@ MUTANTS = (
     ),
     Mutant(
         "a server is told of the end once, and within a bound",
-        "sampler/tools/transports.py",
+        "shared/mcp/transports.py",
         ", terminate_on_close=False)",
         ")",
         f"{CLIENTS}::test_a_server_that_does_not_answer_the_end_hides_no_cause_and_is_told_once",

@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "the end of a session reaches its server",
-        "sampler/tools/transports.py",
+        "shared/mcp/transports.py",
         "    stack.push_async_callback(http.end_session, server.url, limits.close_s / 2)\n",
         "",
         f"{ENDINGS}::test_the_end_of_a_session_reaches_the_gateway_after_a_connection_broke",

@@ -15,7 +15,7 @@ from sampler.scorers import ScoringRequest, calling, mathematics, register_score
 from sampler.scorers.math_checker import MathChecker
 from sampler.time_limits import queued, time_limit
 from sampler.tools import Traffic
-from sampler.tools.servers import ToolServer
+from shared.mcp.servers import ToolServer
 from shared.processes.waits import Wait
 
 PLACE = Wait("a place", "all are taken", "one is free")

@@ -11,8 +11,8 @@ import pytest
 
 from sampler.errors import ToolFailure
 from sampler.tools import ToolServer, ToolSession, parse_servers
-from sampler.tools.auth import ClientCredentials
 from shared.errors import ConfigError
+from shared.mcp.auth import ClientCredentials
 from tests.sampler.boxes import Box, start_box, stdio
 
 CREDENTIALS = {"type": "client_credentials", "issuer": "https://auth", "client_id": "me", "client_secret": "${SECRET}"}

@@ -7,7 +7,7 @@ import pytest
 
 from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
 from sampler.tools import ToolLimits, ToolServer, ToolSession
-from sampler.tools.servers import Remote
+from shared.mcp.servers import Remote
 from shared.processes.mongod import free_port
 from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow
 

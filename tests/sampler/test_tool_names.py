@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sampler.tools import ToolCatalog, ToolServer, ToolSession
-from sampler.tools.names import chosen, unique_names
+from sampler.tools.names import chosen, named_tools
 from sampler.tools.offered import OfferedTool
 from shared.errors import ConfigError
 
@@ -28,7 +28,7 @@ server.run()
 def pick(offered: str, allow: list[str] | None = None, exclude: list[str] | None = None) -> list[str]:
     """`offered`: "server:tool …"; what is left of it, in the same notation."""
     pairs = [word.split(":") for word in offered.split()]
-    named = unique_names([OfferedTool(server, name, "", {}) for server, name in pairs])
+    named = named_tools([OfferedTool(server, name, "", {}) for server, name in pairs])
     return [f"{tool.server}:{tool.name}" for tool in chosen(named, allow, exclude or []).values()]
 
 
@@ -53,10 +53,10 @@ def test_a_tool_with_a_dot_in_its_name_can_be_denied_with_and_without_its_server
 def test_only_the_star_and_the_question_mark_are_patterns() -> None:
     odd = ["a[1]", "a[!b]", "a{2}", "a+", "(a|b)", "^a$", "a\\b", "a\nb"]
     for name in odd:
-        named = unique_names([OfferedTool("s", each, "", {}) for each in [*odd, "a1", "a"]])
+        named = named_tools([OfferedTool("s", each, "", {}) for each in [*odd, "a1", "a"]])
         assert name not in chosen(named, None, [name])
         assert set(chosen(named, [name], [])) == {name}
-    named = unique_names([OfferedTool("s", each, "", {}) for each in odd])
+    named = named_tools([OfferedTool("s", each, "", {}) for each in odd])
     assert chosen(named, None, ["*"]) == {}
 
 

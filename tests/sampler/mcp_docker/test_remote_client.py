@@ -6,9 +6,7 @@ import httpx2
 import pytest
 
 from sampler.mcp_docker.remote_client import RemoteClient
-from sampler.tools.busy import Line
-from sampler.tools.servers import ToolServer
-from sampler.tools.traffic import Traffic
+from shared.mcp.busy import Line
 
 ELICITED = {"jsonrpc": "2.0", "id": 3, "result": {"action": "accept", "content": {}}}
 CALL = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "x"}}
@@ -19,8 +17,10 @@ async def test_the_answer_to_a_servers_request_has_no_answer_of_its_own(
     message: dict[str, Any], status: int, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = "http://tools/mcp"
-    line = Line(Traffic().of(ToolServer("away", url=url)))
     accepts = httpx2.MockTransport(lambda request: httpx2.Response(202))
-    async with RemoteClient(line, str, transport=accepts) as client, client.stream("POST", url, json=message) as found:
+    async with (
+        RemoteClient(Line(), str, transport=accepts) as client,
+        client.stream("POST", url, json=message) as found,
+    ):
         assert found.status_code == status
     assert ("is not answered" in caplog.text) is is_told

@@ -1,5 +1,6 @@
 """Streams of an MCP session: a child process, HTTP with a stream of events (SSE), or streamable HTTP."""
 
+import asyncio
 import contextlib
 import logging
 import ssl
@@ -11,13 +12,13 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from sampler.tools.auth import shared_token
-from sampler.tools.busy import Line, PatientClient
-from sampler.tools.http_bodies import ACCEPTED_ENCODINGS, BoundedTransport, note_answer
-from sampler.tools.limits import ToolLimits
-from sampler.tools.revision import EPISODE_HEADER
-from sampler.tools.servers import ToolServer
-from sampler.tools.stdio import stdio_transport
+from shared.mcp.auth import shared_token
+from shared.mcp.busy import Line, PatientClient
+from shared.mcp.http_bodies import ACCEPTED_ENCODINGS, BoundedTransport, note_answer
+from shared.mcp.limits import TransportLimits
+from shared.mcp.revision import EPISODE_HEADER
+from shared.mcp.servers import ToolServer
+from shared.mcp.stdio import stdio_transport
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _EVENT_MARGIN_BYTES = 4096  # for the other fields of an event
 
 async def open_transport(
     server: ToolServer,
-    limits: ToolLimits,
+    limits: TransportLimits,
     stack: contextlib.AsyncExitStack,
     line: Line,
     on_end: Callable[[str], None],
@@ -56,7 +57,7 @@ async def open_transport(
 
 def http_client(
     server: ToolServer,
-    limits: ToolLimits,
+    limits: TransportLimits,
     timeout: httpx2.Timeout,
     line: Line,
     make: Callable[..., PatientClient] = PatientClient,
@@ -91,7 +92,7 @@ async def _log_refusal(server: ToolServer, response: httpx2.Response) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _one_pair(server: ToolServer, limits: ToolLimits, read_s: float, line: Line) -> AsyncIterator[Any]:
+async def _one_pair(server: ToolServer, limits: TransportLimits, read_s: float, line: Line) -> AsyncIterator[Any]:
     def make(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
@@ -103,6 +104,14 @@ async def _one_pair(server: ToolServer, limits: ToolLimits, read_s: float, line:
         server.url or "", timeout=limits.open_s, sse_read_timeout=read_s, httpx_client_factory=make
     ) as streams:
         yield streams
+
+
+def innermost(exc: BaseException) -> BaseException:
+    """The first real cause in an exception group: of a transport that broke, whose task groups wrap it."""
+    while isinstance(exc, BaseExceptionGroup):
+        real = [inner for inner in exc.exceptions if not isinstance(inner, asyncio.CancelledError)]
+        exc = (real or list(exc.exceptions))[0]
+    return exc
 
 
 @cache

@@ -1,7 +1,7 @@
 """The HTTP client of one session with a tool server: obeys the server's load signals and limits idle streams.
 
 A server that is too busy responds with 429, or with 503 and `Retry-After`: it did not accept the request. While a session is
-being opened, this raises `ServerBusy`, and `traffic` decides who retries when. During an episode the request waits here and
+being opened, this raises `ServerBusy`, and the caller decides who retries when. During an episode the request waits here and
 is sent again; the call's time-out is paused meanwhile. 503 alone also comes from gateways whose server crashed during a call,
 so it is a failure.
 """
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import httpx2
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from sampler.tools.http_bodies import SESSION_HEADER
 from shared.http.retry_after import retry_after_s
+from shared.mcp.http_bodies import SESSION_HEADER
 from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ServerBusy(httpx2.HTTPError):
 
 
 class ListeningStreams(Protocol):
-    """Counts the streams on which sessions of one server only listen (`traffic.ServerTraffic`)."""
+    """Bounds the streams on which sessions of one server only listen."""
 
     def listen(self) -> bool: ...
 
@@ -44,10 +44,10 @@ class ListeningStreams(Protocol):
 
 
 class Line:
-    """State that the HTTP client and the session over it share."""
+    """State that the HTTP client and the session over it share. `streams`: bounds those that listen; None: nothing does."""
 
-    def __init__(self, traffic: ListeningStreams) -> None:
-        self.traffic = traffic
+    def __init__(self, streams: ListeningStreams | None = None) -> None:
+        self._streams = streams
         self.is_open = False  # the handshake is over, the tools are listed
         self._listens = False
         self._clocks: set[Callable[[float], None]] = set()
@@ -66,13 +66,14 @@ class Line:
             clock(seconds)
 
     def listen(self) -> bool:
-        self._listens = self._listens or self.traffic.listen()
+        self._listens = self._listens or self._streams is None or self._streams.listen()
         return self._listens
 
     def stop_listening(self) -> None:
         if self._listens:
             self._listens = False
-            self.traffic.stop_listening()
+            if self._streams is not None:
+                self._streams.stop_listening()
 
 
 class PatientClient(httpx2.AsyncClient):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import httpx2
 
-from sampler.tools.limits import SHOWN_CHARS
-from sampler.tools.messages import MessageLines, mended, too_long_answer
+from shared.mcp.limits import SHOWN_CHARS
+from shared.mcp.messages import MessageLines, mended, too_long_answer
 from shared.outside_text import clipped, text_of
 
 ACCEPTED_ENCODINGS = "gzip, deflate"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import jsonrpc_message_adapter
 
-from sampler.tools.messages import MessageLines, MessageTooLong, answered_request, mended, too_long_answer
+from shared.mcp.messages import MessageLines, MessageTooLong, answered_request, mended, too_long_answer
 
 HALF = "\\ud83d"
 pieces_of_text = st.lists(

@@ -8,7 +8,7 @@
                     "files":  {"command": "${PYTHON}", "args": ["files.py"], "env": {"ROOT": "/data"}, "cwd": "tools"}}}
 
 `${NAME}` is read from the environment, so that secrets stay out of files (also `${NAME:-text}`, `${env:NAME}`:
-`sampler/environment_variables.py`); `${PYTHON}` is this interpreter unless set. A
+`shared/configuration/environment_variables.py`); `${PYTHON}` is this interpreter unless set. A
 server given only by its URL gets the bearer token in MCP_BEARER_TOKEN, if set; that URL is stored with the run, so it must
 not contain a user name, password or query. Logs and records show a server as the file writes it: `${NAME}`.
 
@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from sampler.environment_variables import expand
-from sampler.tools.auth import ClientCredentials, Method
-from sampler.tools.revision import Revision
+from shared.configuration.environment_variables import expand
 from shared.configuration.secrets import given_secret
 from shared.configuration.typed_values import home_path
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
+from shared.mcp.auth import ClientCredentials, Method
+from shared.mcp.revision import Revision
 from shared.processes.guarded import ChildCommand
 
 Transport = Literal["stdio", "http", "sse", "mcpapi"]

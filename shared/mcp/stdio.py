@@ -17,9 +17,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from sampler.tools.limits import SHOWN_CHARS
-from sampler.tools.messages import MessageLines, MessageTooLong, answered_request, fault_of, mended
-from sampler.tools.servers import ToolServer
+from shared.mcp.limits import SHOWN_CHARS
+from shared.mcp.messages import MessageLines, MessageTooLong, answered_request, fault_of, mended
+from shared.mcp.servers import ToolServer
 from shared.processes.guarded import end_process, has_ended, start_process
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.environment_variables import expand
 from sampler.tools import parse_servers
+from shared.configuration.environment_variables import expand
 from shared.errors import ConfigError
 
 
