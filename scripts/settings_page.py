@@ -36,7 +36,12 @@ SERVICES: tuple[type[ServiceConfig], ...] = (
 )
 TOP = """# Settings
 
-Written by `python -m scripts.settings_page` from the models; a test fails when it is out of date.
+Every setting of every service: type, default, range and meaning. The page is written from the code; a test fails when it
+is out of date.
+
+```bash
+python -m scripts.settings_page       # writes this page
+```
 
 Each setting is a flag of its service (`--learning_rate`), a variable (`TANDEM_TRAINER_LEARNING_RATE`) and a key of the service's
 part of the YAML file (`trainer: {learning_rate: 1.0e-6}`); flags win over variables, these over the file. With its section it is

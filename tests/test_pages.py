@@ -1,4 +1,4 @@
-"""The pages of docs/: every link leads somewhere, and the index has every page."""
+"""The pages of docs/: every link leads somewhere, the index has every page, and a page begins with its purpose and a command."""
 
 import importlib.util
 import re
@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 INDEX = ROOT / "docs" / "index.md"
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path != INDEX)
+PURPOSE_WORDS = 70
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
@@ -56,6 +57,16 @@ def test_the_index_has_every_page_once_in_its_section() -> None:
         name = re.match(r"\w+", section)
         assert name
         assert {line.partition("/")[0] for line in lines if f"]({line})" in section} == {name[0]}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_what_it_is_for_and_a_command(page: Path) -> None:
+    blocks = page.read_text(encoding="utf-8").split("\n\n")
+    title, purpose, command = blocks[:3]
+    assert re.fullmatch(r"# .+", title)
+    assert not purpose.startswith(("|", "* ", "#", "```", "In the code"))
+    assert len(purpose.split()) <= PURPOSE_WORDS, "two sentences"
+    assert re.match(r"(<!-- .* -->\n)?```bash\n", command), "then a command that works"
 
 
 @pytest.mark.slow
