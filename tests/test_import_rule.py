@@ -96,7 +96,7 @@ def test_no_source_imports_against_the_rule(package: str) -> None:
         ("from ..trainer import loop", "sampler/engine.py"),
         ("from scripts.launch import curve", "shared/cli/main.py"),
         ("import mcp.client", "shared/http/asgi.py"),
-        ("from sampler.tools import ToolSession", "sampler/mcp_docker/endpoint.py"),
+        ("from sampler.tools import ToolSession", "sampler/mcp_docker/requests/endpoint.py"),
     ],
 )
 def test_the_check_sees_every_way_to_break_the_rule(text: str, path: str) -> None:
@@ -147,3 +147,16 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         graphlib.TopologicalSorter({**imports, "shared.a": {"shared.b"}, "shared.b": {"shared.a"}}).prepare()
         pytest.fail("a circle was not seen")
     graphlib.TopologicalSorter(imports).prepare()
+
+
+MCP_DOCKER = ("requests", "sessions", "starting", "links", "forks", "tools")  # from the top
+
+
+def test_no_room_of_mcp_docker_imports_one_above_it() -> None:
+    folder = ROOT / "sampler" / "mcp_docker"
+    assert {path.parent.name for path in folder.glob("*/*.py")} == set(MCP_DOCKER)
+    for number, room in enumerate(MCP_DOCKER):
+        for path in (folder / room).glob("*.py"):
+            for name, line in imported(ast.parse(path.read_text(encoding="utf-8")), ()):
+                if name.startswith("sampler.mcp_docker."):
+                    assert name.split(".")[2] in MCP_DOCKER[number:], f"{path}:{line}: imports {name}"

@@ -62,7 +62,7 @@ PUBLIC = {
     "sampler/mcp_docker/tools/calls.py": "a pipe",
     "sampler/mcp_docker/tools/files.py": INSIDE,
     "sampler/mcp_docker/tools/sql.py": INSIDE,
-    "sampler/mcp_docker/forks.py": "a pipe",
+    "sampler/mcp_docker/forks/processes.py": "a pipe",
     "sampler/environments/worker.py": "a pipe",
     "trainer/publishing/send.py": "a pipe",
     "sampler/environments/adapters/mariadb_server.py": "made with the modes 0700 and 0600",

@@ -9,14 +9,14 @@ import sys
 from dataclasses import astuple
 from pathlib import Path
 
-from sampler.mcp_docker.app import GatewayApp
 from sampler.mcp_docker.config import McpDockerConfig
-from sampler.mcp_docker.endpoint import McpEndpoint
-from sampler.mcp_docker.forks import ForkServer
-from sampler.mcp_docker.older_api import OlderApi
-from sampler.mcp_docker.pool import SetPool
+from sampler.mcp_docker.forks.processes import ForkServer
+from sampler.mcp_docker.requests.app import GatewayApp
+from sampler.mcp_docker.requests.endpoint import McpEndpoint
+from sampler.mcp_docker.requests.older_api import OlderApi
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
-from sampler.mcp_docker.sessions import SessionRules, Sessions
+from sampler.mcp_docker.sessions.sessions import SessionRules, Sessions
+from sampler.mcp_docker.starting.pool import SetPool
 from shared.configuration.secrets import token_of
 from shared.files.private_folder import private_folder, temporary_folder
 from shared.http.connections import ConnectionLimits

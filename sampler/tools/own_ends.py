@@ -13,7 +13,7 @@ from collections import deque
 
 from mcp_types import CallToolResult, TextContent
 
-SERVER_GONE = -32500  # of MCP-Docker (`sampler/mcp_docker/messages.py`)
+SERVER_GONE = -32500  # of MCP-Docker (`sampler/mcp_docker/links/messages.py`)
 _HOW = re.compile(r"its process (?:was ended by signal \d+|ended with status \d+|exceeded its limit [a-z_]+: [^;\n]+)")
 TOGETHER_S = 1.0  # processes that end within it have one cause
 TOGETHER = 3  # so many of them at least…

@@ -36,8 +36,10 @@ def exported() -> set[str]:
     pages += answers.metrics(AnyModel(), ANY_LOAD, 1.5)  # type: ignore[arg-type]  # its three names alone
     names = set(re.findall(r"^# TYPE (\S+)", pages, re.MULTILINE)) | {f"tandem_{name}" for name in HELP}
     names |= {f"tandem_environments_{name}" for name in ("running", "starting", "capacity")}
-    source = (ROOT / "sampler" / "mcp_docker" / "metrics.py").read_text(encoding="utf-8")
-    prefix = re.search(r'PREFIX = "(\w+)"', (ROOT / "sampler/mcp_docker/call_counts.py").read_text(encoding="utf-8"))
+    source = (ROOT / "sampler" / "mcp_docker" / "requests" / "metrics.py").read_text(encoding="utf-8")
+    prefix = re.search(
+        r'PREFIX = "(\w+)"', (ROOT / "sampler/mcp_docker/sessions/call_counts.py").read_text(encoding="utf-8")
+    )
     assert prefix is not None
     return names | {prefix[1] + name for name in re.findall(r'_(?:gauge|counter)\("(\w+)"', source)}
 

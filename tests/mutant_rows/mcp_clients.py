@@ -8,28 +8,28 @@ GONE = "tests/sampler/mcp_docker/test_gateway_gone.py"
 MUTANTS = (
     Mutant(
         "a client of 2026-07-28 that closes a stream lives",
-        "sampler/mcp_docker/modern_session.py",
+        "sampler/mcp_docker/sessions/modern_session.py",
         "    def broke_off(self) -> None:\n",
         "    def never_called(self) -> None:\n",
         f"{CLIENTS}::test_a_client_that_closes_a_call_and_a_stream_keeps_its_tools_until_its_lease_ends",
     ),
     Mutant(
         "a client whose tools were ended is told",
-        "sampler/mcp_docker/sessions.py",
+        "sampler/mcp_docker/sessions/sessions.py",
         '            if reason == "silence":\n',
         "            if False:\n",
         f"{CLIENTS}::test_a_client_that_died_is_noticed_by_its_lease_and_one_that_was_too_slow_is_told",
     ),
     Mutant(
         "clients that share a set are not told of its end",
-        "sampler/mcp_docker/older_api.py",
+        "sampler/mcp_docker/requests/older_api.py",
         "            if episode:\n",
         "            if True:\n",
         f"{CLIENTS}::test_an_episode_of_the_older_api_is_told_once_too_and_those_without_an_id_are_not",
     ),
     Mutant(
         "a call is known before the gateway waits for a sign of life",
-        "sampler/mcp_docker/endpoint.py",
+        "sampler/mcp_docker/requests/endpoint.py",
         '            if "method" in message and "id" in message:\n                await self._request',
         '            await session.heard_from(request)\n            if "method" in message and "id" in message:\n'
         "                await self._request",
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "a call that was cancelled before it was forwarded",
-        "sampler/mcp_docker/gateway_session.py",
+        "sampler/mcp_docker/sessions/gateway_session.py",
         "                if not exchange.has_ended:  # the client may have cancelled it meanwhile\n",
         "                if True:\n",
         f"{CLIENTS}::test_a_cancellation_finds_the_call_before_it",
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "the end of a session by URL is known before its server was told",
-        "sampler/mcp_docker/channel.py",
+        "sampler/mcp_docker/links/channel.py",
         "            async with contextlib.AsyncExitStack() as stack:\n"
         "                await self._converse(stack, opened, on_message, on_end)\n",
         "            told: list[str] = []\n            async with contextlib.AsyncExitStack() as stack:\n"
@@ -69,28 +69,28 @@ MUTANTS = (
     ),
     Mutant(
         "a resource that no server can have",
-        "sampler/mcp_docker/routing.py",
+        "sampler/mcp_docker/sessions/routing.py",
         "                if self._may_have(link, uri):\n",
         "                if True:\n",
         f"{GONE}::test_a_resource_that_no_server_can_have_is_unknown_also_while_one_is_gone",
     ),
     Mutant(
         "a resource of a server that is gone, which its lists do not name",
-        "sampler/mcp_docker/routing.py",
+        "sampler/mcp_docker/sessions/routing.py",
         "    return uri.startswith(prefix) or _host(uri) == _host(prefix)\n",
         "    return uri.startswith(prefix)\n",
         f"{GONE}::test_a_resource_that_no_server_can_have_is_unknown_also_while_one_is_gone",
     ),
     Mutant(
         "every server that is gone is named",
-        "sampler/mcp_docker/offers.py",
+        "sampler/mcp_docker/sessions/offers.py",
         '"; ".join(str(entries) for entries in told)',
         "str(told[0])",
         f"{GONE}::test_a_server_that_is_gone_before_its_first_list_is_a_failure_of_infrastructure",
     ),
     Mutant(
         "a server that ends while the gateway asks it is named",
-        "sampler/mcp_docker/server_link.py",
+        "sampler/mcp_docker/links/server_link.py",
         "asked.set_exception(ServerGone(self._named(why)))",
         "asked.set_exception(ServerGone(why))",
         f"{GONE}::test_a_server_that_ends_while_the_gateway_asks_it_is_named",

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.mcp_docker import tool_set
-from sampler.mcp_docker.channel import StdioChannel
-from sampler.mcp_docker.forks import ForkServer
-from sampler.mcp_docker.server_link import ServerLink
-from sampler.mcp_docker.tool_set import Profile, ToolSet
+from sampler.mcp_docker.forks.processes import ForkServer
+from sampler.mcp_docker.links.channel import StdioChannel
+from sampler.mcp_docker.links.server_link import ServerLink
+from sampler.mcp_docker.starting import tool_set
+from sampler.mcp_docker.starting.tool_set import Profile, ToolSet
 from shared.sandbox import IsolationLevel, Launch
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, RawClient, gateway, until_gone, until_running
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from sampler.errors import ToolServerDied
-from sampler.mcp_docker.channel import RemoteChannel
-from sampler.mcp_docker.messages import Message, encoded, request
-from sampler.mcp_docker.server_link import CLIENT_INFO
+from sampler.mcp_docker.links.channel import RemoteChannel
+from sampler.mcp_docker.links.messages import Message, encoded, request
+from sampler.mcp_docker.links.server_link import CLIENT_INFO
 from sampler.tools import ToolLimits, ToolSession
 from tests.sampler.mcp_docker.gateways import ACCEPT, PATIENCE_S, Gateway, RawClient, gateway
 from tests.sampler.mcp_docker.modern_client import ModernClient, message_of

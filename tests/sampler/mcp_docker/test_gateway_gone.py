@@ -9,9 +9,9 @@ import httpx
 import psutil
 import pytest
 
-from sampler.mcp_docker.channel import OnEnd, OnMessage
-from sampler.mcp_docker.errors import ServerGone, StartFailed
-from sampler.mcp_docker.server_link import ServerLink
+from sampler.mcp_docker.links.channel import OnEnd, OnMessage
+from sampler.mcp_docker.links.errors import ServerGone, StartFailed
+from sampler.mcp_docker.links.server_link import ServerLink
 from tests.sampler.mcp_docker.gateways import Gateway, RawClient, gateway, until_gone
 from tests.sampler.mcp_docker.test_gateway_native import native
 from tests.sampler.mcp_docker.test_gateway_protocol import talkers

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 from mcp import Client
 
-from sampler.mcp_docker.client_profile import MAX_CAPABILITIES_CHARS
-from sampler.mcp_docker.fork_server import ForkServerLoop
-from sampler.mcp_docker.sessions import MAX_PROFILES, Sessions
-from sampler.mcp_docker.tool_set import Profile
+from sampler.mcp_docker.forks.server import ForkServerLoop
+from sampler.mcp_docker.requests.client_profile import MAX_CAPABILITIES_CHARS
+from sampler.mcp_docker.sessions.sessions import MAX_PROFILES, Sessions
+from sampler.mcp_docker.starting.tool_set import Profile
 from shared.sandbox.warden import Specification
 from shared.sandbox.watch import Bounds
 from tests.sampler.mcp_docker.gateways import TOOL_SERVERS, RawClient, gateway

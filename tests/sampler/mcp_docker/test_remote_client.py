@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from sampler.mcp_docker.remote_client import RemoteClient
+from sampler.mcp_docker.links.remote_client import RemoteClient
 from shared.mcp.busy import Line
 
 ELICITED = {"jsonrpc": "2.0", "id": 3, "result": {"action": "accept", "content": {}}}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from sampler.mcp_docker import server_changes
-from sampler.mcp_docker.messages import Message, RequestId
-from sampler.mcp_docker.server_changes import ServerChanges
+from sampler.mcp_docker.links import server_changes
+from sampler.mcp_docker.links.messages import Message, RequestId
+from sampler.mcp_docker.links.server_changes import ServerChanges
 
 
 class RefusingLink:

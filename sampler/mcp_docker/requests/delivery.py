@@ -3,8 +3,8 @@
 import asyncio
 import math
 
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.gateway_session import GatewaySession
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.sessions.gateway_session import GatewaySession
 from shared.http.asgi import Headers, HttpRequest
 
 QUIET_S = 1.0  # after which the connection of a request is watched

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from typing import Protocol
 
-from sampler.mcp_docker.messages import RequestId
+from sampler.mcp_docker.links.messages import RequestId
 
 MAX_EVENTS = 10_000  # that a client has not read yet; the oldest are dropped
 _OUTCOMES = {502: "server_gone", 504: "timed_out"}

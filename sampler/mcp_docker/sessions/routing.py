@@ -7,10 +7,10 @@ from typing import Any
 
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from sampler.mcp_docker.errors import Refused, ServerGone
-from sampler.mcp_docker.messages import Message
-from sampler.mcp_docker.offers import LISTS, Offers, Owner, able
-from sampler.mcp_docker.server_link import ServerLink
+from sampler.mcp_docker.links.errors import Refused, ServerGone
+from sampler.mcp_docker.links.messages import Message
+from sampler.mcp_docker.links.server_link import ServerLink
+from sampler.mcp_docker.sessions.offers import LISTS, Offers, Owner, able
 from shared.errors import ConfigError
 
 _BY_NAME = {"tools/call": "tools/list", "prompts/get": "prompts/list"}

@@ -23,22 +23,22 @@ from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, METHOD_N
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers as StarletteHeaders
 
-from sampler.mcp_docker.client_profile import client_profile
-from sampler.mcp_docker.delivery import Delivery
-from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.gateway_session import ASK_S, GatewaySession
-from sampler.mcp_docker.messages import SERVER_GONE, Message, answer, encoded, refusal
-from sampler.mcp_docker.modern_session import (
+from sampler.mcp_docker.links.errors import GatewayBusy, Refused, ServerGone, StartFailed
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.links.messages import SERVER_GONE, Message, answer, encoded, refusal
+from sampler.mcp_docker.requests.client_profile import client_profile
+from sampler.mcp_docker.requests.delivery import Delivery
+from sampler.mcp_docker.sessions.gateway_session import ASK_S, GatewaySession
+from sampler.mcp_docker.sessions.modern_session import (
     SERVERS_STATE,
     SERVERS_STATE_MARK,
     STATE_MARK,
     ModernSession,
     in_modern_words,
 )
-from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
-from sampler.mcp_docker.sessions import Sessions
-from sampler.mcp_docker.tool_set import Profile
+from sampler.mcp_docker.sessions.offers import merged_capabilities, merged_instructions
+from sampler.mcp_docker.sessions.sessions import Sessions
+from sampler.mcp_docker.starting.tool_set import Profile
 from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
 from shared.mcp.revision import EPISODE_HEADER, EPISODE_KEY
 

@@ -1,4 +1,4 @@
-"""Forks tools from one process that has them loaded: `python -m sampler.mcp_docker.fork_server FD SETTINGS`
+"""Forks tools from one process that has them loaded: `python -m sampler.mcp_docker.forks.server FD SETTINGS`
 
     gateway ──FD: {"start": …} and the pipes──▶ fork server ──fork──▶ warden ──fork──▶ the tool, confined
                                                         │ └─fork──▶ a tool that is alone, confined

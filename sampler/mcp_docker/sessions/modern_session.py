@@ -22,12 +22,21 @@ from mcp_types import (
 )
 from mcp_types.methods import CACHEABLE_METHODS
 
-from sampler.mcp_docker.errors import Refused, ServerGone
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.gateway_session import ASK_S, GatewaySession
-from sampler.mcp_docker.messages import Message, RequestId, answer, asks_for_input, decoded, encoded, is_id, refusal
-from sampler.mcp_docker.server_changes import LIST_FLAGS
-from sampler.mcp_docker.server_link import ServerLink
+from sampler.mcp_docker.links.errors import Refused, ServerGone
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.links.messages import (
+    Message,
+    RequestId,
+    answer,
+    asks_for_input,
+    decoded,
+    encoded,
+    is_id,
+    refusal,
+)
+from sampler.mcp_docker.links.server_changes import LIST_FLAGS
+from sampler.mcp_docker.links.server_link import ServerLink
+from sampler.mcp_docker.sessions.gateway_session import ASK_S, GatewaySession
 
 SERVER_INFO = {"name": "tandem-mcp-docker", "version": "1"}
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"

@@ -4,8 +4,8 @@ import os
 import resource
 from collections.abc import Iterator
 
-from sampler.mcp_docker.call_counts import PREFIX, family
-from sampler.mcp_docker.sessions import Sessions
+from sampler.mcp_docker.sessions.call_counts import PREFIX, family
+from sampler.mcp_docker.sessions.sessions import Sessions
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 

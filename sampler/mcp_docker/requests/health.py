@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sampler.mcp_docker.sessions import Sessions
+from sampler.mcp_docker.sessions.sessions import Sessions
 from shared.sandbox import IsolationLevel
 
 OK = 200

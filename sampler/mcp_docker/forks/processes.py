@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from sampler.mcp_docker.errors import StartFailed
-from sampler.mcp_docker.fork_server import MAX_START_BYTES
+from sampler.mcp_docker.forks.server import MAX_START_BYTES
+from shared.errors import TandemError
 from shared.processes.guarded import MARK, end_marked
 from shared.processes.run_module import command
 from shared.sandbox import Launch, cgroups
@@ -44,6 +44,10 @@ def bundled_module(words: Sequence[str]) -> str | None:
     return None
 
 
+class ForksFailed(TandemError):
+    """The process that forks bundled tools does not start, or cannot load them."""
+
+
 class ForkServer:
     """One per gateway. `modules`: those that it loads, and forks. `readable`: what some of them may read."""
 
@@ -58,7 +62,7 @@ class ForkServer:
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        """Raises StartFailed."""
+        """Raises ForksFailed."""
         self._ready.clear()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mark = f"{folder_key(self._state_folder)}-{uuid.uuid4().hex}"  # by which the next gateway finds its forks
@@ -69,7 +73,7 @@ class ForkServer:
             "readable": readable_for(sys.executable, tuple(self._readable), environment["PATH"]),
         }
         with theirs:
-            words = command("sampler.mcp_docker.fork_server", str(theirs.fileno()), json.dumps(settings))
+            words = command("sampler.mcp_docker.forks.server", str(theirs.fileno()), json.dumps(settings))
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 words, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
             )
@@ -79,9 +83,9 @@ class ForkServer:
                 await self._ready.wait()
         except TimeoutError as exc:
             await self.close()
-            raise StartFailed("the bundled tools could not be loaded: see the log") from exc
+            raise ForksFailed("the bundled tools could not be loaded: see the log") from exc
         if self._control is None:
-            raise StartFailed("the bundled tools could not be loaded: see the log")
+            raise ForksFailed("the bundled tools could not be loaded: see the log")
 
     async def close(self) -> None:
         self._lose()
@@ -89,7 +93,7 @@ class ForkServer:
             await asyncio.to_thread(self._process.wait)
 
     async def start(self, launch: Launch, module: str) -> "ForkedProcess":
-        """Raises OSError, and ConfigError."""
+        """Raises OSError, ConfigError and ForksFailed."""
         async with self._opening:
             if self._control is None:  # it was killed: its forks have ended with it
                 await self.close()

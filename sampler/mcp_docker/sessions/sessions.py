@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from sampler.mcp_docker.call_counts import CallCounts
-from sampler.mcp_docker.errors import ServerGone
-from sampler.mcp_docker.gateway_session import GatewaySession
-from sampler.mcp_docker.offers import Offers
-from sampler.mcp_docker.pool import SetPool
-from sampler.mcp_docker.rates import Rate
-from sampler.mcp_docker.tool_set import Profile
+from sampler.mcp_docker.links.errors import ServerGone
+from sampler.mcp_docker.sessions.call_counts import CallCounts
+from sampler.mcp_docker.sessions.gateway_session import GatewaySession
+from sampler.mcp_docker.sessions.offers import Offers
+from sampler.mcp_docker.sessions.rates import Rate
+from sampler.mcp_docker.starting.pool import SetPool
+from sampler.mcp_docker.starting.tool_set import Profile
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import METHOD_NOT_FOUND
 
-from sampler.mcp_docker.errors import Refused, ServerGone
-from sampler.mcp_docker.messages import Message, RequestId, encoded, is_id, notification
+from sampler.mcp_docker.links.errors import Refused, ServerGone
+from sampler.mcp_docker.links.messages import Message, RequestId, encoded, is_id, notification
 
 log = logging.getLogger(__name__)
 

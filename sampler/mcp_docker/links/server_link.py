@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from mcp_types import METHOD_NOT_FOUND
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
-from sampler.mcp_docker.channel import ServerChannel
-from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone, StartFailed
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.messages import (
+from sampler.mcp_docker.links.channel import ServerChannel
+from sampler.mcp_docker.links.errors import Refused, ServerAway, ServerGone, StartFailed
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.links.messages import (
     SERVER_GONE,
     Message,
     RequestId,

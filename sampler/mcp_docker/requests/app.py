@@ -7,12 +7,12 @@
 import logging
 from collections.abc import Collection
 
-from sampler.mcp_docker.endpoint import McpEndpoint
-from sampler.mcp_docker.health import health_of
-from sampler.mcp_docker.metrics import CONTENT_TYPE as METRICS_TYPE
-from sampler.mcp_docker.metrics import metrics_page
-from sampler.mcp_docker.older_api import OlderApi
-from sampler.mcp_docker.sessions import Sessions
+from sampler.mcp_docker.requests.endpoint import McpEndpoint
+from sampler.mcp_docker.requests.health import health_of
+from sampler.mcp_docker.requests.metrics import CONTENT_TYPE as METRICS_TYPE
+from sampler.mcp_docker.requests.metrics import metrics_page
+from sampler.mcp_docker.requests.older_api import OlderApi
+from sampler.mcp_docker.sessions.sessions import Sessions
 from shared.http.asgi import Event, HttpRefusal, HttpRequest, Receive, Send, host_name, require_token
 from shared.names import LOOPBACK_HOSTS
 from shared.sandbox import IsolationLevel

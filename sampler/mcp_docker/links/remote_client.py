@@ -22,7 +22,7 @@ from mcp_types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from sampler.mcp_docker.messages import SERVER_GONE, RequestId
+from sampler.mcp_docker.links.messages import SERVER_GONE, RequestId
 from shared.mcp.busy import Line, PatientClient
 from shared.mcp.http_bodies import SESSION_HEADER, request_id
 from shared.outside_text import clipped, text_of

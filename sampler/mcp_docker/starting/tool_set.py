@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sampler.mcp_docker.errors import StartFailed
-from sampler.mcp_docker.messages import Message
-from sampler.mcp_docker.server_link import LinkOwner, ServerLink
+from sampler.mcp_docker.links.errors import StartFailed
+from sampler.mcp_docker.links.messages import Message
+from sampler.mcp_docker.links.server_link import LinkOwner, ServerLink
 from shared.sandbox import discard, new_folder
 
 log = logging.getLogger(__name__)

@@ -14,16 +14,16 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 
-from sampler.mcp_docker.client_profile import client_profile
-from sampler.mcp_docker.delivery import Delivery, accepts_events
-from sampler.mcp_docker.errors import GatewayBusy, Refused, StartFailed
-from sampler.mcp_docker.gateway_session import GatewaySession
-from sampler.mcp_docker.messages import Message, NotAMessage, RequestId, answer, decoded, refusal
-from sampler.mcp_docker.modern import ModernEndpoint
-from sampler.mcp_docker.modern_session import SERVER_INFO
-from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
-from sampler.mcp_docker.sessions import Sessions
-from sampler.mcp_docker.tool_set import Profile
+from sampler.mcp_docker.links.errors import GatewayBusy, Refused, StartFailed
+from sampler.mcp_docker.links.messages import Message, NotAMessage, RequestId, answer, decoded, refusal
+from sampler.mcp_docker.requests.client_profile import client_profile
+from sampler.mcp_docker.requests.delivery import Delivery, accepts_events
+from sampler.mcp_docker.requests.modern import ModernEndpoint
+from sampler.mcp_docker.sessions.gateway_session import GatewaySession
+from sampler.mcp_docker.sessions.modern_session import SERVER_INFO
+from sampler.mcp_docker.sessions.offers import merged_capabilities, merged_instructions
+from sampler.mcp_docker.sessions.sessions import Sessions
+from sampler.mcp_docker.starting.tool_set import Profile
 from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
 from shared.mcp.http_bodies import SESSION_HEADER
 

@@ -17,10 +17,10 @@ from mcp import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from sampler.mcp_docker.errors import ServerGone, StartFailed
-from sampler.mcp_docker.forks import ForkedProcess, ForkServer, bundled_module
-from sampler.mcp_docker.messages import Message, NotAMessage, decoded, one_line
-from sampler.mcp_docker.remote_client import RemoteClient, StatelessClient
+from sampler.mcp_docker.forks.processes import ForkedProcess, ForkServer, ForksFailed, bundled_module
+from sampler.mcp_docker.links.errors import ServerGone, StartFailed
+from sampler.mcp_docker.links.messages import Message, NotAMessage, decoded, one_line
+from sampler.mcp_docker.links.remote_client import RemoteClient, StatelessClient
 from shared.mcp.busy import Line
 from shared.mcp.limits import TransportLimits
 from shared.mcp.messages import MessageLines, MessageTooLong
@@ -73,7 +73,7 @@ class StdioChannel:
     async def open(self, on_message: OnMessage, on_end: OnEnd) -> None:
         try:
             self._process = await self._started()
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, ForksFailed) as exc:
             raise StartFailed(f"{self._launch.command[0]!r} cannot be started: {exc}") from exc
         self._reader = asyncio.create_task(self._read(self._process, on_message, on_end))
 

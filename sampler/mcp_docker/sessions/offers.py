@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from mcp_types import METHOD_NOT_FOUND
 
-from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone
-from sampler.mcp_docker.messages import Message
-from sampler.mcp_docker.server_link import ServerLink
+from sampler.mcp_docker.links.errors import Refused, ServerAway, ServerGone
+from sampler.mcp_docker.links.messages import Message
+from sampler.mcp_docker.links.server_link import ServerLink
 from shared.mcp.names import unique_names
 
 Links = Mapping[str, ServerLink]

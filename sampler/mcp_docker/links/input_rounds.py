@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from mcp_types import INTERNAL_ERROR, SERVER_INFO_META_KEY
 
-from sampler.mcp_docker.errors import Refused, ServerGone
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.messages import SERVER_GONE, Message, RequestId, encoded, notification, refusal, request
+from sampler.mcp_docker.links.errors import Refused, ServerGone
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.links.messages import SERVER_GONE, Message, RequestId, encoded, notification, refusal, request
 
 MAX_ROUNDS = 10
 MAX_QUESTIONS = 100  # of one round

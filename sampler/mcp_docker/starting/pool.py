@@ -15,8 +15,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from sampler.mcp_docker.errors import GatewayBusy, StartFailed
-from sampler.mcp_docker.tool_set import MakeLinks, Profile, ToolSet
+from sampler.mcp_docker.links.errors import GatewayBusy, StartFailed
+from sampler.mcp_docker.starting.tool_set import MakeLinks, Profile, ToolSet
 
 log = logging.getLogger(__name__)
 

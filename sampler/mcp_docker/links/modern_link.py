@@ -33,11 +33,11 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from sampler.mcp_docker.channel import ServerChannel
-from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.input_rounds import InputRounds, in_handshake_words
-from sampler.mcp_docker.messages import (
+from sampler.mcp_docker.links.channel import ServerChannel
+from sampler.mcp_docker.links.errors import Refused, ServerAway, ServerGone
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.links.input_rounds import InputRounds, in_handshake_words
+from sampler.mcp_docker.links.messages import (
     SERVER_GONE,
     Message,
     answer,
@@ -45,8 +45,8 @@ from sampler.mcp_docker.messages import (
     encoded,
     refusal,
 )
-from sampler.mcp_docker.server_changes import ServerChanges
-from sampler.mcp_docker.server_link import BAD_GATEWAY, CLIENT_INFO, ServerLink
+from sampler.mcp_docker.links.server_changes import ServerChanges
+from sampler.mcp_docker.links.server_link import BAD_GATEWAY, CLIENT_INFO, ServerLink
 from shared.mcp.revision import EPISODE_KEY
 
 log = logging.getLogger(__name__)

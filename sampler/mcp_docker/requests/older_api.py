@@ -16,11 +16,11 @@ from urllib.parse import unquote
 
 from mcp_types import INVALID_PARAMS
 
-from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
-from sampler.mcp_docker.gateway_session import GATEWAY_TIMEOUT, GatewaySession
-from sampler.mcp_docker.messages import Message
-from sampler.mcp_docker.server_link import BAD_GATEWAY, ServerLink
-from sampler.mcp_docker.sessions import Sessions
+from sampler.mcp_docker.links.errors import GatewayBusy, Refused, ServerGone, StartFailed
+from sampler.mcp_docker.links.messages import Message
+from sampler.mcp_docker.links.server_link import BAD_GATEWAY, ServerLink
+from sampler.mcp_docker.sessions.gateway_session import GATEWAY_TIMEOUT, GatewaySession
+from sampler.mcp_docker.sessions.sessions import Sessions
 from shared.http.asgi import HttpRefusal, HttpRequest, retry_after
 from shared.mcp.revision import EPISODE_HEADER
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
-from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone
-from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.messages import (
+from sampler.mcp_docker.links.errors import GatewayBusy, Refused, ServerGone
+from sampler.mcp_docker.links.exchange import Exchange
+from sampler.mcp_docker.links.messages import (
     SERVER_GONE,
     TIMED_OUT,
     Message,
@@ -30,11 +30,11 @@ from sampler.mcp_docker.messages import (
     progress_token,
     refusal,
 )
-from sampler.mcp_docker.offers import Offers
-from sampler.mcp_docker.rates import Rate
-from sampler.mcp_docker.routing import Router
-from sampler.mcp_docker.server_link import BAD_GATEWAY, ServerLink
-from sampler.mcp_docker.tool_set import ToolSet
+from sampler.mcp_docker.links.server_link import BAD_GATEWAY, ServerLink
+from sampler.mcp_docker.sessions.offers import Offers
+from sampler.mcp_docker.sessions.rates import Rate
+from sampler.mcp_docker.sessions.routing import Router
+from sampler.mcp_docker.starting.tool_set import ToolSet
 from shared.http.asgi import HttpRequest
 
 MAX_BACKLOG = 100

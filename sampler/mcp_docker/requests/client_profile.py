@@ -4,8 +4,8 @@ from typing import Any
 
 from mcp_types import INVALID_PARAMS
 
-from sampler.mcp_docker.messages import RequestId, refusal
-from sampler.mcp_docker.tool_set import Profile
+from sampler.mcp_docker.links.messages import RequestId, refusal
+from sampler.mcp_docker.starting.tool_set import Profile
 from shared.http.asgi import HttpRefusal
 
 MAX_CAPABILITIES_CHARS = 16 * 1024  # the gateway remembers them

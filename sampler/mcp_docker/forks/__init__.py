@@ -1,0 +1,1 @@
+"""Bundled tools as forks of one process that has them loaded."""
