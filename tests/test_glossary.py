@@ -54,6 +54,6 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=lambda page: page.name)
 def test_a_page_about_a_part_names_the_files_of_that_part_before_its_first_section(page: Path) -> None:
-    about_all = {"index.md", "glossary.md", "from_agentrl.md", "writes.md", "api.md", "settings.md"}
+    about_all = {"index.md", "compared.md", "glossary.md", "from_agentrl.md", "writes.md", "api.md", "settings.md"}
     beginning = page.read_text(encoding="utf-8").partition("\n## ")[0]
     assert page.name in about_all or "\n\nIn the code: " in beginning

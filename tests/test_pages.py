@@ -1,4 +1,4 @@
-"""The pages of docs/: every link leads somewhere, the index has every page, and a page begins with its purpose and a command."""
+"""The pages: every link leads somewhere, the index has each, each begins with its purpose and a command; README is short."""
 
 import importlib.util
 import re
@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 INDEX = ROOT / "docs" / "index.md"
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path != INDEX)
+README_WORDS = 1300
 PURPOSE_WORDS = 70
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
@@ -67,6 +68,10 @@ def test_a_page_begins_with_what_it_is_for_and_a_command(page: Path) -> None:
     assert not purpose.startswith(("|", "* ", "#", "```", "In the code"))
     assert len(purpose.split()) <= PURPOSE_WORDS, "two sentences"
     assert re.match(r"(<!-- .* -->\n)?```bash\n", command), "then a command that works"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= README_WORDS
 
 
 @pytest.mark.slow
