@@ -13,7 +13,8 @@ from sampler.engine.local import answers
 from shared.cli.metrics import HELP
 from shared.documents.run import Worker
 from shared.processes.metrics_page import as_page, of_process, of_worker
-from trainer.loop import Status, _headline
+from trainer.run.status import Status
+from trainer.run.step_reports import HEADLINE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "grafana"
@@ -30,7 +31,7 @@ def exported() -> set[str]:
     """Names on the pages of a run, of a trainer, a sampler, a service of environments, an engine and MCP-Docker."""
     worker = Worker(id="t", kind="trainer", host="h", pid=1)
     status = Status(worker)
-    status.doing("step 1", step=1, **_headline(dict.fromkeys(headline_names(), 0.5)))
+    status.doing("step 1", step=1, **dict.fromkeys(HEADLINE, 0.5))
     of_sampler = worker.model_copy(update={"kind": "sampler", "stats": dict.fromkeys(keys_of_stats(), 1.0)})
     pages = as_page("r", [*of_worker(status.worker), *of_worker(of_sampler), *of_process()]).decode()
     pages += answers.metrics(AnyModel(), ANY_LOAD, 1.5)  # type: ignore[arg-type]  # its three names alone
@@ -42,12 +43,6 @@ def exported() -> set[str]:
     )
     assert prefix is not None
     return names | {prefix[1] + name for name in re.findall(r'_(?:gauge|counter)\("(\w+)"', source)}
-
-
-def headline_names() -> list[str]:
-    source = (ROOT / "trainer" / "loop.py").read_text(encoding="utf-8")
-    (function,) = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == "_headline"]
-    return [n.value for n in ast.walk(function) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
 def keys_of_stats() -> list[str]:

@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant(
         "second line: a bug in a step ends the trainer with its cause",
         "trainer/loop.py",
-        "named_in_errors(step, stream.borrowed_tasks):",
+        "named_in_errors(step, parts.stream.borrowed_tasks):",
         "contextmanager(lambda: iter([None]))():",
         f"{STEPS}::test_a_bug_in_a_step_ends_the_trainer_with_its_cause_as_the_last_line",
     ),

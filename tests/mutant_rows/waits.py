@@ -26,14 +26,14 @@ MUTANTS = (
     ),
     Mutant(
         "waits: a trainer that loads says whose device it waits for",
-        "trainer/loop.py",
+        "trainer/run/status.py",
         "        return self._is_announced or self.activity.wait is not None\n",
         "        return self._is_announced\n",
         "tests/trainer/test_shared_device.py::test_a_trainer_says_whose_device_it_waits_for_also_before_it_has_begun",
     ),
     Mutant(
         "waits: a trainer that is refused at its start leaves no trace",
-        "trainer/loop.py",
+        "trainer/run/status.py",
         "        return self._is_announced or self.activity.wait is not None\n",
         "        return True\n",
         "tests/trainer/test_shared_device.py::test_a_trainer_says_whose_device_it_waits_for_also_before_it_has_begun",

@@ -10,10 +10,10 @@ from rich.console import Console
 from shared.cli.status import _render, look
 from shared.documents.run import Admission
 from shared.processes.mongod import Mongod
-from trainer.loop import _status
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
+from trainer.run.status import live_status
 from trainer.settings.config import TrainerConfig
 
 CALM = {
@@ -78,7 +78,7 @@ def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mong
         try:
             admission = Admission(groups_per_step=1, max_staleness=0)
             bridge(bridge.store.runs.start_trainer(config.policy, admission))
-            with _status(bridge, config, alone) as status:
+            with live_status(bridge, config, alone) as status:
                 status.announce()
                 raised, _ = Alarms().check({**CALM, "loss/k3_mean": 0.5})
                 for alarms, expected in ((raised, 1), ([], 0)):

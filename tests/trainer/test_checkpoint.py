@@ -20,8 +20,8 @@ from tests.trainer.builders import relative_difference
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints import checkpoint
-from trainer.loop import _resume
 from trainer.process.parallel import Parallel
+from trainer.run.start import resume
 from trainer.settings.config import TrainerConfig
 
 KILLS = 10  # every other one while a save is seen; of the rest, 4 in 5 come in the middle of one
@@ -168,12 +168,12 @@ def test_a_checkpoint_of_another_run_or_policy_is_not_continued(
     learner = exact_learner(model_directory, alone)
     checkpoint.Checkpoints(tmp_path / "checkpoints", alone).save(learner, {"run": "one", "policy": "main"})
     given = {"db_connection_string": "given", "model_name_or_path": model_directory, "output_dir": tmp_path}
-    _resume(learner, TrainerConfig(run="one", **given), alone)
+    resume(learner, TrainerConfig(run="one", **given), alone)
     for other in ({"run": "two"}, {"run": "one", "policy": "guide"}):
         with pytest.raises(
             ConfigError, match=r"step-000000 is of run one, policy main; this is run .* an output_dir of its own"
         ):
-            _resume(learner, TrainerConfig(**other, **given), alone)
+            resume(learner, TrainerConfig(**other, **given), alone)
 
 
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "rng-0.pt", "state.json"])

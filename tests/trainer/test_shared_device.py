@@ -13,9 +13,9 @@ from shared.documents.states import LeaseState
 from shared.processes.mongod import Mongod
 from tests.trainer.conftest import launch
 from tests.trainer.published import Trained, publish_bridge
-from trainer.loop import _status
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
+from trainer.run.status import live_status
 from trainer.settings.config import TrainerConfig
 from trainer.step.shared_device import TrainerDevice
 
@@ -113,10 +113,10 @@ def test_a_trainer_says_whose_device_it_waits_for_also_before_it_has_begun(
     def doing() -> list[str]:
         return [worker.doing for worker in bridge(bridge.store.workers.all())]
 
-    with _status(bridge, config, alone):
+    with live_status(bridge, config, alone):
         pass
     assert doing() == []
-    with _status(bridge, config, alone) as status:
+    with live_status(bridge, config, alone) as status:
         device = TrainerDevice(bridge, config.sharing, alone, "trainer")
         bridge(leases.occupy(LEASE, "keeper", "http://e", LONG_S, asleep=False))
         work = contextvars.copy_context().run

@@ -22,7 +22,8 @@ from tests.trainer.training_child import MAX_STEPS
 from trainer.data.groups import Group, GroupSelector
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
-from trainer.run.takeover import SavedSteps, look, take_over
+from trainer.run.saving import SavedSteps
+from trainer.run.takeover import look, take_over
 from trainer.settings.config import TrainerConfig
 
 RUN = "takeover-test"

@@ -190,7 +190,7 @@ class RecordStream:
             identity = step_id(self._config.policy, step, self._trainer_generation)
             self._bridge(self._store.steps.note_metrics(identity, metrics))
 
-    def keep_logprobs(self, step: int, batch: Batch, logprobs: Sequence[TokenLogprobs | None]) -> None:
+    def store_logprobs(self, step: int, batch: Batch, logprobs: Sequence[TokenLogprobs | None]) -> None:
         """Store what the committed step computed for each trained token. Called by every rank; each stores its own rows'."""
         if not self._parallel.is_first_of_its_rows:
             return

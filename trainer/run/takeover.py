@@ -39,24 +39,6 @@ def take_over(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, st
     return int(parallel.broadcast_object(trainer_generation))
 
 
-class SavedSteps:
-    """The run's document names the newest checkpoint. Every rank may say it; rank 0 writes it."""
-
-    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, trainer_generation: int) -> None:
-        self._bridge = bridge
-        self._config = config
-        self._is_main = parallel.is_main
-        self._trainer_generation = trainer_generation
-        self._noted: int | None = None
-
-    def note(self, step: int | None) -> None:
-        """Raises LeaseLost when another trainer of this policy has started."""
-        if self._is_main and step is not None and step != self._noted:
-            saved = checkpoint_at(self._config, step)
-            self._bridge(self._bridge.store.runs.note_checkpoint(self._config.policy, self._trainer_generation, saved))
-            self._noted = step
-
-
 def checkpoint_at(config: TrainerConfig, step: int) -> SavedCheckpoint:
     return SavedCheckpoint(step=step, folder=str((config.folder / CHECKPOINTS).resolve()))
 

@@ -1,0 +1,84 @@
+"""The start of a trainer, before and after it takes over: seeds, warnings, the learner, and its settings in the run."""
+
+import logging
+import random
+
+import numpy as np
+import torch
+
+from shared.errors import ConfigError
+from shared.files.output_names import CHECKPOINTS
+from trainer.checkpoints import checkpoint
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
+from trainer.run.status import worker_id
+from trainer.settings.config import TrainerConfig
+from trainer.settings.ineffective import warn_of_unused
+from trainer.settings.presets import PRESETS
+from trainer.step.configured_learner import configured_learner
+from trainer.step.learner import Learner
+from trainer.step.shared_device import TrainerDevice
+
+log = logging.getLogger(__name__)
+
+
+def seed_and_warn(config: TrainerConfig, parallel: Parallel) -> None:
+    """Seed this rank; rank 0 logs the preset, and settings that have no effect or do not fit each other."""
+    seed = config.seed + parallel.data.rank
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    if not parallel.is_main:
+        return
+    if config.preset is not None:
+        preset = PRESETS[config.preset]
+        log.info(
+            "preset %s (%s): samplers should run with --advantage %s", config.preset, preset.source, preset.advantage
+        )
+    warn_of_unused(config, config.without_effect())
+    if config.data.max_staleness > 0 and not config.loss.weighs_what_others_sampled:
+        log.warning(
+            "%s with clip_anchor %s and rollout_is none gives old tokens the weight of fresh ones: set rollout_is token, or "
+            "max_staleness 0",
+            config.loss.loss,
+            config.loss.clip_anchor,
+        )
+
+
+def resumed_learner(config: TrainerConfig, parallel: Parallel, device: TrainerDevice) -> Learner:
+    """Load the model, measure how it is computed, and resume; a shared device is held for that too."""
+    with device.held():
+        learner = configured_learner(
+            config.model,
+            config.seed,
+            config.loss,
+            config.optimizer.adamw(),
+            parallel,
+            config.memory,
+            with_entropy=config.report.with_entropy,
+            keep_logprobs=config.report.keep_logprobs,
+        )
+        resume(learner, config, parallel)
+        device.vacate(learner)
+    return learner
+
+
+def resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
+    """Load the newest checkpoint. Raises ConfigError for another run's: its step does not refer to this run's data."""
+    newest = parallel.broadcast_object(checkpoint.latest(config.folder / CHECKPOINTS) if parallel.is_main else None)
+    if newest is None:
+        return
+    resumed = checkpoint.load(learner, newest, parallel)
+    run, policy = (resumed.accounting.get(name) for name in ("run", "policy"))
+    if (run, policy) != (config.run, config.policy):
+        raise ConfigError(
+            f"{newest} is of run {run}, policy {policy}; this is run {config.run}, policy {config.policy}: expected "
+            "an output_dir of its own"
+        )
+    log.info("resumed from %s at step %d", newest, resumed.step)
+
+
+def store_settings(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
+    """In the run's documents, by rank 0: once per content."""
+    if parallel.is_main:
+        bridge(bridge.store.settings.keep(f"trainer-{config.policy}", config.snapshot(), worker_id(config)))
