@@ -1,6 +1,6 @@
 """Losses: pure functions of flat 1-D tensors, one entry per (trajectory, trained token). No padding, no model, no rank.
 
-    compute ▸ ratios ρ r x ▸ aggregation ω ▸ corrections ▸ registry: l of token_losses, sequence_losses, your own ▸ kl ▸ sum
+    compute ▸ ratios ρ r x ▸ weights ω, corrections ▸ l of token_losses, sequence_losses, your own (registry) ▸ kl ▸ sum
 
 Every loss is L = Σ_e ω_e · M_e · l_e, to be minimized. ω_e comes from `Denominators`, which are counted over the
 whole optimizer step (all ranks, all rows) before the first backward, so splitting a step into rows changes nothing:

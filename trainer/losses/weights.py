@@ -1,4 +1,6 @@
-"""Corrections for data that another policy sampled: a weight, and masks on tokens and on whole trajectories. No gradients.
+"""How much an entry counts: ω, and corrections for data that another policy sampled, a weight and masks. No gradients.
+
+ω is known before the first backward; masks do not change it. The corrections:
 
     TIS            weight min(x, cap)                          https://fengyao.notion.site/off-policy-rl
     Seq-TIS        weight min(Π x, cap)                        Π over the trained tokens of the trajectory
@@ -20,32 +22,42 @@ import torch
 from torch import Tensor
 
 from trainer.losses.ratios import Terms, exp_ratio
-from trainer.losses.settings import CorrectionSettings, RolloutIs
+from trainer.losses.settings import Aggregation, CorrectionSettings, LossConfig, RolloutIs
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
-    weight_E: Tensor
+class Weights:
+    entry_E: Tensor  # ω
+    policy_E: Tensor  # of the policy term: ω, times the correction, 0 where it is dropped
     dropped_token_E: Tensor
     dropped_sequence_E: Tensor
 
-    @property
-    def factor_E(self) -> Tensor:
-        """What the policy term is multiplied by."""
-        return self.weight_E * (~(self.dropped_token_E | self.dropped_sequence_E)).to(self.weight_E.dtype)
 
-
-def correction(t: Terms, config: CorrectionSettings) -> Correction:
+def weights(t: Terms, config: LossConfig) -> Weights:
     """Of every entry; whole trajectories unless only token-wise corrections are on."""
+    entry_E, correction = _aggregation(t, config), config.correction
     sum_T = t.trajectory_sum(t.log_x_E)
-    return Correction(
-        weight_E=_weight(t, sum_T, config),
-        dropped_token_E=_outside(t.log_x_E, config.token_mask_low, config.token_mask_high),
-        dropped_sequence_E=_dropped_sequences(t, sum_T, config)[t.trajectory_E] | _opsm(t, config),
-    )
+    dropped_token_E = _outside(t.log_x_E, correction.token_mask_low, correction.token_mask_high)
+    dropped_sequence_E = _dropped_sequences(t, sum_T, correction)[t.trajectory_E] | _opsm(t, correction)
+    rollout_is_E = _rollout_is(t, sum_T, correction)
+    factor_E = rollout_is_E * (~(dropped_token_E | dropped_sequence_E)).to(rollout_is_E.dtype)
+    return Weights(entry_E, entry_E * factor_E, dropped_token_E, dropped_sequence_E)
 
 
-def _weight(t: Terms, sum_T: Tensor, config: CorrectionSettings) -> Tensor:
+def _aggregation(t: Terms, config: LossConfig) -> Tensor:
+    """ω, by `loss_aggregation`."""
+    like, denominators = t.new_logprob_E.detach(), t.denominators
+    if config.aggregation is Aggregation.TOKEN_SUM:
+        return torch.ones_like(like)
+    if config.aggregation is Aggregation.TOKEN_MEAN:
+        return torch.full_like(like, 1.0 / max(denominators.num_tokens, 1))
+    per_sequence = 1.0 / max(denominators.num_trajectories, 1)
+    if config.aggregation is Aggregation.SEQUENCE_SUM:
+        return torch.full_like(like, per_sequence / config.averaging.length_scale)
+    return per_sequence / denominators.tokens_T[t.trajectory_E].to(like.dtype)
+
+
+def _rollout_is(t: Terms, sum_T: Tensor, config: CorrectionSettings) -> Tensor:
     if config.rollout_is is RolloutIs.NONE:
         return torch.ones_like(t.log_x_E)
     log_weight_E = t.log_x_E if config.rollout_is is RolloutIs.TOKEN else sum_T[t.trajectory_E]
