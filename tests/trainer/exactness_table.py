@@ -34,8 +34,8 @@ from trainer.modeling.attention import dense_mask
 from trainer.modeling.context_parallel import cut_sequences, of_slices
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.model import layer_classes
 from trainer.process.parallel import Parallel, parallel_session, shard_model
+from trainer.process.private_apis import layer_class_names
 from trainer.reporting.loss_metrics import combine
 from trainer.step.accumulate import Accumulator
 from trainer.trees.minibatch import Minibatch
@@ -129,7 +129,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
         for each in (lm, frozen):
             stack.enter_context(exact_norms(each.causal_lm))
             cut_sequences(each.causal_lm, parallel.context, tp_size=1, obstacle=None)
-            shard_model(each, layer_classes(each.causal_lm), parallel, frozen=each is frozen)
+            shard_model(each, layer_class_names(each.causal_lm), parallel, frozen=each is frozen)
         return {
             f"{label}, {count} micro-batches": {
                 case: _step(lm, frozen, config, merging, count, parallel) for case, config in cases.items()

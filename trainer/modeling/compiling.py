@@ -24,9 +24,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from shared.errors import ConfigError
-from trainer.modeling.model import layer_classes
 from trainer.modeling.trainable import lora_layers
 from trainer.process.parallel import Parallel
+from trainer.process.private_apis import layer_class_names
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ def use_compiled_layers(model: PreTrainedModel, parallel: Parallel, *, obstacle:
     compiled: dict[type, type] = {}
     for layer in model.modules():
         kind = type(layer)
-        if isinstance(layer, GradientCheckpointingLayer) and kind.__name__ in layer_classes(model):
+        if isinstance(layer, GradientCheckpointingLayer) and kind.__name__ in layer_class_names(model):
             if kind not in compiled:
                 compiled[kind] = _compiled(kind)
             layer.__class__ = compiled[kind]
     if not compiled:
         raise ConfigError(
-            f"compile_layers: {type(model).__name__} has no layer of class {', '.join(layer_classes(model)) or '(none named)'} "
-            "that can be compiled; expected false"
+            f"compile_layers: {type(model).__name__} has no layer of class "
+            f"{', '.join(layer_class_names(model)) or '(none named)'} that can be compiled; expected false"
         )
 
 

@@ -4,7 +4,7 @@ The log-probabilities are computed inside one module's forward, because FSDP2 ga
 the embedding) only while the module that owns it runs, and again for its backward. So: wrap, shard, then use.
 
     lm = TreeLM(causal_lm)
-    shard_model(lm, layer_classes(causal_lm), parallel)      # each layer, then lm itself
+    shard_model(lm, layer_class_names(causal_lm), parallel)      # each layer, then lm itself
     choose_way(lm, "auto", device)                           # trainer/modeling/forward_choice.py
     logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=lm.mask(device))
 """
@@ -23,6 +23,7 @@ from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.process.parallel import Peers
+from trainer.process.private_apis import attention_name
 from trainer.trees.packing import Row
 
 # DTensor derives the sharding of every operation anew for each new length (about 50 operations, 14 ms each on a busy CPU).
@@ -56,7 +57,7 @@ class TreeLM(nn.Module):
         self.context = context if context is not None and context.size > 1 else None
         self._tp_size = tp_size
         self.causal_lm = causal_lm
-        self.way = Way(causal_lm.config._attn_implementation, trees=True)
+        self.way = Way(attention_name(causal_lm), trees=True)
         self.experts_per_token = experts_per_token(causal_lm)
         rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]

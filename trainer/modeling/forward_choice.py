@@ -20,7 +20,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as foreign_logging
@@ -32,6 +31,7 @@ from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.forward_ways import OWN, Head, Way, attentions
 from trainer.modeling.probe import Probe, make_probe
 from trainer.process.parallel import Peers
+from trainer.process.private_apis import attention_name, end_sharded_forward
 from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)
@@ -304,21 +304,15 @@ def _settle(lm: nn.Module) -> None:
     """Reset sharded modules after a forward, including one that raised."""
     for module in lm.modules():
         if isinstance(module, FSDPModule):
-            state = module._get_fsdp_state()
-            state._training_state = TrainingState.IDLE
-            state._state_ctx.iter_forward_root = None
-            state._state_ctx.post_backward_final_callback_queued = False
-            for group in state._fsdp_param_groups:
-                group._training_state = TrainingState.IDLE
-            module.reshard()
+            end_sharded_forward(module)
 
 
 def set_attention(model: PreTrainedModel, name: str) -> None:
     """Switch the attention. Raises ValueError for a model that does not support it."""
-    if model.config._attn_implementation != name:
+    if attention_name(model) != name:
         model.set_attn_implementation(name)
-    if model.config._attn_implementation != name:
-        raise ValueError(f"{type(model).__name__} supports only attention {model.config._attn_implementation}")
+    if attention_name(model) != name:
+        raise ValueError(f"{type(model).__name__} supports only attention {attention_name(model)}")
 
 
 @contextmanager

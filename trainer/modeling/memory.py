@@ -23,6 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from shared.configuration.sections import Section
 from shared.errors import ConfigError
 from trainer.process.parallel import Parallel
+from trainer.process.private_apis import wrap_layer_checkpoint
 
 
 class MemorySettings(Section):
@@ -69,9 +70,8 @@ def _checkpoint_without_dropout(model: nn.Module) -> None:
     """transformers checkpoints layers only in training mode: set it on the layer, and unset it inside the layer."""
     layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     for layer in layers:
-        checkpoint: Callable[..., Any] = layer._gradient_checkpointing_func
         layer.training = True  # only of the layer itself, not of its submodules
-        layer._gradient_checkpointing_func = partial(_computed_again, checkpoint)
+        wrap_layer_checkpoint(layer, _computed_again)
 
 
 def _computed_again(checkpoint: Callable[..., Any], forward: "partial[Any]", *arguments: Any) -> Any:

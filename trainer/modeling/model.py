@@ -106,8 +106,3 @@ def load_tokenizer(directory: Path, template: Path | None = None) -> PreTrainedT
     if not tokenizer.chat_template:
         raise ConfigError(f"{directory}: the tokenizer has no chat template; expected chat_template.jinja")
     return tokenizer
-
-
-def layer_classes(model: PreTrainedModel) -> tuple[str, ...]:
-    """Class names of the transformer layers: the units of sharding."""
-    return tuple(sorted(model._no_split_modules or ()))

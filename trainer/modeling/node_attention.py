@@ -26,13 +26,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from shared.tokens.trie import Int64
+from trainer.process.private_apis import flash_for_cpu, flash_for_cpu_backward
 
 BY_NODE = "by_node"  # attn_implementation of transformers, registered below
 SPAN = 512
 HARMLESS = ("position_ids", "cache_position", "use_cache", "is_causal", "output_router_logits", "output_attentions")
-
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +140,12 @@ class _NodeAttention(torch.autograd.Function):
             here = slice(span.start, span.stop)
             q = q_GKND[:, :, here]
             mask = _inner_mask(spans, span, query.dtype)
-            o, lse = _flash(
+            o, lse = flash_for_cpu(
                 q, _here(key, here, groups), _here(value, here, groups), 0.0, span.is_chain, attn_mask=mask, scale=scale
             )
             if span.path:
                 k, v = (_on_path(x, span.path, groups) for x in (key, value))
-                o, lse = _merged(o, lse, *_flash(q, k, v, 0.0, False, scale=scale))
+                o, lse = _merged(o, lse, *flash_for_cpu(q, k, v, 0.0, False, scale=scale))
             out_GKND[:, :, here], lse_GKN[:, :, here] = o, lse
         ctx.save_for_backward(query, key, value, out, lse_GKN)
         ctx.spans, ctx.scale = spans, scale
@@ -167,7 +165,7 @@ class _NodeAttention(torch.autograd.Function):
             g, q, o = (x[:, :, here] for x in (grad_GKND, q_GKND, out_GKND))
             lse = lse_GKN[:, :, here]
             mask = _inner_mask(ctx.spans, span, query.dtype)
-            dq, dk, dv = _flash_backward(
+            dq, dk, dv = flash_for_cpu_backward(
                 g,
                 q,
                 _here(key, here, groups),
@@ -183,7 +181,7 @@ class _NodeAttention(torch.autograd.Function):
             _add(grad_value, dv, [(span.start, span.stop)])
             if span.path:
                 k, v = (_on_path(x, span.path, groups) for x in (key, value))
-                path_dq, dk, dv = _flash_backward(g, q, k, v, o, lse, 0.0, False, scale=ctx.scale)
+                path_dq, dk, dv = flash_for_cpu_backward(g, q, k, v, o, lse, 0.0, False, scale=ctx.scale)
                 dq = dq + path_dq
                 _add(grad_key, dk, span.path)
                 _add(grad_value, dv, span.path)

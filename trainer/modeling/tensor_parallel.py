@@ -9,7 +9,6 @@
 The split parameters are DTensors; `fully_shard` also shards them over the mesh's "shard" dimension.
 """
 
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -31,9 +30,9 @@ from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, 
 from shared.errors import ConfigError
 from trainer.modeling.trainable import lora_layers
 from trainer.process.parallel import is_empty
+from trainer.process.private_apis import silence_redistribution
 
-# It warns of every redistribution over two dimensions, which checkpoints, publications and gradient norms need.
-logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+silence_redistribution()
 HEADS_DIM = 2  # of (batch, token, head, head_dim), the input of the per-head norms
 OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert
 

@@ -33,6 +33,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from shared.errors import ConfigError
 from shared.processes.waits import Wait
+from trainer.process.private_apis import forget_group
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def parallel_session(
         parallel.barrier()  # leave together: a peer that closes its connections early can abort the others
     finally:
         dist.destroy_process_group()
-        PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes
+        forget_group(PartialState)
 
 
 def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int) -> Parallel:

@@ -26,12 +26,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from shared.errors import DataError
 from shared.weights.buckets import Bucket, buckets_of
 from shared.weights.files import sha256_of
 from trainer.process.listening import listening_store
+from trainer.process.private_apis import group_of_others
 
 
 def main() -> None:
@@ -104,16 +104,7 @@ def _group(store: dist.TCPStore, request: dict[str, Any], device: torch.device) 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store.set_timeout(limit)
-    group, _ = distributed_c10d._new_process_group_helper(
-        size,
-        0,
-        [],
-        distributed_c10d.Backend(str(request["backend"])),
-        dist.PrefixStore(name, store),
-        group_name=distributed_c10d.GroupName(name),
-        timeout=limit,
-    )
-    distributed_c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
+    group = group_of_others(store, name, size, str(request["backend"]), limit)
     yield group
     dist.destroy_process_group(group)
 

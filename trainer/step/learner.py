@@ -28,12 +28,13 @@ from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import Found, choose_way
 from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
-from trainer.modeling.model import layer_classes, load_config, load_model
+from trainer.modeling.model import load_config, load_model
 from trainer.modeling.routing import load_metrics, router_aux_loss, total
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.process.parallel import PRECISIONS, Parallel, shard_model
+from trainer.process.private_apis import layer_class_names
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.reporting.token_logprobs import TokenLogprobs
 from trainer.settings.optimizer import OptimizerConfig
@@ -93,7 +94,7 @@ def open_learner(
         return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
-        shard_model(lm, layer_classes(lm.causal_lm), parallel, frozen=frozen)
+        shard_model(lm, layer_class_names(lm.causal_lm), parallel, frozen=frozen)
         if first_loads:
             fill(lm.causal_lm, directory, parallel, dtype=dtype)
 
