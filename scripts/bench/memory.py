@@ -32,7 +32,8 @@ from trainer.modeling.forward import row_logprobs
 from trainer.modeling.memory import MemorySettings
 from trainer.process.parallel import parallel_session
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
@@ -70,7 +71,9 @@ def measure(shape: str, tokens: int, checkpointing: bool, device: str, threads: 
     with tempfile.TemporaryDirectory() as directory, parallel_session(device, threads) as parallel:
         _write_model(Path(directory))
         memory = MemorySettings(activation_checkpointing=checkpointing)
-        learner = open_learner(Path(directory), LossConfig(), OptimizerConfig(), parallel, memory=memory)
+        learner = open_learner(
+            Path(directory), LossConfig(), OptimizerConfig(), parallel, LearnerOptions(memory=memory)
+        )
         _forward_backward(learner, pack([merge(episode(shape, 512))], 1024)[0])  # kernels, buffers of gradients
         before = reset_peak(parallel.device)
         forward_s, backward_s, cpu_s = _forward_backward(learner, row)

@@ -45,7 +45,8 @@ from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state
 from trainer.settings.config import TrainerConfig
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.shared_device import TrainerDevice
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
@@ -106,7 +107,7 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
         LossConfig(loss=LossName.CROSS_ENTROPY),
         OptimizerConfig(learning_rate=config.optimizer.learning_rate, max_steps=100),
         parallel,
-        trainable=config.model.trainable(config.seed),
+        LearnerOptions(trainable=config.model.trainable(config.seed)),
     )
     start = bridge(bridge.store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1)))
     publisher = Publisher(bridge, config, parallel, learner, TrainerDevice(bridge, config.sharing, parallel, "trainer"))

@@ -41,7 +41,7 @@ from shared.tokens.record_tree import RecordTree
 from trainer.losses import Denominators, LossConfig
 from trainer.process.parallel import parallel_session
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import open_learner
+from trainer.step.opening import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

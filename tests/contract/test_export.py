@@ -12,7 +12,7 @@ from trainer.export import ExportConfig, export
 from trainer.losses import LossConfig
 from trainer.process.parallel import parallel_session
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import open_learner
+from trainer.step.opening import open_learner
 
 
 async def test_an_exported_checkpoint_is_served(engine: Engine, client: EngineClient, tmp_path: Path) -> None:

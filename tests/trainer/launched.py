@@ -23,7 +23,8 @@ from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.process.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
@@ -40,7 +41,9 @@ def exact_learner(
     loss: LossConfig = LossConfig(),
     trainable: Trainable = EVERYTHING,
 ) -> Learner:
-    return open_learner(model_directory, loss, OPTIMIZER, parallel, trainable=trainable, dtype="float64")
+    return open_learner(
+        model_directory, loss, OPTIMIZER, parallel, LearnerOptions(trainable=trainable, dtype="float64")
+    )
 
 
 def rows_of_step(

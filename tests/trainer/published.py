@@ -21,7 +21,7 @@ from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import open_learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.shared_device import TrainerDevice
 
 RUN = "publish-test"
@@ -48,8 +48,7 @@ class Publishing:
             LossConfig(),
             OptimizerConfig(),
             parallel,
-            trainable=self.config.model.trainable(self.config.seed),
-            dtype=self.config.model.dtype,
+            LearnerOptions(trainable=self.config.model.trainable(self.config.seed), dtype=self.config.model.dtype),
         )
         self.start()
 

@@ -24,7 +24,8 @@ from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
@@ -55,7 +56,7 @@ def no_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def learner_of(directory: Path, parallel: Parallel, **options: Any) -> Learner:
-    return open_learner(directory, LossConfig(), OPTIMIZER, parallel, dtype="float64", **options)
+    return open_learner(directory, LossConfig(), OPTIMIZER, parallel, LearnerOptions(dtype="float64", **options))
 
 
 def rows_of(number: int) -> tuple[list[Row], Denominators]:

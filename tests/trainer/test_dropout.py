@@ -13,7 +13,8 @@ from tests.trainer.launched import OPTIMIZER
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.memory import MemorySettings, checkpoint_layers
 from trainer.process.parallel import Parallel
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
@@ -73,7 +74,8 @@ def test_a_step_computes_what_an_engine_computes(config: PreTrainedConfig, alone
 def test_dropout_that_is_asked_for_is_on_and_its_sequences_are_forwarded_alone(alone: Parallel, tmp_path: Path) -> None:
     saved(NOISY["attention dropout"], tmp_path)
     learners = [
-        open_learner(tmp_path, LossConfig(loss=LossName.GRPO), OPTIMIZER, alone, dropout=True) for _ in range(2)
+        open_learner(tmp_path, LossConfig(loss=LossName.GRPO), OPTIMIZER, alone, LearnerOptions(dropout=True))
+        for _ in range(2)
     ]
     assert all(learner.linear for learner in learners)
     first, second = (mean_logprob(learner) for learner in learners)

@@ -23,7 +23,7 @@ from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.process.parallel import LaunchError, Parallel, parallel_session
 from trainer.publishing.weights import write_weights
-from trainer.step.learner import open_learner
+from trainer.step.opening import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

@@ -28,7 +28,7 @@ from trainer.modeling.node_attention import spans_of_row
 from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured
 from trainer.step.accumulate import Accumulator
-from trainer.step.learner import open_learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.schedule import learning_rate
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
@@ -77,7 +77,9 @@ def test_a_step_of_two_updates_is_two_steps_where_nothing_is_anchored_on_its_sta
 ) -> None:
     config = dataclasses.replace(OPTIMIZER, lr_schedule="constant", warmup_steps=0)
     loss = LossConfig(loss=LossName.GRPO)
-    together, apart = (open_learner(model_directory, loss, config, alone, dtype="float64") for _ in range(2))
+    together, apart = (
+        open_learner(model_directory, loss, config, alone, LearnerOptions(dtype="float64")) for _ in range(2)
+    )
     parts = minibatches(2, alone)
     result = together.step_in_minibatches(parts)
     for part in parts:
@@ -91,7 +93,7 @@ def test_the_proximal_policy_is_the_one_before_the_first_update_of_the_step(
     model_directory: Path, alone: Parallel
 ) -> None:
     loss = LossConfig(clip_anchor="proximal")
-    learner = open_learner(model_directory, loss, OPTIMIZER, alone, dtype="float64")
+    learner = open_learner(model_directory, loss, OPTIMIZER, alone, LearnerOptions(dtype="float64"))
     parts = minibatches(2, alone)
     with torch.no_grad():
         before = [row_logprobs(learner.lm, row, attn=spans_of_row)[0] for row in parts[1].rows]
@@ -128,7 +130,9 @@ def test_the_reference_model_is_frozen_apart_and_only_loaded_for_a_kl_term(
     model_directory: Path, alone: Parallel
 ) -> None:
     assert exact_learner(model_directory, alone).reference is None
-    learner = open_learner(model_directory, LossConfig(kl_coefficient=0.1), OPTIMIZER, alone, dtype="float64")
+    learner = open_learner(
+        model_directory, LossConfig(kl_coefficient=0.1), OPTIMIZER, alone, LearnerOptions(dtype="float64")
+    )
     assert learner.reference is not None
     assert not any(p.requires_grad for p in learner.reference.parameters())
     before = [p.full_tensor().clone() for p in learner.reference.parameters()]
@@ -165,7 +169,7 @@ def test_a_model_that_forbids_trees_is_trained_sequence_by_sequence_with_a_messa
 ) -> None:
     model = tiny_model(**settings)
     model.save_pretrained(tmp_path)
-    learner = open_learner(tmp_path, LossConfig(), OPTIMIZER, alone, dtype="float64")
+    learner = open_learner(tmp_path, LossConfig(), OPTIMIZER, alone, LearnerOptions(dtype="float64"))
     assert learner.linear
     assert "no prefix trees" in caplog.text
     records = random_group(3) + random_group(4)
@@ -218,7 +222,7 @@ def test_steps_on_trees_make_the_update_of_steps_on_single_sequences(model_direc
     results = []
     for trees_wanted in (True, False):
         learner = open_learner(
-            model_directory, LossConfig(), OPTIMIZER, alone, dtype="float64", prefix_trees=trees_wanted
+            model_directory, LossConfig(), OPTIMIZER, alone, LearnerOptions(dtype="float64", prefix_trees=trees_wanted)
         )
         assert learner.linear is not trees_wanted
         merging = Merging.TREE if trees_wanted else Merging.LINEAR
@@ -251,7 +255,7 @@ def test_weight_decay_is_for_matrices_and_never_for_norms(model_directory: Path,
     results = []
     for decay in (0.0, 0.5):
         optimizer = dataclasses.replace(OPTIMIZER, weight_decay=decay)
-        learner = open_learner(model_directory, LossConfig(), optimizer, alone, dtype="float64")
+        learner = open_learner(model_directory, LossConfig(), optimizer, alone, LearnerOptions(dtype="float64"))
         learner.step(*rows_of_step(0, 10_000, alone))
         results.append(full_parameters(learner))
     without, decayed = results
@@ -284,7 +288,9 @@ def test_an_update_without_rows_changes_no_number_of_its_step(model_directory: P
 
 def test_the_loss_of_two_updates_is_their_mean(model_directory: Path, alone: Parallel) -> None:
     config = dataclasses.replace(OPTIMIZER, learning_rate=0.0)  # so that the second is of the same weights
-    learner = open_learner(model_directory, LossConfig(kl_coefficient=0.1), config, alone, dtype="float64")
+    learner = open_learner(
+        model_directory, LossConfig(kl_coefficient=0.1), config, alone, LearnerOptions(dtype="float64")
+    )
     parts = minibatches(2, alone)
     losses = [learner.step(part.rows, part.denominators).metrics for part in parts]
     both = learner.step_in_minibatches(parts).metrics
@@ -298,7 +304,7 @@ def test_the_gradient_is_clipped_by_its_global_norm(model_directory: Path, alone
     for limit in (0.0, 0.01):
         config = dataclasses.replace(OPTIMIZER, max_grad_norm=limit)
         loss = LossConfig(loss=LossName.CROSS_ENTROPY)
-        learner = open_learner(model_directory, loss, config, alone, dtype="float64")
+        learner = open_learner(model_directory, loss, config, alone, LearnerOptions(dtype="float64"))
         norms.append(learner.step(rows, denominators).metrics["learner/grad_norm"])
         first_moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
         total = math.sqrt(sum(float(moment.full_tensor().square().sum()) for moment in first_moments)) / 0.1

@@ -15,10 +15,11 @@ from tests.trainer.builders import tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
 from trainer.losses import LossConfig
-from trainer.modeling.forward_choice import Found
+from trainer.modeling.forward_choice import ProbeResult
 from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel, ShardSettings
-from trainer.step import learner
+from trainer.step import opening
+from trainer.step.opening import LearnerOptions
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
@@ -72,8 +73,12 @@ def test_adapters_are_refused_where_only_the_first_process_has_the_model(tmp_pat
     def work(parallel: Parallel) -> None:
         first_loads = with_settings(parallel, ShardSettings(first_loads=True))
         with pytest.raises(ConfigError, match="lora_rank is 2 and fsdp_cpu_ram_efficient_loading true"):
-            learner.open_learner(
-                tmp_path / "model", LossConfig(), OPTIMIZER, first_loads, trainable=Trainable(lora_rank=2)
+            opening.open_learner(
+                tmp_path / "model",
+                LossConfig(),
+                OPTIMIZER,
+                first_loads,
+                LearnerOptions(trainable=Trainable(lora_rank=2)),
             )
 
     run(Layout(2), work)
@@ -86,7 +91,7 @@ def test_the_other_process_never_holds_the_whole_model(tmp_path: Path, monkeypat
     class Loaded(Exception):
         """Nothing was computed yet."""
 
-    def before_it_is_computed(*_: Any, **__: Any) -> Found:
+    def before_it_is_computed(*_: Any, **__: Any) -> ProbeResult:
         raise Loaded
 
     whole = tmp_path / "whole"
@@ -102,14 +107,14 @@ def test_the_other_process_never_holds_the_whole_model(tmp_path: Path, monkeypat
         # Freed tensors go back to the kernel at once: what glibc keeps of them was up to a fifth of the model, by chance.
         assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1
         exact_learner(tiny, with_settings(parallel, ShardSettings(first_loads=True)))  # what is imported and made once
-        monkeypatch.setattr(learner, "choose_way", before_it_is_computed)
+        monkeypatch.setattr(opening, "choose_way", before_it_is_computed)
         for first_loads in (True, False):
             directory = whole if parallel.is_main or not first_loads else bare
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
             before = _memory("VmRSS")
             settings = ShardSettings(first_loads=first_loads)
             with pytest.raises(Loaded):
-                learner.open_learner(directory, LossConfig(), OPTIMIZER, with_settings(parallel, settings))
+                opening.open_learner(directory, LossConfig(), OPTIMIZER, with_settings(parallel, settings))
             peak = _memory("VmHWM") - before
             if not parallel.is_main:
                 assert (peak < 0.9 * model_bytes) is first_loads, (peak, model_bytes)

@@ -15,7 +15,7 @@ from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_way
 from trainer.modeling.forward_ways import Head
 from trainer.process.parallel import Parallel
-from trainer.step.learner import open_learner
+from trainer.step.opening import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

@@ -20,7 +20,8 @@ from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_opti
 from trainer.process.parallel import Parallel, ShardSettings
 from trainer.settings.config import TrainerConfig
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
@@ -70,10 +71,12 @@ def test_the_gradient_is_that_of_one_forward_per_sequence(
         CONFIGS["grpo"],
         OptimizerConfig(),
         alone,
-        dtype="float64",
-        attn_implementation=attention,
-        prefix_trees=prefix_trees,
-        memory=memory.model_copy(update={"logprob_chunk": 5}),
+        LearnerOptions(
+            dtype="float64",
+            attn_implementation=attention,
+            prefix_trees=prefix_trees,
+            memory=memory.model_copy(update={"logprob_chunk": 5}),
+        ),
     )
     assert learner.linear is not prefix_trees
     assert relative_difference(gradients_of(learner, max_tokens=20), expected) < TOLERANCE

@@ -14,7 +14,8 @@ from tests.trainer.exactness_table import counts
 from trainer.losses import LossConfig
 from trainer.process.parallel import Parallel
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import StepResult, open_learner
+from trainer.step.learner import StepResult
+from trainer.step.opening import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

@@ -32,7 +32,8 @@ from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
@@ -110,7 +111,7 @@ def test_the_balance_is_its_formula_whatever_merging_rows_and_passes(
     config = LossConfig(loss=loss, router_aux_loss_coef=COEFFICIENT)
     policy, balance, expected = expected_update(config)
     learner = open_learner(
-        experts, config, OPTIMIZER, alone, dtype="float64", attn_implementation="sdpa", memory=memory
+        experts, config, OPTIMIZER, alone, LearnerOptions(dtype="float64", attn_implementation="sdpa", memory=memory)
     )
     for way in WAYS:
         rows, counts = rows_of(way)

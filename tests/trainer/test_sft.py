@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
+from trainer.step.open_learner import open_learner
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from shared.errors import ConfigError
@@ -26,7 +27,6 @@ from trainer.sft.conversations import (
     Conversations,
     sample_order,
 )
-from trainer.step.configured_learner import configured_learner
 from trainer.step.learner import Learner, StepResult
 from trainer.trees.minibatch import Minibatch
 
@@ -191,10 +191,10 @@ def test_memory_is_spared_as_in_reinforcement_learning_and_no_weight_changes(
     opened = []
 
     def watched(*arguments: Any, **options: Any) -> Learner:
-        opened.append(configured_learner(*arguments, **options))
+        opened.append(open_learner(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(sft, "configured_learner", watched)
+    monkeypatch.setattr(sft, "open_learner", watched)
     settings = {"logprob_chunk": 3, "activation_checkpointing": True, "activation_offload": True}
     plain = train("plain", max_steps=2, dtype="float64")
     sparing = train("sparing", max_steps=2, dtype="float64", optimizer_offload=True, **settings)

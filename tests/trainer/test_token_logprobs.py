@@ -20,7 +20,8 @@ from trainer.modeling.model import load_model
 from trainer.process.parallel import Parallel
 from trainer.reporting.token_logprobs import documents
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, TokenTree, merge
@@ -48,7 +49,7 @@ Place = tuple[int, int, int]  # trajectory, turn, place in its context
 
 def opened(model_directory: Path, parallel: Parallel, loss: LossConfig = LossConfig()) -> Learner:
     config = OptimizerConfig(learning_rate=1e-2)
-    return open_learner(model_directory, loss, config, parallel, dtype="float64", keep_logprobs=True)
+    return open_learner(model_directory, loss, config, parallel, LearnerOptions(dtype="float64", keep_logprobs=True))
 
 
 def forwarded(model_directory: Path) -> dict[Place, tuple[float, float]]:

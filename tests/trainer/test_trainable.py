@@ -28,7 +28,8 @@ from trainer.modeling.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.adapter import gather_adapter
 from trainer.publishing.weights import write_weights
-from trainer.step.learner import Learner, open_learner
+from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)
 FREEZE = Trainable(freeze=["model.embed_tokens.*", "model.layers.0.*"])
@@ -76,7 +77,7 @@ def test_a_merged_matrix_is_the_exact_sum_rounded_once(
     dtype: str, model_directory: Path, tmp_path: Path, alone: Parallel
 ) -> None:
     """The ranks are added one after the other; PEFT's merge, which adds them in its processor's order, is as good as equal."""
-    learner = open_learner(model_directory, LossConfig(), OPTIMIZER, alone, trainable=LORA, dtype=dtype)
+    learner = open_learner(model_directory, LossConfig(), OPTIMIZER, alone, LearnerOptions(trainable=LORA, dtype=dtype))
     learner.step(*rows_of_step(0, 30, alone))
     trained = full_parameters(learner)
     assert {trained[name].dtype for name in lora_tensors(trained)} == {torch.float32}
@@ -193,8 +194,7 @@ def test_the_kl_term_sees_the_base_below_the_adapters_as_it_would_see_a_second_c
             LossConfig(kl_coefficient=0.5, reference_model=reference),
             OPTIMIZER,
             alone,
-            trainable=LORA,
-            dtype="float64",
+            LearnerOptions(trainable=LORA, dtype="float64"),
         )
         assert learner.reference is not None
         own_copy = learner.reference is not learner.lm

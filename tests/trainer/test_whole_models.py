@@ -13,7 +13,7 @@ from trainer.losses import LossConfig
 from trainer.modeling.model import load_model
 from trainer.process.parallel import Parallel
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.step.learner import open_learner
+from trainer.step.opening import open_learner
 
 NORM = "model.layers.1.input_layernorm.weight"
 

@@ -85,8 +85,19 @@ class Difference:
         return f"log-probs {self.logprob:.1e} nats off, gradient {100 * self.gradient:.2g} %"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """`precision`: the compute type, if not the parameters'. `compiled`: layers are compiled, but not while measuring: each would
+    be compiled for the probe and again for the data.
+    """
+
+    prefix_trees: bool = True
+    precision: torch.dtype | None = None
+    compiled: bool = False
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbeResult:
     """The chosen way, its difference to the model's own forward, and why earlier ways were rejected."""
 
     way: Way
@@ -102,40 +113,32 @@ class _Result:
 
 def choose_way(
     lm: TreeLM,
-    wanted: str,
+    attention: str,
     device: torch.device,
     *,
     obstacle: str | None = None,
-    prefix_trees: bool = True,
+    conditions: Conditions = Conditions(),
     peers: Peers | None = None,
-    precision: torch.dtype | None = None,
-    compiled: bool = False,
-) -> Found:
+) -> ProbeResult:
     """Set `lm` to the first way that agrees with the model's own forward. Every rank must call it.
 
-    `wanted`: an attn_implementation, or auto. `obstacle`: why trees are not tried. `precision`: the compute type, if not the
-    parameters'. `compiled`: layers are compiled, but not while measuring: each would be compiled for the probe and again for
-    the data. A model without trained parameters is compared by log-probs only.
+    `attention`: an attn_implementation, or auto. `obstacle`: why trees are not tried. A model without trained parameters is
+    compared by log-probs only.
     Raises ConfigError, with the measured differences, if no way agrees.
     """
-    dtype = precision or next(lm.causal_lm.parameters()).dtype
+    dtype = conditions.precision or next(lm.causal_lm.parameters()).dtype
     measuring = _Measuring(lm, device, _tolerance(dtype, device), peers)
     rejected: list[str] = [] if obstacle is None else [f"prefix trees: {obstacle}"]
-    as_it_is = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    tried = attentions(wanted, device, dropout=lm.causal_lm.training)
+    as_it_is = torch.compiler.set_stance("force_eager") if conditions.compiled else nullcontext()
+    tried = attentions(attention, device, dropout=lm.causal_lm.training)
     with _quiet(), _evaluated(lm.causal_lm), as_it_is:
         measuring.measure_own()
         heads = measuring.heads()
-        for way in _ways(
-            lm,
-            tried,
-            heads,
-            trees=prefix_trees and obstacle is None,
-        ):
+        for way in _ways(lm, tried, heads, trees=conditions.prefix_trees and obstacle is None):
             difference = measuring.difference(way)
             if isinstance(difference, Difference) and difference.within(measuring.tolerance_of(way)):
                 measuring.use(way)
-                return Found(way, difference, tuple(rejected))
+                return ProbeResult(way, difference, tuple(rejected))
             rejected.append(f"{way}: {difference}")
     raise ConfigError(
         f"model type {lm.causal_lm.config.model_type}: no way to compute it agrees with its own forward within "
@@ -176,8 +179,8 @@ class _Measuring:
                 self._own.append((near, _sum(near, far)))
         except FOREIGN_ERRORS as exc:
             raise ConfigError(
-                f"model type {self._lm.causal_lm.config.model_type}: its own forward of a sequence fails: {_said(exc)}; expected "
-                "a causal language model whose only input is token ids"
+                f"model type {self._lm.causal_lm.config.model_type}: its own forward of a sequence fails: {_error_line(exc)}; "
+                "expected a causal language model whose only input is token ids"
             ) from exc
         if not all(bool(result.logprob_E.isfinite().all()) for result, _ in self._own):
             raise ConfigError(
@@ -212,10 +215,10 @@ class _Measuring:
         best: Difference | None = None
         for probe, (near, whole) in zip(self._probes, self._own, strict=True):
             try:
-                found = self._run(way, (probe.tree,) if way.trees else probe.near, probe)
+                result = self._run(way, (probe.tree,) if way.trees else probe.near, probe)
             except FOREIGN_ERRORS as exc:
-                return _said(exc)
-            difference = self._between(found, whole if way.trees else near)
+                return _error_line(exc)
+            difference = self._between(result, whole if way.trees else near)
             if best is None or difference.gradient < best.gradient or math.isnan(best.gradient):
                 best = difference
             if best.within(self.tolerance):
@@ -247,14 +250,14 @@ class _Measuring:
                 result.logprob_E = torch.cat([result.logprob_E, logprob_E.detach().double().cpu()])
         return result
 
-    def _between(self, found: _Result, own: _Result) -> Difference:
+    def _between(self, result: _Result, own: _Result) -> Difference:
         """The difference over all ranks, each of which has a part of every gradient."""
-        logprob = float((found.logprob_E - own.logprob_E).abs().max())
+        logprob = float((result.logprob_E - own.logprob_E).abs().max())
         sums: list[float] = []
         # the same parameters on every rank, though a rank may have no part of a small one
         for name, parameter in self._lm.named_parameters():
             nothing = torch.zeros(1, dtype=torch.float64)
-            expected, given = own.gradients.get(name), found.gradients.get(name)
+            expected, given = own.gradients.get(name), result.gradients.get(name)
             if parameter.requires_grad:
                 wrong_here = (nothing if given is None else given) - (nothing if expected is None else expected)
                 sums += [float(wrong_here.square().sum()), 0.0 if expected is None else float(expected.square().sum())]
@@ -339,6 +342,6 @@ def _quiet() -> Iterator[None]:
         foreign_logging.set_verbosity(before)
 
 
-def _said(exc: BaseException) -> str:
+def _error_line(exc: BaseException) -> str:
     text = " ".join(str(exc).split())
     return f"{type(exc).__name__}: {text[:200]}"

@@ -45,19 +45,19 @@ class Way:
 OWN = Way("eager", trees=False, head=Head.WHOLE)  # the model's own forward
 
 
-def attentions(wanted: str, device: torch.device | str, *, dropout: bool = False) -> tuple[str, ...]:
+def attentions(attention: str, device: torch.device | str, *, dropout: bool = False) -> tuple[str, ...]:
     """The implementations to try, best first. eager is the model's own code, with N² memory, and for some models the only one.
 
     With dropout only transformers' own: ours does not drop attention weights. Raises ConfigError for ours with dropout.
     """
-    if wanted == "auto":
+    if attention == "auto":
         tried = ON_CUDA if torch.device(device).type == "cuda" else ON_CPU
         return tuple(name for name in tried if not dropout or name not in WITHOUT_DROPOUT)
-    if dropout and wanted in WITHOUT_DROPOUT:
+    if dropout and attention in WITHOUT_DROPOUT:
         raise ConfigError(
-            f"attn_implementation is {wanted}, which does not support dropout; expected auto, sdpa or eager"
+            f"attn_implementation is {attention}, which does not support dropout; expected auto, sdpa or eager"
         )
-    return (wanted,)
+    return (attention,)
 
 
 def tree_obstacle(config: Any) -> str | None:

@@ -15,8 +15,8 @@ from trainer.run.status import worker_id
 from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
 from trainer.settings.presets import PRESETS
-from trainer.step.configured_learner import configured_learner
 from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.shared_device import TrainerDevice
 
 log = logging.getLogger(__name__)
@@ -48,16 +48,10 @@ def seed_and_warn(config: TrainerConfig, parallel: Parallel) -> None:
 def resumed_learner(config: TrainerConfig, parallel: Parallel, device: TrainerDevice) -> Learner:
     """Load the model, measure how it is computed, and resume; a shared device is held for that too."""
     with device.held():
-        learner = configured_learner(
-            config.model,
-            config.seed,
-            config.loss,
-            config.optimizer.adamw(),
-            parallel,
-            config.memory,
-            with_entropy=config.report.with_entropy,
-            keep_logprobs=config.report.keep_logprobs,
-        )
+        measured = {"with_entropy": config.report.with_entropy, "keep_logprobs": config.report.keep_logprobs}
+        options = LearnerOptions.of(config.model, config.memory, config.seed, **measured)
+        directory, optimizer = config.model.model_name_or_path, config.optimizer.adamw()
+        learner = open_learner(directory, config.loss, optimizer, parallel, options)
         resume(learner, config, parallel)
         device.vacate(learner)
     return learner

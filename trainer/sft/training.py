@@ -45,8 +45,8 @@ from trainer.settings.ineffective import warn_of_unused
 from trainer.sft.config import SftConfig
 from trainer.sft.conversations import Conversations, read_conversations, sample_order
 from trainer.sft.records import Records
-from trainer.step.configured_learner import configured_learner
 from trainer.step.learner import Learner
+from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
@@ -128,9 +128,9 @@ def _max_steps(config: SftConfig, num_samples: int) -> int:
 def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     max_steps = _max_steps(config, len(data))
     loss = LossConfig(loss=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef)
-    learner = configured_learner(
-        config.model, config.seed, loss, config.optimizer.adamw(max_steps), parallel, config.memory
-    )
+    options = LearnerOptions.of(config.model, config.memory, config.seed)
+    directory, optimizer = config.model.model_name_or_path, config.optimizer.adamw(max_steps)
+    learner = open_learner(directory, loss, optimizer, parallel, options)
     checkpoints = config.output_dir / CHECKPOINTS
     if path := checkpoint.latest(checkpoints):
         checkpoint.load(learner, path, parallel)

@@ -1,7 +1,7 @@
 """One optimizer step over any number of rows. The update does not depend on how rows, ranks and devices share the work.
 
     counts ─sum over ranks─▶ accumulate: rows forward ▸ loss ▸ backward ─▶ global norm ▸ clip ▸ AdamW ─▶ metrics, reduced once
-    └──────────────────────── once per minibatch; a step has one unless it is told otherwise ────────┘
+    └──────────────────────── once per minibatch; a step has one by default ───────────────────────┘
 
 Denominators are known before the first backward, so rows and ranks only add up. FSDP divides gradients by the number of
 shards: each loss is multiplied by it. A gradient that is not finite never reaches the weights: the update is skipped and counted.
@@ -12,29 +12,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-from shared.errors import ConfigError
-from trainer.losses import Denominators, LossConfig
-from trainer.modeling.attention import MaskBuilder, mask_counts
-from trainer.modeling.compiling import use_compiled_layers
-from trainer.modeling.context_parallel import cut_sequences, plain_name
-from trainer.modeling.forward import TreeLM
-from trainer.modeling.forward_choice import Found, choose_way
-from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
-from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
-from trainer.modeling.model import load_config, load_model
+from trainer.losses import Denominators
+from trainer.modeling.attention import mask_counts
 from trainer.modeling.routing import load_metrics, router_aux_loss, total
-from trainer.modeling.sharded_loading import empty_model, fill
-from trainer.modeling.tensor_parallel import cut_layers
-from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.process.parallel import PRECISIONS, Parallel, shard_model
-from trainer.process.private_apis import layer_class_names
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.reporting.token_logprobs import TokenLogprobs
 from trainer.settings.optimizer import OptimizerConfig
@@ -57,145 +42,21 @@ class StepResult:
     not_finite: str | None = None  # why the first update without a finite gradient has none
 
 
-def open_learner(
-    model_directory: Path,
-    loss: LossConfig,
-    optimizer: OptimizerConfig,
-    parallel: Parallel,
-    *,
-    trainable: Trainable = EVERYTHING,
-    dtype: str = "float32",
-    attn_implementation: str = "auto",
-    prefix_trees: bool = True,
-    dropout: bool = False,
-    compile_layers: bool = False,
-    with_entropy: bool = False,
-    keep_logprobs: bool = False,
-    memory: MemorySettings = MemorySettings(),
-) -> "Learner":
-    """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
-
-    The frozen reference model, `loss.kl.reference_model` or the same weights, is loaded only where the loss has a KL term;
-    the same weights are not loaded twice where they are there already, below adapters.
-    How it is computed is measured (`trainer/modeling/forward_choice.py`). With `prefix_trees` False, or a model that they cannot
-    go through, rows must be single sequences (`Learner.linear`).
-    Raises ConfigError for settings that the model cannot honor, and where nothing agrees with the model's own forward.
-    """
-    obstacle = tree_obstacle(load_config(model_directory)) or ("dropout is on" if dropout else None)
-    parallel = with_optimizer_offload(parallel, memory)
-    first_loads = parallel.settings.first_loads and parallel.world_size > 1
-
-    def load(directory: Path, trained: Trainable, *, dropout: bool = False) -> TreeLM:
-        kind: dict[str, Any] = {"dtype": dtype, "attn_implementation": OWN.attention, "dropout": dropout}
-        causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
-        cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
-        tp_size = parallel.mesh["tp"].size()
-        cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
-        return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
-
-    def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
-        shard_model(lm, layer_class_names(lm.causal_lm), parallel, frozen=frozen)
-        if first_loads:
-            fill(lm.causal_lm, directory, parallel, dtype=dtype)
-
-    def measure(lm: TreeLM, directory: Path, attention: str, *, trees: bool) -> Way:
-        why_not, precision = obstacle if trees else None, PRECISIONS[parallel.settings.precision]
-        kind: dict[str, Any] = {"prefix_trees": trees, "precision": precision, "compiled": compile_layers}
-        found = choose_way(lm, attention, parallel.device, obstacle=why_not, peers=parallel.everyone, **kind)
-        if parallel.is_main:
-            _tell(found, directory, trees_wanted=trees)
-        return found.way
-
-    lm = load(model_directory, trainable, dropout=dropout)
-    _check_balance(lm, loss, model_directory)
-    checkpoint_layers(lm.causal_lm, memory, parallel)
-    if compile_layers:
-        use_compiled_layers(lm.causal_lm, parallel, obstacle=obstacle)
-    shard(lm, model_directory)
-    way = measure(lm, model_directory, attn_implementation, trees=prefix_trees)
-    reference = None
-    if loss.kl and trainable.lora and loss.kl.reference_model is None:
-        reference = lm
-    elif loss.kl:
-        directory = loss.kl.reference_model or model_directory
-        reference = load(directory, EVERYTHING).requires_grad_(False)
-        shard(reference, directory, frozen=True)
-        _check_same_rows(measure(reference, directory, plain_name(way.attention), trees=way.trees), way, directory)
-    return Learner(
-        lm,
-        loss,
-        optimizer,
-        parallel,
-        mask=lm.mask(parallel.device),
-        reference=reference,
-        linear=not prefix_trees or not way.trees,
-        logprob_chunk=memory.logprob_chunk,
-        with_entropy=with_entropy,
-        keep_logprobs=keep_logprobs,
-    )
-
-
-def _check_same_rows(reference: Way, way: Way, directory: Path) -> None:
-    if reference.trees != way.trees:
-        raise ConfigError(
-            f"reference_model {directory}: no prefix tree goes through it, but one goes through the model; expected prefix_trees "
-            "false, or a reference of the same kind"
-        )
-
-
-def _tell(found: Found, directory: Path, *, trees_wanted: bool) -> None:
-    log.info("%s: computed by %s; against its own forward: %s", directory, found.way, found.difference)
-    if trees_wanted and not found.way.trees:
-        log.warning(
-            "%s: no prefix trees: every sequence is forwarded on its own. Tried before: %s",
-            directory,
-            "; ".join(found.rejected),
-        )
-    elif found.rejected:
-        log.info("%s: tried before: %s", directory, "; ".join(found.rejected))
-
-
-def _check_balance(lm: TreeLM, loss: LossConfig, directory: Path) -> None:
-    own = getattr(lm.causal_lm.config, "router_aux_loss_coef", 0.0)
-    if loss.router_aux_loss_coef and lm.experts_per_token is None:
-        raise ConfigError(
-            f"router_aux_loss_coef is {loss.router_aux_loss_coef:g}, but {directory} is of type "
-            f"{lm.causal_lm.config.model_type}, without experts that a loss balances; expected 0"
-        )
-    if own and not loss.router_aux_loss_coef:
-        log.info("%s: its router_aux_loss_coef %g is not used; the trainer's setting is 0", directory, own)
-
-
 class Learner:
-    """Model, optimizer and step count of one rank. `lm` and `reference` must be sharded already; see `open_learner`.
+    """Model, optimizer and step count of one rank; `open_learner` (`opening.py`) makes one.
 
-    `reference` may be `lm` itself: then it is what lies below the adapters.
     `linear`: rows must be made with `Merging.LINEAR` and `one_sequence_per_row`.
     """
 
-    def __init__(
-        self,
-        lm: TreeLM,
-        loss: LossConfig,
-        config: OptimizerConfig,
-        parallel: Parallel,
-        *,
-        mask: MaskBuilder,
-        reference: TreeLM | None = None,
-        linear: bool = False,
-        logprob_chunk: int = 512,
-        with_entropy: bool = False,
-        keep_logprobs: bool = False,
-    ) -> None:
-        self.lm = lm
-        self.reference = reference
+    def __init__(self, accumulator: Accumulator, config: OptimizerConfig, *, linear: bool = False) -> None:
+        self.lm = accumulator.lm
+        self.reference = accumulator.reference
         self.config = config
         self.linear = linear
         self.steps_done = 0
-        self.optimizer = adamw(lm, config, parallel)
-        self._parallel = parallel
-        self._mask = mask
-        self._accumulator = Accumulator(lm, reference, loss, parallel, mask, logprob_chunk, with_entropy, keep_logprobs)
+        self._parallel = accumulator.parallel
+        self.optimizer = adamw(self.lm, config, self._parallel)
+        self._accumulator = accumulator
 
     @property
     def sharded(self) -> FSDPModule:
@@ -264,8 +125,8 @@ class Learner:
 
     def _not_finite(self, update: Pass) -> str:
         """Every rank calls it. The first rank's sentence; one about a loss goes before one about the gradient alone."""
-        told = [text for text in self._parallel.everyone.gather_objects(update.not_finite()) if text]
-        why = min(told, key=lambda text: text.startswith("every loss"), default="no token was trained")
+        causes = [text for text in self._parallel.everyone.gather_objects(update.not_finite()) if text]
+        why = min(causes, key=lambda text: text.startswith("every loss"), default="no token was trained")
         log.warning("step %d: an update is left out, the weights stay as they are: %s", self.steps_done + 1, why)
         return why
 
@@ -298,7 +159,7 @@ class Learner:
         return norm
 
     def _row_metrics(self, rows: Sequence[Row]) -> dict[str, float]:
-        tokens, padding, visible, blocks = self._parallel.data.sum_scalars(mask_counts(rows, self._mask))
+        tokens, padding, visible, blocks = self._parallel.data.sum_scalars(mask_counts(rows, self._accumulator.mask))
         return {
             "learner/pad_fraction": padding / max(tokens + padding, 1.0),
             "learner/block_density": visible / max(blocks, 1.0),
