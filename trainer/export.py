@@ -74,9 +74,9 @@ def export(config: ExportConfig) -> WrittenWeights:
         if config.adapter and trainable.lora is None:
             raise ConfigError(f"{config.checkpoint} was trained without adapters; leave --adapter out")
         lm = TreeLM(load_model(source, dtype=stored_dtype(config.checkpoint), trainable=trainable))
-        wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
-        load_tensors(config.checkpoint, wanted)
-        set_model_state_dict(lm, wanted["model"], options=TRAINED)
+        state = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
+        load_tensors(config.checkpoint, state)
+        set_model_state_dict(lm, state["model"], options=TRAINED)
         if config.adapter and trainable.lora:
             return _write_adapter(config.output_dir, lm.causal_lm, parallel, trainable.lora, source)
         return write_weights(lm.causal_lm, source, config.output_dir, parallel, dtype=config.dtype)
@@ -118,7 +118,7 @@ def trainable_of(checkpoint: Path) -> Trainable:
 
 def stored_dtype(checkpoint: Path) -> str:
     """The saved parameters' dtype, so that the written bits equal theirs."""
-    dtypes = {str(found.properties.dtype).removeprefix("torch.") for found in stored_tensors(checkpoint).values()}
+    dtypes = {str(tensor.properties.dtype).removeprefix("torch.") for tensor in stored_tensors(checkpoint).values()}
     floating = sorted(dtypes & {"float32", "bfloat16", "float64"})
     if len(floating) != 1:
         raise DataError(f"{checkpoint}: its parameters are of {sorted(dtypes)}; expected one floating dtype")

@@ -43,14 +43,14 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 def rendezvous(params: RendezvousParameters) -> StaticTCPRendezvous:
     """Of one machine the one above, else torch's."""
-    found = torch_rendezvous(params)
-    assert isinstance(found, StaticTCPRendezvous)
+    static = torch_rendezvous(params)
+    assert isinstance(static, StaticTCPRendezvous)
     if params.max_nodes > 1:
-        return found
+        return static
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # else both take the address of the host's name
         os.environ.setdefault(variable, INTERFACE)
-    limit_s = int(found.timeout.total_seconds())
-    return LoopbackRendezvous(LOOPBACK, found.master_port, found.rank, found.world_size, found.run_id, limit_s)
+    limit_s = int(static.timeout.total_seconds())
+    return LoopbackRendezvous(LOOPBACK, static.master_port, static.rank, static.world_size, static.run_id, limit_s)
 
 
 def main() -> None:

@@ -136,7 +136,7 @@ def test_each_rule_counts_what_it_leaves_out_and_the_newest_come_first() -> None
     wanted = RecordFilter(**GIVEN, source=["test"], best_of_group=True, max_records=2)
     chosen = choose(candidates, wanted, max_tokens=50)
     assert [(record.seq, record.num_trained_tokens) for record in chosen.records] == [(6, 2), (5, 3)]
-    assert chosen.left_out == {
+    assert chosen.excluded == {
         "source is not test": 1,
         "score below min_score=1": 1,
         "no trained token": 1,

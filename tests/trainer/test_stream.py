@@ -319,7 +319,7 @@ def test_a_trainer_that_waits_for_data_says_how_many_groups_wait_for_feedback(
         assert not stream.wait(1)
     assert "step=1 waits: 0 ready, 1 waiting for feedback, more tasks to open" in caplog.text
     bridge(bridge.store.feedback.give(record, Feedback(score=1.0)))
-    monkeypatch.setattr("trainer.data.supply.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("trainer.data.supply.POLL_EVERY_S", 0.0)
     assert not stream.wait(1)
     assert stream.waiting is not None
     assert stream.waiting.why == "0 ready, 1 to be settled, more tasks to open"

@@ -14,7 +14,7 @@ NO_LIMIT = {"wait_for_tasks_s": 0.0}
 
 @pytest.fixture(autouse=True)
 def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.supply.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("trainer.data.supply.POLL_EVERY_S", 0.0)
     monkeypatch.setattr("trainer.data.stream.TELL_PEERS_EVERY_S", 0.3)
 
 

@@ -23,7 +23,7 @@ from trainer.data.groups import Group, GroupSelector
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.run.saving import SavedSteps
-from trainer.run.takeover import look, take_over
+from trainer.run.takeover import startable_run, take_over
 from trainer.settings.config import TrainerConfig
 
 RUN = "takeover-test"
@@ -97,7 +97,7 @@ def test_a_start_after_a_kill_before_the_first_checkpoint_begins_again(
     config = configured(tmp_path / "right")
     at_step(bridge, alone, config, 3, saved=None)
     with pytest.raises(ConfigError, match="its newest checkpoint is none that this run knows of"):
-        look(bridge, configured(tmp_path / "wrong"), 0)
+        startable_run(bridge, configured(tmp_path / "wrong"), 0)
     assert take_over(bridge, config, alone, 0) == 2
 
 
@@ -115,7 +115,7 @@ def test_a_take_over_is_refused_if_the_run_changed_since_it_was_read(
     """The trainer that is to be replaced saves in between: the look was of an older run."""
     config = configured(tmp_path)
     trainer_generation = at_step(bridge, alone, config, 5, saved=2)
-    seen = look(bridge, config, 2)
+    seen = startable_run(bridge, config, 2)
     SavedSteps(bridge, config, alone, trainer_generation).note(4)
     late = bridge.store.runs.start_trainer("main", ADMISSION, seen=seen, checkpoint=SavedCheckpoint(step=2, folder="x"))
     with pytest.raises(LeaseLost, match="or saved a checkpoint, at the same time"):
@@ -177,9 +177,9 @@ def test_an_old_folder_in_a_new_database_is_continued_but_not_in_silence(
     bridge: StoreBridge, alone: Parallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configured(tmp_path)
-    look(bridge, config, 0)
+    startable_run(bridge, config, 0)
     assert not caplog.records
-    look(bridge, config, 3)
+    startable_run(bridge, config, 3)
     (record,) = caplog.records
     assert record.levelname == "ERROR"
     assert f"this database knows no step of the run, and {config.folder} has the checkpoint of step 3" in record.message

@@ -221,9 +221,9 @@ class Checkpoints:
         return self._root / step_folder(step)
 
     def _remove_old(self) -> None:
-        kept = set(self._keep_also())
+        protected = set(self._keep_also())
         for old in complete(self._root)[: -self._keep_last]:
-            if step_of(old) not in kept:
+            if step_of(old) not in protected:
                 shutil.rmtree(old)
 
     def _refuse(self, step: int, temporary: Path | None, reason: str) -> NoReturn:
@@ -254,15 +254,15 @@ def take_over(root: Path, step: int, trainer_generation: int) -> None:
 def remove_pending(root: Path, trainer_generation: int) -> None:
     """Remove unfinished checkpoints of this and earlier starts, but not of later ones."""
     pending = ((path, PENDING.fullmatch(path.name)) for path in root.glob("step-*"))
-    discard(path for path, found in pending if found and int(found["start"]) <= trainer_generation)
+    discard(path for path, match in pending if match and int(match["start"]) <= trainer_generation)
 
 
 def complete(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first; unfinished ones have another name."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if STEP_FOLDER.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=step_of)
+    folders = [path for path in root.iterdir() if STEP_FOLDER.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=step_of)
 
 
 def step_of(path: Path) -> int:
@@ -272,8 +272,8 @@ def step_of(path: Path) -> int:
 
 def latest(root: Path) -> Path | None:
     """The newest complete checkpoint, or None."""
-    found = complete(root)
-    return found[-1] if found else None
+    folders = complete(root)
+    return folders[-1] if folders else None
 
 
 def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
@@ -288,14 +288,14 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     except (OSError, json.JSONDecodeError) as exc:
         raise DataError(f"{path}: no readable {STATE_FILE}; expected a complete checkpoint") from exc
     model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=TRAINED)
-    wanted: dict[str, Any] = {"model": without_frozen(learner.lm, model), "optimizer": optimizer}
-    _check_names(path, wanted["model"])
-    load_tensors(path, wanted)
+    tensors: dict[str, Any] = {"model": without_frozen(learner.lm, model), "optimizer": optimizer}
+    _check_names(path, tensors["model"])
+    load_tensors(path, tensors)
     set_state_dict(
         learner.lm,
         learner.optimizer,
-        model_state_dict=wanted["model"],
-        optim_state_dict=wanted["optimizer"],
+        model_state_dict=tensors["model"],
+        optim_state_dict=tensors["optimizer"],
         options=TRAINED,
     )
     learner.steps_done = int(state["step"])
@@ -305,10 +305,10 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     return Resumed(learner.steps_done, state["accounting"])
 
 
-def load_tensors(path: Path, wanted: dict[str, Any]) -> None:
-    """Read the tensors named in `wanted` from a checkpoint into it. Raises DataError for a damaged file."""
+def load_tensors(path: Path, state: dict[str, Any]) -> None:
+    """Read the tensors named in `state` from a checkpoint into it. Raises DataError for a damaged file."""
     with _reading(path):
-        dcp.load(wanted, checkpoint_id=path)
+        dcp.load(state, checkpoint_id=path)
 
 
 @contextmanager
@@ -334,17 +334,17 @@ def stored_tensors(path: Path) -> dict[str, TensorStorageMetadata]:
     """The model's tensors in a checkpoint, by their names in a `TreeLM`."""
     with _reading(path):
         stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    tensors = {name.removeprefix("model."): found for name, found in stored.items() if name.startswith("model.")}
-    return {name: found for name, found in tensors.items() if isinstance(found, TensorStorageMetadata)}
+    tensors = {name.removeprefix("model."): tensor for name, tensor in stored.items() if name.startswith("model.")}
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, TensorStorageMetadata)}
 
 
 def _check_names(path: Path, model: Mapping[str, Any]) -> None:
-    stored = {name: tuple(found.size) for name, found in stored_tensors(path).items()}
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.items()}
-    if differing := sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name)):
+    stored = {name: tuple(tensor.size) for name, tensor in stored_tensors(path).items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in model.items()}
+    if differing := sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name)):
         name = differing[0]
         raise DataError(
             f"{path}: {len(differing)} tensors differ from those that this start trains, such as {name}: "
-            f"{stored.get(name, 'absent')} there, {wanted.get(name, 'not trained')} here; expected the same model, "
+            f"{stored.get(name, 'absent')} there, {expected.get(name, 'not trained')} here; expected the same model, "
             "lora_rank, lora_target_modules and freeze"
         )

@@ -55,8 +55,8 @@ def _damage(path: Path, previous: Path | None) -> str | None:
 def write_digests(folder: Path, rank: int, others: Iterable[str]) -> None:
     """Of this rank's tensor files, which are complete, and of `others`, by name."""
     names = sorted({*(path.name for path in folder.glob(f"__{rank}_*")), *others})
-    found = {name: entry_of(folder / name) for name in names if (folder / name).is_file()}
-    (folder / f"digests-{rank}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+    entries = {name: entry_of(folder / name) for name in names if (folder / name).is_file()}
+    (folder / f"digests-{rank}.json").write_text(json.dumps(entries) + "\n", encoding="utf-8")
 
 
 def verify_digests(folder: Path) -> None:

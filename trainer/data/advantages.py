@@ -48,8 +48,8 @@ def normalize(
         return list(trees), {}
     own_turns = [turn for d, tree in zip(data, trees, strict=True) for turn in _turns(d, tree)]
     turns = sorted((turn for rank in gather(own_turns) for turn in rank), key=lambda turn: turn.dispatch)
-    found: Sequence[float] = NORMALIZATIONS.call(kind, partial(_problem, turns), turns)
-    advantages = {turn.dispatch: advantage for turn, advantage in zip(turns, found, strict=True)}
+    values: Sequence[float] = NORMALIZATIONS.call(kind, partial(_problem, turns), turns)
+    advantages = {turn.dispatch: advantage for turn, advantage in zip(turns, values, strict=True)}
     return [_given(tree, advantages) for tree in trees], {}
 
 
@@ -62,11 +62,11 @@ def _turns(d: DBRecordData, tree: RecordTree) -> list[BatchTurn]:
     ]
 
 
-def _problem(turns: Sequence[BatchTurn], found: object) -> str:
+def _problem(turns: Sequence[BatchTurn], values: object) -> str:
     """What is wrong with the result of a user's normalization; empty where nothing is."""
-    if not isinstance(found, Sequence) or len(found) != len(turns):
-        return f"returned {shortened(found)}; expected a list of {len(turns)} numbers, one for each turn"
-    for turn, value in zip(turns, found, strict=True):
+    if not isinstance(values, Sequence) or len(values) != len(turns):
+        return f"returned {shortened(values)}; expected a list of {len(turns)} numbers, one for each turn"
+    for turn, value in zip(turns, values, strict=True):
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"gave turn {turn.dispatch} {shortened(value)}; expected finite numbers"
     return ""
@@ -93,13 +93,13 @@ def _token_advantages(source: str, tree: RecordTree) -> list[tuple[str, float, i
 
 def token_statistics(rows: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, float]]:
     """{source: (mean, standard deviation)} over tokens. The sums are exact, so that the order of ranks does not matter."""
-    found = {}
+    statistics = {}
     for source in sorted({source for source, _, _ in rows}):
         own = [(advantage, n) for s, advantage, n in rows if s == source]
         total = sum(n for _, n in own)
         mean = math.fsum(a * n for a, n in own) / total
-        found[source] = (mean, math.sqrt(math.fsum(n * (a - mean) ** 2 for a, n in own) / total))
-    return found
+        statistics[source] = (mean, math.sqrt(math.fsum(n * (a - mean) ** 2 for a, n in own) / total))
+    return statistics
 
 
 def _by_source(tree: RecordTree, source: str, by_source: Mapping[str, tuple[float, float]]) -> RecordTree:

@@ -30,7 +30,7 @@ class EqualGroups:
         """{task: reason} of the step's groups that it is not taken with; `has_advantage`: of every one, oldest first."""
         if step != self._step:
             self._step, self._resampled, self._skipped = step, 0, 0
-        equal = [task for task, found in has_advantage.items() if not found]
+        equal = [task for task, has in has_advantage.items() if not has]
         if equal and len(equal) == len(has_advantage) and self._needs_advantage:
             self._skipped += 1
             self.batches_skipped += 1

@@ -17,7 +17,7 @@ from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.process.parallel import Peers
 from trainer.settings.config import TrainerConfig
 
-LOOK_EVERY_S = 0.25
+POLL_EVERY_S = 0.25
 READ_AT_ONCE = 4  # groups: `finish` waits for those being read
 FINISH_TIMEOUT_S = 300.0
 
@@ -62,34 +62,34 @@ class Prefetch:
         ready = {group.task for group in self._selector.candidates(step).fresh}
         buffer.groups = {task: group for task, group in buffer.groups.items() if task in ready}
         while not self._stop.is_set():
-            found = self._selector.candidates(step)
+            candidates = self._selector.candidates(step)
             if self._stop.is_set():
                 break
-            shares = self._probable_shares(found)
-            wanted = [g for share in shares for g in share if g.task not in buffer.groups]
-            missing = [g for g in wanted if g.task not in buffer.unusable]
+            shares = self._probable_shares(candidates)
+            unread = [g for share in shares for g in share if g.task not in buffer.groups]
+            missing = [g for g in unread if g.task not in buffer.unusable]
             if missing:
                 loaded, unusable = self._reader.read(missing[:READ_AT_ONCE])
                 buffer.groups |= loaded
                 buffer.unusable |= unusable
-            elif wanted:
-                self._stop.wait(LOOK_EVERY_S)  # for `next_batch`, which sets aside what cannot be trained
-            elif not self._pack_one(buffer, shares, found):
-                self._stop.wait(LOOK_EVERY_S)
+            elif unread:
+                self._stop.wait(POLL_EVERY_S)  # for `next_batch`, which sets aside what cannot be trained
+            elif not self._pack_one(buffer, shares, candidates):
+                self._stop.wait(POLL_EVERY_S)
         return buffer
 
-    def _probable_shares(self, found: Candidates) -> list[list[Group]]:
-        probable = found.fresh[: self._config.data.groups_per_step]
+    def _probable_shares(self, candidates: Candidates) -> list[list[Group]]:
+        probable = candidates.fresh[: self._config.data.groups_per_step]
         return shares_of(probable, self._config.data.updates_per_step, self._own.rank, self._own.size)
 
-    def _pack_one(self, buffer: PrefetchBuffer, shares: list[list[Group]], found: Candidates) -> bool:
+    def _pack_one(self, buffer: PrefetchBuffer, shares: list[list[Group]], candidates: Candidates) -> bool:
         """Pack the share of one update, if the step could be taken now; False when there is nothing to pack."""
-        if len(found.fresh) < self._config.data.groups_per_step or not self._reader.advantages_are_final:
+        if len(candidates.fresh) < self._config.data.groups_per_step or not self._reader.advantages_are_final:
             return False
         probable = {tasks_of(share) for share in shares}
         buffer.packed = {tasks: packed for tasks, packed in buffer.packed.items() if tasks in probable}
         for share in shares:
             if tasks_of(share) not in buffer.packed:
-                buffer.packed[tasks_of(share)] = self._reader.share(buffer.of(share), found.staleness)
+                buffer.packed[tasks_of(share)] = self._reader.share(buffer.of(share), candidates.staleness)
                 return True
         return False

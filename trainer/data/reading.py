@@ -136,8 +136,8 @@ class Reader:
             self._config.data.advantage_normalization,
             gather,
         )
-        found = iter(records)
-        final = [[next(found) for _ in group.records] for group in groups]
+        rest = iter(records)
+        final = [[next(rest) for _ in group.records] for group in groups]
         changed = iter(replace(g, records=own, tree=self._merged(own)) for g, own in zip(groups, final, strict=True))
         return [self.share([next(changed) for _ in update], staleness) for update in updates], metrics
 

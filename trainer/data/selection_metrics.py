@@ -46,12 +46,12 @@ class Selection:
     def add(self, trained: Sequence[Group], set_aside: Sequence[Group]) -> dict[str, float]:
         """One more step: what it trains and what it set aside. The metrics of the window; a ratio of nothing is left out."""
         self._steps.append((Tally.of(trained), Tally.of(set_aside)))
-        kept, gone = (Tally.sum(column) for column in zip(*self._steps, strict=True))
-        every = Tally.sum((kept, gone))
-        metrics = {"selection/set_aside_fraction": gone.groups / max(every.groups, 1)}
+        taken, aside = (Tally.sum(column) for column in zip(*self._steps, strict=True))
+        every = Tally.sum((taken, aside))
+        metrics = {"selection/set_aside_fraction": aside.groups / max(every.groups, 1)}
         for name, unit in (("duration", "_s"), ("tokens", "")):
             of_all = getattr(every, f"{name}{unit}") / max(every.episodes, 1)
-            of_trained = getattr(kept, f"{name}{unit}") / max(kept.episodes, 1)
+            of_trained = getattr(taken, f"{name}{unit}") / max(taken.episodes, 1)
             metrics |= {f"selection/{name}_all{unit}": of_all, f"selection/{name}_trained{unit}": of_trained}
             if of_all > 0:
                 metrics[f"selection/{name}_ratio"] = of_trained / of_all

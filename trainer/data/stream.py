@@ -39,7 +39,7 @@ POLL_S = 0.1
 TELL_PEERS_EVERY_S = 30.0  # ranks that wait stand in a collective: show them a sign of life well before its time-out
 
 
-Found = GroupSelection | str | None  # borrowed groups; why there will be no more; None: not enough yet
+WaitResult = GroupSelection | str | None  # borrowed groups; why there will be no more; None: not enough yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class RecordStream:
         self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
         self._buffer = PrefetchBuffer()
-        self._found: Found = None
+        self._wait_result: WaitResult = None
         self._borrowed: list[Group] = []  # for the step in hand; rank 0
         self._missing: list[Group] = []  # of the step in hand: what was not read ahead
         self._set_aside: list[Group] = []  # while a step was waited for; rank 0
@@ -119,11 +119,11 @@ class RecordStream:
                 self._prefetch is not None and self._buffer.step != step
             ):  # this step was not prefetched: read while waiting
                 self._prefetch.start(step, self._buffer)
-        found = self._wait_for_groups(step) if self._parallel.is_main else None
+        result = self._wait_for_groups(step) if self._parallel.is_main else None
         if not self._parallel.is_main:
             self.waiting = rank_0_wait(f"the groups of step {step}")
-        self._found = self._parallel.broadcast_object(found)
-        return self._found is not None
+        self._wait_result = self._parallel.broadcast_object(result)
+        return self._wait_result is not None
 
     def next_batch(self, step: int) -> Batch | None:
         """Borrow `groups_per_step` fresh groups for `step` and wait until there are as many. None: no more; `end` says why.
@@ -132,20 +132,20 @@ class RecordStream:
         """
         waited, data = 0.0, self._parallel.data
         while True:
-            while self._found is None:
+            while self._wait_result is None:
                 self.wait(step)
-            found, self._found = self._found, None
-            if isinstance(found, str):
-                self.end = found
+            result, self._wait_result = self._wait_result, None
+            if isinstance(result, str):
+                self.end = result
                 return None
             assert self._waiting_since is not None, "what was found was waited for"
             started = time.monotonic()
             waited, self._waiting_since = waited + started - self._waiting_since, None
-            updates = min(self._config.data.updates_per_step, len(found.groups))
-            shares = shares_of(found.groups, updates, data.rank, data.size)
-            if (buffer := self._read(step, found, shares)) is not None:
+            updates = min(self._config.data.updates_per_step, len(result.groups))
+            shares = shares_of(result.groups, updates, data.rank, data.size)
+            if (buffer := self._read(step, result, shares)) is not None:
                 break
-        batch = self._batch(step, found, shares, buffer)
+        batch = self._batch(step, result, shares, buffer)
         batch.metrics.update({"time/wait_s": waited, "time/load_s": time.monotonic() - started})
         return batch
 
@@ -195,13 +195,13 @@ class RecordStream:
         if not self._parallel.is_first_of_its_rows:
             return
         generation = self._trainer_generation
-        for found, data in zip(logprobs, batch.data, strict=False):
-            if found is not None:
-                self._bridge(self._store.trainer_logprobs.keep(list(documents(found, data, step, generation))))
+        for computed, data in zip(logprobs, batch.data, strict=False):
+            if computed is not None:
+                self._bridge(self._store.trainer_logprobs.keep(list(documents(computed, data, step, generation))))
 
     # ------------------------------------------------------------------ choosing groups
 
-    def _wait_for_groups(self, step: int) -> Found:
+    def _wait_for_groups(self, step: int) -> WaitResult:
         deadline = time.monotonic() + TELL_PEERS_EVERY_S
         while time.monotonic() < deadline:
             if self.stopping:
@@ -210,15 +210,15 @@ class RecordStream:
                 self.waiting = self._supply.paused(step) if self.paused else None
                 return None
             used_up = self._supply.is_used_up()
-            found = self._candidates(step)
-            chosen = self._choose(found.fresh, used_up)
+            candidates = self._candidates(step)
+            chosen = self._choose(candidates.fresh, used_up)
             if chosen and not self.paused:
-                return self._take(step, chosen, found.staleness)
+                return self._take(step, chosen, candidates.staleness)
             if used_up and not chosen:
                 self.used_up = True
-                return self._supply.why_used_up(len(found.fresh))
+                return self._supply.why_used_up(len(candidates.fresh))
             if not self.paused:
-                self.waiting = self._supply.wait(step, len(found.fresh))
+                self.waiting = self._supply.wait(step, len(candidates.fresh))
             time.sleep(POLL_S)
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)
@@ -226,12 +226,12 @@ class RecordStream:
         return None
 
     def _candidates(self, step: int) -> Candidates:
-        found = self._selector.candidates(step)
-        for group, reason in found.stale:
+        candidates = self._selector.candidates(step)
+        for group, reason in candidates.stale:
             self._selector.set_aside(group, reason)
             self._set_aside.append(group)
             log.info("stale group task=%s %s", group.task, reason)
-        return found
+        return candidates
 
     def _choose(self, fresh: list[Group], used_up: bool) -> list[Group]:
         """The groups that a step takes now; empty: it cannot begin."""
@@ -240,7 +240,7 @@ class RecordStream:
             return fresh[: settings.groups_per_step]
         return fresh if used_up and not settings.drop_last else []
 
-    def _take(self, step: int, chosen: list[Group], staleness: Staleness) -> Found:
+    def _take(self, step: int, chosen: list[Group], staleness: Staleness) -> WaitResult:
         if self._prefetch is not None:
             self._prefetch.stop()
         if len(chosen) < self._config.data.groups_per_step:
@@ -265,7 +265,9 @@ class RecordStream:
         self._missing = [g for share in shares for g in share if g.task not in buffer.groups]
         loaded, unusable = self._reader.read(self._missing) if self._missing else ({}, {})
         buffer.groups |= loaded
-        problems = {task: why for told in self._parallel.data.gather_objects(unusable) for task, why in told.items()}
+        problems = {
+            task: why for of_rank in self._parallel.data.gather_objects(unusable) for task, why in of_rank.items()
+        }
         problems |= {} if problems else self._without_advantage(step, choice, shares, buffer)
         if not problems:
             return buffer
@@ -283,8 +285,10 @@ class RecordStream:
         self, step: int, choice: GroupSelection, shares: Sequence[Sequence[Group]], buffer: PrefetchBuffer
     ) -> dict[str, str]:
         own = {group.task: has_advantage(buffer.groups[group.task]) for share in shares for group in share}
-        found = {task: has for of_rank in self._parallel.data.gather_objects(own) for task, has in of_rank.items()}
-        aside = self._equal.to_set_aside(step, {group.task: found[group.task] for group in choice.groups})
+        with_advantage = {
+            task: has for of_rank in self._parallel.data.gather_objects(own) for task, has in of_rank.items()
+        }
+        aside = self._equal.to_set_aside(step, {group.task: with_advantage[group.task] for group in choice.groups})
         self._supply.batches_skipped = self._equal.batches_skipped
         return aside
 

@@ -32,9 +32,11 @@ def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> di
     totals["data/prefetched_fraction"] /= totals["data/groups"]
     totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
     totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
-    found = own.gather_objects(([(d.source, d.task, d.reward, d.metrics) for d in data], _tokens_by_staleness(trees)))
-    totals |= _staleness([of_rank for _, of_rank in found])
-    records = [row for of_rank, _ in found for row in of_rank]
+    gathered = own.gather_objects(
+        ([(d.source, d.task, d.reward, d.metrics) for d in data], _tokens_by_staleness(trees))
+    )
+    totals |= _staleness([of_rank for _, of_rank in gathered])
+    records = [row for of_rank, _ in gathered for row in of_rank]
     totals |= _rewards([(source, task, reward) for source, task, reward, _ in records])
     return totals | _own_metrics([(source, metrics) for source, _, _, metrics in records])
 
@@ -82,4 +84,4 @@ def _own_metrics(rows: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, f
         for name, value in metrics.items():
             values.setdefault(f"metric/{name}", []).append(value)
             values.setdefault(f"metric_by_source/{source}/{name}", []).append(value)
-    return {key: float(np.mean(found)) for key, found in sorted(values.items())}
+    return {key: float(np.mean(of_key)) for key, of_key in sorted(values.items())}

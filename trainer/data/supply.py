@@ -14,7 +14,7 @@ from shared.store.outlook import Outlook
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 
 
 class TaskSupply:
@@ -23,7 +23,7 @@ class TaskSupply:
     def __init__(self, bridge: StoreBridge, config: TrainerConfig) -> None:
         self._bridge = bridge
         self._config = config
-        self._looked_at = -math.inf
+        self._polled_at = -math.inf
         self._used_up_since: float | None = None
         self._saw_work = False
         self.outlook = Outlook()
@@ -34,9 +34,9 @@ class TaskSupply:
         if self._config.data.offline is not None:
             return True
         now = time.monotonic()
-        if now - self._looked_at < LOOK_EVERY_S:
+        if now - self._polled_at < POLL_EVERY_S:
             return False
-        self._looked_at = now
+        self._polled_at = now
         self.outlook = seen = self._bridge(self._bridge.store.outlook.of_run())
         self._saw_work |= seen.may_give_data
         if not seen.any_task or seen.may_give_data or (seen.in_evaluation and not self._saw_work):

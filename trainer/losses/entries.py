@@ -20,9 +20,9 @@ class Flat:
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """One after the other; at least one part."""
-        found = [part.columns() for part in parts]
+        tables = [part.columns() for part in parts]
         return cls(
-            **{name: None if c is None else torch.cat([of[name] for of in found]) for name, c in found[0].items()}
+            **{name: None if c is None else torch.cat([of[name] for of in tables]) for name, c in tables[0].items()}
         )
 
     def columns(self) -> dict[str, Any]:

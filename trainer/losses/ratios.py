@@ -99,11 +99,11 @@ def trajectory_sum(values_E: Tensor, trajectory_E: Tensor, num_trajectories: int
 def _check_whole_trajectories(batch: LossBatch, denominators: Denominators) -> None:
     """Raises ValueError where a trajectory is present in part only: its ratio would be another number."""
     whole_T = denominators.whole_T
-    found_T = torch.bincount(batch.trajectory_E, minlength=len(whole_T))
-    partial = torch.nonzero((found_T > 0) & (found_T != whole_T))[:, 0]
+    present_T = torch.bincount(batch.trajectory_E, minlength=len(whole_T))
+    partial = torch.nonzero((present_T > 0) & (present_T != whole_T))[:, 0]
     if len(partial):
         t = int(partial[0])
         raise ValueError(
-            f"trajectory {t}: {int(found_T[t])} of its {int(whole_T[t])} trained tokens in this batch; a "
+            f"trajectory {t}: {int(present_T[t])} of its {int(whole_T[t])} trained tokens in this batch; a "
             "sequence-level loss needs all of them together: compute it over the whole step (the two-pass form)"
         )

@@ -278,30 +278,30 @@ class LossConfig(Section):
 
     def without_effect(self) -> dict[str, str]:
         """{setting: why it has no effect}, of those that have another value than their default."""
-        found = self._not_used_by_loss() if self.loss in BUNDLED else {}
+        reasons = self._not_used_by_loss() if self.loss in BUNDLED else {}
         if self.clip_anchor is not ClipAnchor.PROXIMAL:
-            found["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"
+            reasons["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"
         if self.averaging.loss_aggregation is not None:
             for setting in ("token_level_loss", "skip_length_normalization"):
-                found[setting] = f"loss_aggregation {self.averaging.loss_aggregation} says how tokens are averaged"
+                reasons[setting] = f"loss_aggregation {self.averaging.loss_aggregation} says how tokens are averaged"
         elif self.averaging.token_level_loss and self.averaging.skip_length_normalization:
-            found["skip_length_normalization"] = "token_level_loss true is a mean over all tokens"
+            reasons["skip_length_normalization"] = "token_level_loss true is a mean over all tokens"
         if self.aggregation is not Aggregation.SEQUENCE_SUM:
-            found["length_scale"] = f"tokens are averaged by {self.aggregation}: it needs {Aggregation.SEQUENCE_SUM}"
+            reasons["length_scale"] = f"tokens are averaged by {self.aggregation}: it needs {Aggregation.SEQUENCE_SUM}"
         if self.correction.rollout_is is RolloutIs.NONE:
-            found["rollout_is_cap"] = "rollout_is is none"
+            reasons["rollout_is_cap"] = "rollout_is is none"
         values, settings = flat_values(self), settings_of(LossConfig)
-        return {name: why for name, why in found.items() if values[name] != settings[name].field.default}
+        return {name: why for name, why in reasons.items() if values[name] != settings[name].field.default}
 
     def _not_used_by_loss(self) -> dict[str, str]:
         """Of a bundled loss; one of a user's own may look at everything."""
         name = self.loss
-        found = {s: f"loss {name} does not look at it" for s, losses in USED_BY.items() if name not in losses}
+        reasons = {s: f"loss {name} does not look at it" for s, losses in USED_BY.items() if name not in losses}
         if name not in WEIGHTED_ALREADY and self.strict_in_bound:
-            found["importance_weight_cap_ratio"] = f"loss {name} with strict_in_bound true has no such cap"
+            reasons["importance_weight_cap_ratio"] = f"loss {name} with strict_in_bound true has no such cap"
         if name not in CLIPPING:
-            found["clip_anchor"] = f"loss {name} clips no ratio"
-        return found
+            reasons["clip_anchor"] = f"loss {name} clips no ratio"
+        return reasons
 
     @property
     def needs_whole_trajectories(self) -> bool:

@@ -21,9 +21,9 @@ def minirl(t: Terms, config: LossConfig) -> TokenLoss:
     proximal); DPPO, arXiv 2602.04879, advises rollout, the default here, which also saves a forward.
     """
     too_high_E, too_low_E, _ = _beyond(t.r_E.detach(), t)
-    kept_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
+    mask_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
     weight_E = t.rho_E.detach().clamp(max=config.importance_weight_cap_ratio)
-    return TokenLoss(-kept_E * weight_E * t.advantage_E * t.new_logprob_E, too_high_E, too_low_E, t.advantage_E)
+    return TokenLoss(-mask_E * weight_E * t.advantage_E * t.new_logprob_E, too_high_E, too_low_E, t.advantage_E)
 
 
 @register_loss(LossName.GRPO)
@@ -77,9 +77,9 @@ def dppo(t: Terms, config: LossConfig) -> TokenLoss:
     change_E = t.new_logprob_E.detach().exp() - t.old_logprob_E.exp()
     too_high_E = (t.advantage_E > 0) & (change_E > t.high_E - 1.0)
     too_low_E = (t.advantage_E < 0) & (change_E < t.low_E - 1.0)
-    kept_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
+    mask_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
     weight_E = t.rho_E.detach().clamp(max=config.importance_weight_cap_ratio)
-    loss_E = -kept_E * weight_E * (t.new_logprob_E - t.new_logprob_E.detach()).exp() * t.advantage_E
+    loss_E = -mask_E * weight_E * (t.new_logprob_E - t.new_logprob_E.detach()).exp() * t.advantage_E
     penalty_E = config.log_ratio_penalty * t.log_rho_E.square()
     return TokenLoss(loss_E + penalty_E, too_high_E, too_low_E, t.advantage_E)
 

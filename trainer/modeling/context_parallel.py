@@ -111,6 +111,7 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: (1, heads, slice, D) in, (1, slice, heads, D) out; the mask is the row's.
+    Its parameters are transformers' own, and two of ours.
 
     Raises ValueError for a model that does not pass `context` to its attention.
     """

@@ -97,9 +97,9 @@ class TreeLM(nn.Module):
                 with_entropy=with_entropy,
             )
         else:
-            kept = {"logits_to_keep": predictor_U} if self.way.head is Head.KEPT else {}
-            output = self.causal_lm(**arguments, **kept)
-            logits_UV = output.logits[0] if kept else output.logits[0].index_select(0, predictor_U)
+            selection = {"logits_to_keep": predictor_U} if self.way.head is Head.KEPT else {}
+            output = self.causal_lm(**arguments, **selection)
+            logits_UV = output.logits[0] if selection else output.logits[0].index_select(0, predictor_U)
             logprob_U, entropy_U = logits_logprobs(
                 logits_UV, row.ids_N[node_U], temperature_U, with_entropy=with_entropy
             )

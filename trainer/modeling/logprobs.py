@@ -4,7 +4,9 @@
 The gradient is written in closed form, per chunk, from the saved log-normalizers: measured at 2048 tokens and a
 vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpointed chunks 1.9 GiB.
 
-    suffix _N  token of the row      _E  one wanted log-prob      _D  hidden width      _V  vocabulary
+Seven parameters: a kernel takes its tensors one by one, as autograd gives them back.
+
+    suffix _N  token of the row      _E  one requested log-prob      _D  hidden width      _V  vocabulary
 """
 
 from typing import Any

@@ -56,7 +56,7 @@ def load_model(
     config = load_config(directory)
     disable_progress_bar()  # would write one bar per rank into the log
     with reading(directory):
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             dtype=DTYPES[dtype],
@@ -66,7 +66,7 @@ def load_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with the tensor's name
         )
-    model, loading = found  # so with `output_loading_info`
+    model, loading = loaded  # so with `output_loading_info`
     assert isinstance(model, PreTrainedModel)
     check_loaded(directory, loading)
     check_tied(directory, sorted(directory.glob("*.safetensors")))

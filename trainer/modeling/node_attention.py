@@ -106,7 +106,8 @@ def attend(
     tree_spans: NodeSpans | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function for transformers: (1, heads, N, D) in, (1, N, heads, D) out.
+    """The attention function for transformers: (1, heads, N, D) in, (1, N, heads, D) out. Its parameters are transformers' own,
+    and `tree_spans`.
 
     Raises ValueError for a model that does not pass `tree_spans` to its attention, and for one that needs more than
     attention to ancestors: a window, a cap on logits, sinks.

@@ -106,12 +106,12 @@ def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
 def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     named = dict(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
-        found = [name for name in named if fnmatch.fnmatchcase(name, pattern)]
-        if not found:
+        matches = [name for name in named if fnmatch.fnmatchcase(name, pattern)]
+        if not matches:
             raise ConfigError(f"freeze: {pattern!r} is the name of no parameter; the model has {', '.join(named)}")
-        for name in found:
+        for name in matches:
             named[name].requires_grad_(False)
-            tied = [other for other in named if named[other] is named[name] and other not in found]
+            tied = [other for other in named if named[other] is named[name] and other not in matches]
             if tied:
                 log.warning("freeze: %s is tied to %s, which is frozen with it", name, ", ".join(tied))
     if not any(parameter.requires_grad for parameter in named.values()):
@@ -140,29 +140,29 @@ def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None
             parameter.data = parameter.data.float()  # small steps would be lost in 8 bits of mantissa
 
 
-def _target_names(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
+def _target_names(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
     """Full names, since an end of a name may also match other layers."""
     head = model.get_output_embeddings()
     linear = {
         name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head
     }
-    if EVERY_LINEAR in wanted:
+    if EVERY_LINEAR in targets:
         return list(linear)
-    found = {end: [name for name in linear if name == end or name.endswith(f".{end}")] for end in wanted}
-    for end, names in found.items():
+    matches = {end: [name for name in linear if name == end or name.endswith(f".{end}")] for end in targets}
+    for end, names in matches.items():
         if not names:
             ends = sorted({name.rsplit(".", 1)[-1] for name in linear})
             raise ConfigError(
                 f"lora_target_modules: {end!r} is no linear layer inside the model; expected {EVERY_LINEAR}, or names "
                 f"such as {', '.join(ends)} (embedding and head get no adapter)"
             )
-    return list(dict.fromkeys(name for names in found.values() for name in names))
+    return list(dict.fromkeys(name for names in matches.values() for name in names))
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
     """The layers with an adapter, by name; none without LoRA."""
-    found: dict[str, Any] = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
-    return found
+    layers: dict[str, Any] = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
+    return layers
 
 
 @contextmanager

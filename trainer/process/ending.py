@@ -67,9 +67,9 @@ def of_launched(exc: ChildFailedError, out_of_memory_kills: int) -> tuple[int, s
         how = f"was killed by {signal.Signals(-failure.exitcode).name}"
         if -failure.exitcode == signal.SIGKILL and out_of_memory_kills:
             how += f", by the kernel, since the machine's memory was used up: {MEMORY_ADVICE}"
-    said = _handed_over(failure)
+    reported = _handed_over(failure)
     status = failure.exitcode if 0 < failure.exitcode < 128 else 1
-    return status, f"rank {rank} (pid {failure.pid}) {how}{f': {said}' if said else ''}"
+    return status, f"rank {rank} (pid {failure.pid}) {how}{f': {reported}' if reported else ''}"
 
 
 def _hand_over(exc: BaseException) -> None:

@@ -253,9 +253,9 @@ def _check_world_size(state: PartialState, world_size: int) -> None:
     """Refuse independent copies that each act as main process."""
     present = torch.ones(1, device=state.device)
     dist.all_reduce(present)
-    found = {"Accelerate reports": state.num_processes, "the group counts": int(present.item())}
-    if any(count != world_size for count in found.values()):
-        raise LaunchError(f"{world_size} processes were launched, but {found}; launch with assets/fsdp2.yml")
+    counts = {"Accelerate reports": state.num_processes, "the group counts": int(present.item())}
+    if any(count != world_size for count in counts.values()):
+        raise LaunchError(f"{world_size} processes were launched, but {counts}; launch with assets/fsdp2.yml")
 
 
 def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
@@ -296,8 +296,8 @@ def shard_model(
     names = settings.layer_classes or layer_classes
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
-        found = sorted({type(module).__name__ for module in model.modules()})
-        raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {found}")
+        classes = sorted({type(module).__name__ for module in model.modules()})
+        raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {classes}")
     if not settings.offload_params and not is_empty(model):
         model.to(parallel.device)
     options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}

@@ -49,12 +49,14 @@ class StoreBridge:
 
     async def _close(self) -> None:
         """What is under way is cancelled; a verb that the database has heard of ends first (`shared/store/retry.py`)."""
-        left = {task for task in asyncio.all_tasks() - {asyncio.current_task()} if task.get_coro() in self._under_way}
-        for task in left:
+        remaining = {
+            task for task in asyncio.all_tasks() - {asyncio.current_task()} if task.get_coro() in self._under_way
+        }
+        for task in remaining:
             if not task.cancelling():
                 task.cancel()
-        if left:
-            await asyncio.wait(left)
+        if remaining:
+            await asyncio.wait(remaining)
         await self._stack.aclose()
 
     def __call__(self, work: Coroutine[Any, Any, T], timeout_s: float = 120.0) -> T:

@@ -60,7 +60,7 @@ class Broadcaster:
         s = self.settings
         try:
             question = {"do": "open", "address": s.address, "port": s.port, "limit_s": s.limit_s}
-            answer = await self._sender.ask(question, ANSWER_S)
+            answer = await self._sender.call(question, ANSWER_S)
         except SendFailed as exc:
             log.warning("no broadcast is offered: %s", exc)
             return None
@@ -80,8 +80,8 @@ class Broadcaster:
 
     def take_metrics(self) -> dict[str, float]:
         """Joined engines, seconds and bytes of the broadcast that ended since the last call, if any."""
-        found, self._metrics = self._metrics, {}
-        return found
+        metrics, self._metrics = self._metrics, {}
+        return metrics
 
     async def end(self) -> None:
         """Wait for the last broadcast within its limits, and end the child."""
@@ -116,7 +116,7 @@ class Broadcaster:
             "limit_s": offer.limit_s,
         }
         try:
-            answer = await self._sender.ask(request, offer.limit_s + ANSWER_S)
+            answer = await self._sender.call(request, offer.limit_s + ANSWER_S)
         except SendFailed as exc:
             log.warning("broadcast failed version=%d engines=%d %s", version.version, len(offer.joined), exc)
             return OfferState.FAILED, {"publish/broadcast_failed": 1.0}
@@ -158,7 +158,7 @@ class Sender:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    async def call(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Return its answer. Raises SendFailed after ending the child."""
         process = await self._running()
         try:
@@ -207,5 +207,5 @@ async def _line(process: asyncio.subprocess.Process) -> dict[str, Any]:
     line = await process.stdout.readline()
     if not line:
         raise SendFailed("the sender ended")
-    found: dict[str, Any] = json.loads(line)
-    return found
+    answer: dict[str, Any] = json.loads(line)
+    return answer

@@ -103,8 +103,8 @@ class Publisher:
     def answer_requests(self) -> None:
         """Publish the weights again, complete, if an engine could not assemble the last version. Once per step."""
         step = self._learner.steps_done
-        wanted = self._parallel.is_main and self._answered_at != step and self._full_is_wanted()
-        if self._parallel.broadcast_object(wanted):
+        requested = self._parallel.is_main and self._answered_at != step and self._full_is_requested()
+        if self._parallel.broadcast_object(requested):
             self._answered_at = step
             log.warning("an engine could not assemble the last version: publishing step=%d again, complete", step)
             with self._device.held(self._learner):
@@ -132,7 +132,7 @@ class Publisher:
     def _publish_main(self, step: int, state: State) -> dict[str, float]:
         last = step == self._config.optimizer.max_steps
         due = self._config.publish.publish_mode == "delta" and self._since_full + 1 >= self._config.publish.full_every
-        full = self._files.needs_full or due or last or self._full_is_wanted()
+        full = self._files.needs_full or due or last or self._full_is_requested()
         written = self._files.write(self._new_folder(step), state, full=full)
         version = self._announce(step, written, self._offer())
         self._since_full = 0 if full else self._since_full + 1
@@ -176,9 +176,9 @@ class Publisher:
         log.info("published version=%d step=%d kind=%s bytes=%d", version.version, step, version.kind, written.bytes)
         return version
 
-    def _full_is_wanted(self) -> bool:
-        wanted = self._bridge(self._store.services.wants_full(self._config.policy))
-        return wanted is not None and wanted >= self._newest_full
+    def _full_is_requested(self) -> bool:
+        requested = self._bridge(self._store.services.wants_full(self._config.policy))
+        return requested is not None and requested >= self._newest_full
 
     def _prune(self) -> None:
         """Delete files, never documents. Keeps the last `keep_versions`, versions with unfinished evaluation or with an engine
@@ -202,10 +202,10 @@ class Publisher:
         return Path(version.path).parent == self._folder.resolve()
 
 
-def needed_for(kept: Sequence[PolicyVersion], versions: Sequence[PolicyVersion]) -> set[int]:
+def needed_for(retained: Sequence[PolicyVersion], versions: Sequence[PolicyVersion]) -> set[int]:
     """The kept versions, and the chain of changes of each back to a complete one."""
     needed = set()
-    for version in kept:
+    for version in retained:
         for ancestor in ancestors(version, versions):
             needed.add(ancestor.version)
             if ancestor.kind == "full":

@@ -63,5 +63,5 @@ class PublishedCopy:
 
 
 def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    found: NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
-    return found
+    data: NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return data

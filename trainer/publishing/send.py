@@ -65,8 +65,8 @@ def _listen(requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
     os._exit(0)  # the trainer has exited
 
 
-def _answer(answers: Any, found: dict[str, Any]) -> None:
-    answers.write(json.dumps(found) + "\n")
+def _answer(answers: Any, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
     answers.flush()
 
 
@@ -74,9 +74,9 @@ def send(store: dist.TCPStore, request: dict[str, Any]) -> dict[str, float]:
     """Send the whole file to all members. Raises DataError, OSError, RuntimeError."""
     started = time.monotonic()
     file, device = Path(request["file"]), torch.device(request["device"])
-    found = sha256_of(file)
-    if found != request["sha256"]:
-        raise DataError(f"{file}: sha256 is {found}; expected {request['sha256']}: the file was changed or damaged")
+    digest = sha256_of(file)
+    if digest != request["sha256"]:
+        raise DataError(f"{file}: sha256 is {digest}; expected {request['sha256']}: the file was changed or damaged")
     buckets = buckets_of(file, int(request["bucket_bytes"]))
     with _group(store, request, device) as group, file.open("rb") as opened:
         for bucket in buckets:

@@ -125,9 +125,9 @@ class WeightFiles:
 
     def remember(self, version: PolicyVersion, state: State) -> None:
         if self._config.publish.publish_mode == "delta":
-            kept = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
+            retained = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
             layout = FileLayout.read(Path(version.path) / WEIGHTS_FILE) if self._last is None else self._last.layout
-            self._last = PublishedCopy(version.version, kept, layout, version.files)
+            self._last = PublishedCopy(version.version, retained, layout, version.files)
 
     @property
     def _aliases(self) -> bool:
@@ -152,12 +152,12 @@ class AdapterFiles:
         self._first = first
         layers = {name: layer.weight.shape for name, layer in lora_layers(self._learner.causal_lm).items()}
         try:
-            found = list(base_matrices(self._base, {name: (shape[0], shape[1]) for name, shape in layers.items()}))
+            matrices = list(base_matrices(self._base, {name: (shape[0], shape[1]) for name, shape in layers.items()}))
         except DataError as exc:
             raise ConfigError(f"publish_mode adapter: {exc}; expected publish_mode full or delta") from exc
         own = self._config.model.dtype
         held = DTYPES[own]
-        for file, matrix, _ in found:
+        for file, matrix, _ in matrices:
             if torch.promote_types(held, getattr(torch, matrix.dtype)) != held:
                 raise ConfigError(
                     f"publish_mode adapter: engines add the adapter to {matrix.name} of {file} in {matrix.dtype}; "

@@ -75,10 +75,10 @@ def gather_state(model: PreTrainedModel, parallel: Parallel, dtype: torch.dtype 
     if not parallel.is_main:
         return {}
     tied = _tied_away(model)
-    kept = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
+    tensors = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
     return {
         name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor).contiguous()
-        for name, tensor in revert_weight_conversion(model, merged(kept, scaling_of(model))).items()
+        for name, tensor in revert_weight_conversion(model, merged(tensors, scaling_of(model))).items()
     }
 
 

@@ -143,5 +143,5 @@ def _advice(rule: Rule, not_finite: str | None) -> str:
 
 def _entropies(path: Path) -> list[float]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = [line.get("loss/entropy_mean_nats") for line in lines]
-    return [float(value) for value in found if value is not None]
+    values = [line.get("loss/entropy_mean_nats") for line in lines]
+    return [float(value) for value in values if value is not None]

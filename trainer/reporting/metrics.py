@@ -84,16 +84,16 @@ def _forget_steps_from(path: Path, resume_step: int) -> None:
     """Keep the lines below `resume_step`; remove a last line truncated by a kill."""
     if not path.exists():
         return
-    kept = []
+    lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
         if entry["step"] < resume_step:
-            kept.append(line + "\n")
+            lines.append(line + "\n")
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.write_text("".join(lines), encoding="utf-8")
     os.replace(temporary, path)
 
 

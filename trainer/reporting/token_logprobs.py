@@ -56,13 +56,13 @@ def token_logprobs(rows: Sequence[Row], batch: LossBatch, outcome: Outcome) -> T
 
 
 def documents(
-    found: TokenLogprobs, data: Sequence[DBRecordData], step: int, trainer_generation: int
+    columns: TokenLogprobs, data: Sequence[DBRecordData], step: int, trainer_generation: int
 ) -> Iterator[TrainerLogprobs]:
     """One for each record with a trained token. `data`: by number of the trajectory."""
-    order = np.lexsort((found.place_E, found.turn_E, found.trajectory_E))
-    for own in _runs(order, found.trajectory_E):
-        of = data[int(found.trajectory_E[own[0]])]
-        size_E = np.abs(found.difference_E[own])
+    order = np.lexsort((columns.place_E, columns.turn_E, columns.trajectory_E))
+    for own in _runs(order, columns.trajectory_E):
+        of = data[int(columns.trajectory_E[own[0]])]
+        size_E = np.abs(columns.difference_E[own])
         size_E = np.where(np.isfinite(size_E), size_E, math.inf)
         largest = int(own[np.argmax(size_E)])
         yield TrainerLogprobs(
@@ -72,21 +72,21 @@ def documents(
             policy=of.policy,
             step=step,
             trainer_generation=trainer_generation,
-            turns=[_turn(found, turn) for turn in _runs(own, found.turn_E)],
+            turns=[_turn(columns, turn) for turn in _runs(own, columns.turn_E)],
             largest_difference=float(size_E.max()),
-            largest_turn=int(found.turn_E[largest]),
-            largest_place=int(found.place_E[largest]),
+            largest_turn=int(columns.turn_E[largest]),
+            largest_place=int(columns.place_E[largest]),
         )
 
 
-def _turn(found: TokenLogprobs, own: Int64) -> TurnLogprobs:
-    places = found.place_E[own]
+def _turn(columns: TokenLogprobs, own: Int64) -> TurnLogprobs:
+    places = columns.place_E[own]
     first, length = int(places[0]), int(places[-1] - places[0]) + 1
     logprobs = np.full(length, np.nan, dtype=np.float32)
     marks = np.zeros(length, dtype=np.uint8)
-    logprobs[places - first], marks[places - first] = found.logprob_E[own], found.marks_E[own]
+    logprobs[places - first], marks[places - first] = columns.logprob_E[own], columns.marks_E[own]
     return TurnLogprobs(
-        turn=int(found.turn_E[own[0]]), first=first, logprobs=pack_floats(logprobs), marks=marks.tobytes()
+        turn=int(columns.turn_E[own[0]]), first=first, logprobs=pack_floats(logprobs), marks=marks.tobytes()
     )
 
 

@@ -50,7 +50,7 @@ def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:
         num_steps=config.optimizer.max_steps,
     )
     while True:
-        seen = look(bridge, config, step)
+        seen = startable_run(bridge, config, step)
         try:
             return bridge(
                 bridge.store.runs.start_trainer(
@@ -65,7 +65,7 @@ def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:
             log.info("looking again: %s", exc)
 
 
-def look(bridge: StoreBridge, config: TrainerConfig, step: int) -> Run:
+def startable_run(bridge: StoreBridge, config: TrainerConfig, step: int) -> Run:
     """The run as it is, if a trainer may begin in it from `step`. Changes nothing. Raises ConfigError."""
     check_source(bridge, config)
     store = bridge.store

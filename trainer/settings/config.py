@@ -125,8 +125,8 @@ class TrainerConfig(ServiceConfig):
     def without_effect(self) -> dict[str, str]:
         """Preset values made moot by another setting are not reported."""
         given = PRESETS[self.preset].settings if self.preset is not None else {}
-        found, values = self.loss.without_effect() | unused(self, UNUSED), flat_values(self)
-        return {name: why for name, why in found.items() if values[name] != given.get(name)}
+        reasons, values = self.loss.without_effect() | unused(self, UNUSED), flat_values(self)
+        return {name: why for name, why in reasons.items() if values[name] != given.get(name)}
 
     @property
     def folder(self) -> Path:

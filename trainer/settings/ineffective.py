@@ -24,7 +24,7 @@ def unused(config: BaseModel, rules: Mapping[str, tuple[str, Any]]) -> dict[str,
     }
 
 
-def warn_of_unused(config: BaseModel, found: Mapping[str, str]) -> None:
+def warn_of_unused(config: BaseModel, reasons: Mapping[str, str]) -> None:
     """A line for each of {setting: why it has no effect}. No error: a flag may turn off what a file sets."""
-    for name, why in found.items():
+    for name, why in reasons.items():
         log.warning("%s is %s, but has no effect: %s", name, flat_values(config)[name], why)

@@ -118,7 +118,7 @@ class SftConfig(ServiceConfig):
 
     def without_effect(self) -> dict[str, str]:
         """{setting: why it has no effect}."""
-        found = unused(self, UNUSED)
+        reasons = unused(self, UNUSED)
         if self.optimizer.max_steps and self.data.epochs != 1.0:
-            found["epochs"] = f"max_steps is {self.optimizer.max_steps}"
-        return found
+            reasons["epochs"] = f"max_steps is {self.optimizer.max_steps}"
+        return reasons

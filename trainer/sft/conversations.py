@@ -240,8 +240,8 @@ class Conversations:
                 except ConfigError as exc:
                     problem = (index, str(exc))
                     break
-        if found := [given for given in parallel.everyone.gather_objects(problem) if given]:
-            raise ConfigError(min(found)[1])
+        if problems := [given for given in parallel.everyone.gather_objects(problem) if given]:
+            raise ConfigError(min(problems)[1])
 
 
 def sample_order(num_samples: int, first: int, count: int, seed: int) -> list[int]:

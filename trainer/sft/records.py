@@ -54,35 +54,35 @@ class RecordSelection:
     """Selected records, newest task first, and the number of records that each rule excluded."""
 
     records: list[DBRecordData]
-    left_out: dict[str, int]
+    excluded: dict[str, int]
 
     def __str__(self) -> str:
-        counts = [f"{count} left out: {reason}" for reason, count in self.left_out.items()]
+        counts = [f"{count} left out: {reason}" for reason, count in self.excluded.items()]
         trained = sum(data.num_trained_tokens for data in self.records)
         return "; ".join([f"{len(self.records)} records chosen, {trained} trained tokens", *counts])
 
 
-def choose(candidates: Sequence[DBRecordData], wanted: RecordFilter, max_tokens: int) -> RecordSelection:
+def choose(candidates: Sequence[DBRecordData], criteria: RecordFilter, max_tokens: int) -> RecordSelection:
     """Apply the rules in order; a record is counted by the first rule that it fails."""
-    left_out: Counter[str] = Counter()
+    excluded: Counter[str] = Counter()
     passed = []
     for data in sorted(candidates, key=lambda data: (-data.seq, data.id)):
-        if reason := _refusal(data, wanted, max_tokens):
-            left_out[reason] += 1
+        if reason := _refusal(data, criteria, max_tokens):
+            excluded[reason] += 1
         else:
             passed.append(data)
-    chosen = _best_of_each_group(passed) if wanted.best_of_group else passed
-    kept = chosen[: wanted.max_records or None]
-    left_out["not the best of its group"] = len(passed) - len(chosen)
-    left_out[f"beyond max_records={wanted.max_records}"] = len(chosen) - len(kept)
-    return RecordSelection(kept, dict(+left_out))
+    chosen = _best_of_each_group(passed) if criteria.best_of_group else passed
+    selection = chosen[: criteria.max_records or None]
+    excluded["not the best of its group"] = len(passed) - len(chosen)
+    excluded[f"beyond max_records={criteria.max_records}"] = len(chosen) - len(selection)
+    return RecordSelection(selection, dict(+excluded))
 
 
-def _refusal(data: DBRecordData, wanted: RecordFilter, max_tokens: int) -> str | None:
-    if wanted.source is not None and data.source not in wanted.source:
-        return f"source is not {' or '.join(wanted.source)}"
-    if data.reward < wanted.min_score:
-        return f"score below min_score={wanted.min_score:g}"
+def _refusal(data: DBRecordData, criteria: RecordFilter, max_tokens: int) -> str | None:
+    if criteria.source is not None and data.source not in criteria.source:
+        return f"source is not {' or '.join(criteria.source)}"
+    if data.reward < criteria.min_score:
+        return f"score below min_score={criteria.min_score:g}"
     if data.num_trained_tokens == 0:
         return "no trained token"
     if data.num_tokens > max_tokens:
@@ -103,14 +103,14 @@ class Records:
     """The selected records as training data. Every rank must create one."""
 
     def __init__(
-        self, bridge: StoreBridge, wanted: RecordFilter, folder: Path, parallel: Parallel, max_tokens: int
+        self, bridge: StoreBridge, criteria: RecordFilter, folder: Path, parallel: Parallel, max_tokens: int
     ) -> None:
         """Raises ConfigError if no record passes, DataError if the selection cannot be written."""
         self._bridge = bridge
         self._file = folder / CHOICE_FILE
         if parallel.is_main and not self._file.exists():
-            choice = choose(bridge(bridge.store.data.find({"policy": wanted.policy})), wanted, max_tokens)
-            log.info("run %s: %s", wanted.run, choice)
+            choice = choose(bridge(bridge.store.data.find({"policy": criteria.policy})), criteria, max_tokens)
+            log.info("run %s: %s", criteria.run, choice)
             _write(self._file, choice)
         lines = self._file.read_text(encoding="utf-8").splitlines() if parallel.is_main else None
         self._ids: list[str] = [json.loads(line)["record"] for line in parallel.broadcast_object(lines)]
@@ -122,11 +122,11 @@ class Records:
         """Load the trees. Raises DataError for a record that was deleted or changed since selection."""
         ids = [self._ids[index] for index in indices]
         try:
-            found = self._bridge(self._bridge.store.data.load(ids))
+            loaded = self._bridge(self._bridge.store.data.load(ids))
         except KeyError as exc:
             raise DataError(f"{self._file}: record {exc} is no longer in the run; choose again elsewhere") from exc
         tokens = self._bridge(self._bridge.store.records.tokens_of(ids))
-        return [imitated(tree_of(data, tokens[data.id])) for data in found]
+        return [imitated(tree_of(data, tokens[data.id])) for data in loaded]
 
 
 def imitated(tree: RecordTree) -> RecordTree:
@@ -137,7 +137,7 @@ def imitated(tree: RecordTree) -> RecordTree:
 
 def _write(path: Path, choice: RecordSelection) -> None:
     if not choice.records:
-        reasons = "; ".join(f"{count} {reason}" for reason, count in choice.left_out.items())
+        reasons = "; ".join(f"{count} {reason}" for reason, count in choice.excluded.items())
         raise ConfigError(f"no record passes: {reasons or 'the run has no training data of this policy'}")
     lines = [
         json.dumps({"record": data.id, "source": data.source, "score": data.reward}, ensure_ascii=False)

@@ -105,19 +105,21 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
         conversations.check(_indices_to_come(config, len(conversations)), parallel)
         yield conversations
         return
-    wanted = config.data.records
-    assert wanted is not None  # a validator's promise
-    with StoreBridge(wanted.db_connection_string, wanted.run, must_exist=True) as bridge:
-        yield Records(bridge, wanted, config.output_dir, parallel, config.data.max_tokens)
+    criteria = config.data.records
+    assert criteria is not None  # a validator's promise
+    with StoreBridge(criteria.db_connection_string, criteria.run, must_exist=True) as bridge:
+        yield Records(bridge, criteria, config.output_dir, parallel, config.data.max_tokens)
 
 
 def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
     """Indices of the samples that remaining steps will use."""
     newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.data.samples_per_step
     first = checkpoint.step_of(newest) if newest else 0
-    wanted = max(0, _max_steps(config, num_samples) - first) * count
+    remaining = max(0, _max_steps(config, num_samples) - first) * count
     return (
-        range(num_samples) if wanted >= num_samples else sample_order(num_samples, first * count, wanted, config.seed)
+        range(num_samples)
+        if remaining >= num_samples
+        else sample_order(num_samples, first * count, remaining, config.seed)
     )
 
 
@@ -164,7 +166,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
             trained_tokens += result.metrics["loss/trained_tokens"]
             moved.note(step + 1, skipped=result.skipped, not_finite=result.not_finite)
             if reporter:
-                reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
+                reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.excluded)})
             stops = learner.steps_done < max_steps and parallel.max_int(samples.stopping)
             if stops or (config.checkpoint.save_steps and learner.steps_done % config.checkpoint.save_steps == 0):
                 checkpoints.save(learner, accounting)
@@ -191,7 +193,7 @@ class Samples:
         *,
         linear: bool = False,
     ) -> None:
-        self.left_out = 0  # of this rank so far
+        self.excluded = 0  # of this rank so far
         self.stopping = False  # set by a signal: begin no further step
         self._data = data
         self._config = config
@@ -223,7 +225,7 @@ class Samples:
                     record.num_tokens,
                     config.data.max_tokens,
                 )
-        self.left_out += len(records) - len(fitting)
+        self.excluded += len(records) - len(fitting)
         tree = merge(fitting, merging=Merging.LINEAR if self._linear else Merging.TREE)
         rows = pack(
             [tree],

@@ -70,8 +70,8 @@ class Accumulator:
 
         Those of the first minibatch are None: in its forward the new log-probs are the proximal ones.
         """
-        wanted = self.loss.clip_anchor is ClipAnchor.PROXIMAL
-        if not wanted or self.loss.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
+        is_proximal = self.loss.clip_anchor is ClipAnchor.PROXIMAL
+        if not is_proximal or self.loss.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
             return [None] * len(minibatches)
         with torch.no_grad():
             later = [[self._forward(row).logprob_E for row in self._moved(self._rounds(m))] for m in minibatches[1:]]
@@ -151,11 +151,11 @@ class Accumulator:
         coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
         for index, row in enumerate(self._moved(rows)):
             self._sync_only_after_last(index, len(rows))
-            found = self._forward(row)
-            outputs = [output for output in (found.logprob_E, found.entropy_E) if output is not None]
+            forwarded = self._forward(row)
+            outputs = [output for output in (forwarded.logprob_E, forwarded.entropy_E) if output is not None]
             weighted = zip(outputs, coefficients, strict=True)
             linear = torch.stack([(c[index] * output).sum() for output, c in weighted if c is not None]).sum()
-            self._backward(linear, found.routing, routing)
+            self._backward(linear, forwarded.routing, routing)
         return batch.detached(), outcome, routing
 
     @property
@@ -174,8 +174,8 @@ class Accumulator:
     def _routings_ahead(self, rows: Sequence[Row]) -> list[Routing]:
         """Of rows whose forward with gradient comes too late; none where nothing asks for them."""
         moved = self._moved([row.without_entries() for row in rows]) if self._balances else ()
-        found = [self._forward(row).routing for row in moved]
-        return [routing for routing in found if routing is not None]
+        routings = [self._forward(row).routing for row in moved]
+        return [routing for routing in routings if routing is not None]
 
     def _of_all_ranks(self, own: Sequence[Routing]) -> Routing | None:
         """None for a model without experts."""
@@ -187,15 +187,15 @@ class Accumulator:
 
     def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
         reference_E = self._reference_logprobs(row)
-        found = self._forward(row)
+        forwarded = self._forward(row)
         batch = LossBatch.of(
             row,
-            found.logprob_E,
-            entropy_E=found.entropy_E,
+            forwarded.logprob_E,
+            entropy_E=forwarded.entropy_E,
             proximal_logprob_E=proximal_E,
             reference_logprob_E=reference_E,
         )
-        return batch, found.routing
+        return batch, forwarded.routing
 
     def _reference_logprobs(self, row: Row) -> Tensor | None:
         if self.reference is None:

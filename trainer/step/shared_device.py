@@ -33,7 +33,7 @@ from trainer.step.residence import to_device, to_host
 log = logging.getLogger(__name__)
 
 CLAIM_POLL_S = 0.1
-LEASE_LOOK_S = 1.0  # at what the device is waited for
+LEASE_POLL_S = 1.0  # at what the device is waited for
 LOG_EVERY_S = 30.0
 RENEWALS = 4  # of a lease, in its time
 
@@ -49,7 +49,7 @@ class TrainerDevice:
         self._worker = worker
         self._device = _agreed(parallel.everyone.gather_objects((socket.gethostname(), settings.shared_device)))
         self._lease = lease_id(LeaseKind.GPU, self._device or "")
-        self._looked_at = self._logged_at = -math.inf
+        self._polled_at = self._logged_at = -math.inf
         if self._device is not None and parallel.is_main:
             bridge(self._leases.ensure(LeaseKind.GPU, self._device))
 
@@ -112,7 +112,7 @@ class TrainerDevice:
                 claim = self._bridge(self._leases.claim(self._lease, holder, self._settings.device_lease_s))
                 if claim is not None and (renewing := self._taken(claim, wait)) is not None:
                     return claim, renewing
-                self._look(wait)
+                self._refresh(wait)
                 time.sleep(CLAIM_POLL_S)
 
     def _taken(self, claim: LeaseClaim, wait: OpenWait) -> Any:
@@ -121,7 +121,7 @@ class TrainerDevice:
         while not self._bridge(self._leases.take(claim)):
             if renewing.done():
                 return None
-            self._look(wait)
+            self._refresh(wait)
             time.sleep(CLAIM_POLL_S)
         return renewing
 
@@ -130,12 +130,12 @@ class TrainerDevice:
         while await self._leases.renew(claim, self._settings.device_lease_s):  # noqa: ASYNC110  # nothing else ends it
             await asyncio.sleep(self._settings.device_lease_s / RENEWALS)
 
-    def _look(self, wait: OpenWait) -> None:
+    def _refresh(self, wait: OpenWait) -> None:
         """Once a second: what is waited for."""
         now = time.monotonic()
-        if now - self._looked_at < LEASE_LOOK_S:
+        if now - self._polled_at < LEASE_POLL_S:
             return
-        self._looked_at = now
+        self._polled_at = now
         wait.set(self._wait())
         if now - max(wait.since, self._logged_at) >= LOG_EVERY_S:
             self._logged_at = now
@@ -155,9 +155,9 @@ def _agreed(settings: Sequence[tuple[str, str | None]]) -> str | None:
     """The one device of all ranks, each given as (its machine, its setting). Raises ConfigError if they name several."""
     machines = {device: machine for machine, device in reversed(settings) if device is not None}
     if len(machines) > 1:
-        found = ", ".join(f"{device} on {machine}" for device, machine in sorted(machines.items()))
+        named = ", ".join(f"{device} on {machine}" for device, machine in sorted(machines.items()))
         raise ConfigError(
-            f"shared_device differs among the machines of this trainer: {found}; expected one name, since one lease covers all "
+            f"shared_device differs among the machines of this trainer: {named}; expected one name, since one lease covers all "
             "GPUs that the trainer shares with engines"
         )
     return next(iter(machines), None)

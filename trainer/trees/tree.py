@@ -119,12 +119,14 @@ def merge(
     The three rules on advantages: `LossRules`.
     """
     rules = LossRules(drop_zero_advantage, minimal_advantage, skip_non_positive_advantage)
-    kept = rules.kept(records)
-    layout, node_of_token = insert_all(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
-    parts = [_entries(records[t], rules.loss_mask(records[t]), node_of_token[t], t) for t in kept]
-    counts = [sequence_counts(records[t]) for t in kept]
+    included = rules.kept(records)
+    layout, node_of_token = (
+        insert_all(records, included) if merging is Merging.TREE else _chains(records, included, merging)
+    )
+    parts = [_entries(records[t], rules.loss_mask(records[t]), node_of_token[t], t) for t in included]
+    counts = [sequence_counts(records[t]) for t in included]
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
-    for t in kept:
+    for t in included:
         np.add.at(copies_N, node_of_token[t], 1)
     return TokenTree(
         ids_N=layout.ids_N,
@@ -150,14 +152,14 @@ def concatenate(parts: Sequence[Entries]) -> Entries:
 
 
 def _chains(
-    records: Sequence[RecordTree], kept: Sequence[int], merging: Merging
+    records: Sequence[RecordTree], included: Sequence[int], merging: Merging
 ) -> tuple[TreeLayout, dict[int, Int64]]:
     """One chain after the other, and where each record's token stands first."""
     ids: list[Int32] = []
     lengths: list[int] = []
-    node_of_token = {t: np.full(records[t].num_tokens, -1, dtype=np.int64) for t in kept}
+    node_of_token = {t: np.full(records[t].num_tokens, -1, dtype=np.int64) for t in included}
     offset = 0
-    for t in kept:
+    for t in included:
         leaves, requests = sequence_ends(records[t])
         for end in (leaves if merging is Merging.LINEAR else requests).tolist():
             path = records[t].path(end)
