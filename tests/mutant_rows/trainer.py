@@ -116,8 +116,8 @@ MUTANTS = (
     Mutant(
         "stored log-probs: tokens stand in the order of their context",
         "trainer/reporting/token_logprobs.py",
-        "order = np.lexsort((found.place_E, found.turn_E, found.trajectory_E))",
-        "order = np.argsort(found.trajectory_E, kind='stable')",
+        "order = np.lexsort((columns.place_E, columns.turn_E, columns.trajectory_E))",
+        "order = np.argsort(columns.trajectory_E, kind='stable')",
         f"{LOGPROBS}::test_every_trained_token_is_stored_once_with_the_log_prob_of_its_own_sequence",
     ),
     Mutant(

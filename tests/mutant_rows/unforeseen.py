@@ -104,7 +104,7 @@ MUTANTS = (
         "second line: a bug in a step ends the trainer with its cause",
         "trainer/loop.py",
         "named_in_errors(step, parts.stream.borrowed_tasks):",
-        "contextmanager(lambda: iter([None]))():",
+        "parts.status.waiting(step, parts.stream):",
         f"{STEPS}::test_a_bug_in_a_step_ends_the_trainer_with_its_cause_as_the_last_line",
     ),
 )

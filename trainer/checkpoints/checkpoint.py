@@ -89,7 +89,6 @@ class Checkpoints:
     `asynchronous`: `save` returns after copying the state in memory, which needs memory for one more copy of this rank's
     shards; a kill before `settle` falls back to the previous checkpoint.
     `keep_also` returns steps whose checkpoints are kept in addition to the last `keep_last`; rank 0 calls it.
-    `fence`: this trainer's generation and the check that it is current.
     """
 
     def __init__(
@@ -341,7 +340,8 @@ def stored_tensors(path: Path) -> dict[str, TensorStorageMetadata]:
 def _check_names(path: Path, model: Mapping[str, Any]) -> None:
     stored = {name: tuple(tensor.size) for name, tensor in stored_tensors(path).items()}
     expected = {name: tuple(tensor.shape) for name, tensor in model.items()}
-    if differing := sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name)):
+    differing = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
+    if differing:
         name = differing[0]
         raise DataError(
             f"{path}: {len(differing)} tensors differ from those that this start trains, such as {name}: "

@@ -36,7 +36,8 @@ def digest(files: "Future[Any]", folder: Path, parallel: Parallel) -> None:
 def refuse_damaged(path: Path, older: Sequence[Path], parallel: Parallel) -> None:
     """Rank 0 compares; every rank must call it. Raises DataError, which names the file, and the newest of the `older` ones."""
     previous = older[-1] if older else None
-    if problem := parallel.broadcast_object(_damage(path, previous) if parallel.is_main else None):
+    problem = parallel.broadcast_object(_damage(path, previous) if parallel.is_main else None)
+    if problem:
         raise DataError(problem)
 
 

@@ -162,12 +162,14 @@ def check_tokens(tree: RecordTree, vocab_size: int | None) -> None:
     """Raises DataError for an id outside of the vocabulary, a log-prob that is none, and a temperature that divides by zero."""
     most = np.inf if vocab_size is None else vocab_size
     ids_N, logprobs_N = tree.token_ids_N, tree.logprobs_N
-    if len(outside := np.flatnonzero((ids_N < 0) | (ids_N >= most))):
+    outside = np.flatnonzero((ids_N < 0) | (ids_N >= most))
+    if len(outside):
         raise DataError(
             f"record {tree.record_id}: token {outside[0]} has id {ids_N[outside[0]]}; expected 0 to {most - 1:.0f}, the model's "
             "vocabulary"
         )
-    if len(wrong := np.flatnonzero(~(logprobs_N <= MAX_LOGPROB) | np.isinf(logprobs_N))):
+    wrong = np.flatnonzero(~(logprobs_N <= MAX_LOGPROB) | np.isinf(logprobs_N))
+    if len(wrong):
         raise DataError(
             f"record {tree.record_id}: token {wrong[0]} has log-prob {logprobs_N[wrong[0]]}; expected a finite number, "
             "at most 0"

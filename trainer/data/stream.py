@@ -143,7 +143,8 @@ class RecordStream:
             waited, self._waiting_since = waited + started - self._waiting_since, None
             updates = min(self._config.data.updates_per_step, len(result.groups))
             shares = shares_of(result.groups, updates, data.rank, data.size)
-            if (buffer := self._read(step, result, shares)) is not None:
+            buffer = self._read(step, result, shares)
+            if buffer is not None:
                 break
         batch = self._batch(step, result, shares, buffer)
         batch.metrics.update({"time/wait_s": waited, "time/load_s": time.monotonic() - started})
@@ -166,7 +167,8 @@ class RecordStream:
             self._store.data.commit_step(policy, claim, max_trained_count=self._config.data.max_trained_count)
         )
         borrowed = {record for group in self._borrowed for record in group.records}
-        if missing := borrowed - set(marked):
+        missing = borrowed - set(marked)
+        if missing:
             raise LeaseLost(
                 f"step {step}: {len(missing)} of {len(borrowed)} records are no longer borrowed for it, such as "
                 f"{min(missing)}; another trainer of policy {policy} has started, and this one ends"
@@ -273,7 +275,8 @@ class RecordStream:
             return buffer
         if self._parallel.is_main:
             for group in choice.groups:
-                if (why := problems.get(group.task)) is not None:
+                why = problems.get(group.task)
+                if why is not None:
                     self._selector.drop(group, why, self._trainer_generation, step)
                     log.warning("group set aside step=%d task=%s %s", step, group.task, why)
             self._selector.give_back(self._trainer_generation, step)

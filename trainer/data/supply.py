@@ -55,7 +55,8 @@ class TaskSupply:
 
     def why_used_up(self, ready: int) -> str:
         needed = f"{ready} groups left of the {self._config.data.groups_per_step} that a step takes"
-        if (offline := self._config.data.offline) is not None:
+        offline = self._config.data.offline
+        if offline is not None:
             return f"run {offline.data_run} is used up: {needed}"
         more = "`tandem tasks import` adds some, and the same command goes on"
         return f"the tasks are used up, all are played: {needed}{self._skipped()}; {more}"

@@ -76,7 +76,8 @@ def _check(model: PreTrainedModel, parallel: Parallel, obstacle: str | None) -> 
             "layer is not compiled"
         )
     kinds = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"})
-    if more := obstacle or (f"layers of type {', '.join(kinds)}" if kinds else None):
+    more = obstacle or (f"layers of type {', '.join(kinds)}" if kinds else None)
+    if more:
         raise ConfigError(
             f"compile_layers is on, and model type {model.config.model_type} has more than full attention ({more}); "
             "expected false"

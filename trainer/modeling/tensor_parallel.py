@@ -79,7 +79,8 @@ def _anywhere(name: str) -> str:
 
 
 def _style(model: nn.Module, name: str, plan: Mapping[str, str]) -> ParallelStyle:
-    match cut := plan[name]:
+    cut = plan[name]
+    match cut:
         case "colwise":
             return ColwiseParallel()
         case "rowwise":

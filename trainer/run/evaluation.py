@@ -33,7 +33,8 @@ class Evaluation:
             return
         versions = self._bridge(self._store.versions.all(self._policy))
         withdrawn = [version.version for version in versions if version.withdrawn_to is not None]
-        if skipped := self._bridge(self._store.evaluation.withdraw(self._policy, withdrawn)):
+        skipped = self._bridge(self._store.evaluation.withdraw(self._policy, withdrawn))
+        if skipped:
             log.info("skipped %d evaluation tasks of withdrawn versions", skipped)
         known = set(self._bridge(self._store.evaluation.epochs(self._policy))) - _logged_versions(metrics_path)
         self._awaited = {v.version: v.step for v in versions if v.version in known - set(withdrawn)}

@@ -68,7 +68,8 @@ def _conversation(line: str, where: str) -> ChatExample:
         raise ConfigError(f"{where}: not JSON: {exc}") from exc
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list) or not value["messages"]:
         raise ConfigError(f'{where}: "messages" is missing or empty; expected a list of {{"role", "content"}}')
-    if unknown := sorted(value.keys() - set(FIELDS)):
+    unknown = sorted(value.keys() - set(FIELDS))
+    if unknown:
         raise ConfigError(f'{where}: "{unknown[0]}" is not known; expected {" and ".join(FIELDS)} alone')
     for index, message in enumerate(value["messages"]):
         _check_message(message, f"{where}: messages[{index}]")
@@ -158,7 +159,8 @@ def _require_tools_shown(conversation: ChatExample, tokenizer: PreTrainedTokeniz
         str(function["name"]) for function in (*functions, *calls) if isinstance(function, dict) and "name" in function
     }
     text = _render(conversation, len(conversation.messages), tokenizer, generate=False) if names else ""
-    if unread := sorted(name for name in names if name not in text):
+    unread = sorted(name for name in names if name not in text)
+    if unread:
         raise ConfigError(
             f"{conversation.where}: the chat template leaves out the tool {unread[0]!r}, so the model would never read of it; "
             "expected chat_template to name a file with a template that shows tools and calls"
@@ -240,7 +242,8 @@ class Conversations:
                 except ConfigError as exc:
                     problem = (index, str(exc))
                     break
-        if problems := [given for given in parallel.everyone.gather_objects(problem) if given]:
+        problems = [given for given in parallel.everyone.gather_objects(problem) if given]
+        if problems:
             raise ConfigError(min(problems)[1])
 
 

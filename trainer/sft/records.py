@@ -67,7 +67,8 @@ def choose(candidates: Sequence[DBRecordData], criteria: RecordFilter, max_token
     excluded: Counter[str] = Counter()
     passed = []
     for data in sorted(candidates, key=lambda data: (-data.seq, data.id)):
-        if reason := _refusal(data, criteria, max_tokens):
+        reason = _refusal(data, criteria, max_tokens)
+        if reason:
             excluded[reason] += 1
         else:
             passed.append(data)

@@ -134,7 +134,8 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     directory, optimizer = config.model.model_name_or_path, config.optimizer.adamw(max_steps)
     learner = open_learner(directory, loss, optimizer, parallel, options)
     checkpoints = config.output_dir / CHECKPOINTS
-    if path := checkpoint.latest(checkpoints):
+    path = checkpoint.latest(checkpoints)
+    if path:
         checkpoint.load(learner, path, parallel)
     samples = Samples(data, config, parallel, linear=learner.linear)
     _steps(config, learner, samples, max_steps, parallel)

@@ -169,7 +169,8 @@ class Learner:
         """`loss`: without what balances the experts."""
         routings = [update.routing for update in done if update.routing is not None]
         metrics = load_metrics(total(routings)) if routings else {}
-        if coefficient := self._accumulator.loss.router_aux_loss_coef:
+        coefficient = self._accumulator.loss.router_aux_loss_coef
+        if coefficient:
             added = sum(float(router_aux_loss(r, r, coefficient)) for r in routings) / max(len(routings), 1)
             metrics |= {"loss/router_aux_loss": added, "loss/loss": loss + added}
         return metrics
