@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
-from trainer.step.open_learner import open_learner
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from shared.errors import ConfigError
@@ -28,6 +27,7 @@ from trainer.sft.conversations import (
     sample_order,
 )
 from trainer.step.learner import Learner, StepResult
+from trainer.step.opening import open_learner
 from trainer.trees.minibatch import Minibatch
 
 ROOT = Path(__file__).parents[2]
