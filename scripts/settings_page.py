@@ -6,6 +6,7 @@ python -m scripts.settings_page --check     exit with 1 where it is out of date
 
 import argparse
 import enum
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -117,8 +118,9 @@ def _plain(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """On one line, as a cell of a table may hold it."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """On one line, as a cell of a table may hold it, with a link for the path of a page."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    return re.sub(r"`?docs/(\w+)/(\w+)\.md`?", r"[\2](../\1/\2.md)", line)
 
 
 def main() -> None:
