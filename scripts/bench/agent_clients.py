@@ -13,8 +13,13 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
+
+import uvloop
+
+from scripts.bench.raw_http import RawConnection
 
 CLAIM_S = 20
 QUESTION = {"role": "user", "content": "What is 2+2?"}
@@ -22,49 +27,23 @@ GO_ON = {"role": "user", "content": "Go on."}
 OPENING_AT_ONCE = 50
 
 
-class RawConnection:
-    """Kept open until it is closed."""
+class AgentConnection:
+    """With the gateway at a URL."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._path = parts.path.rstrip("/")
+        self._raw = RawConnection(parts.hostname or "", parts.port or 80)
 
     async def post(self, path: str, body: Mapping[str, Any], key: str = "") -> bytes:
-        """The body of the answer. Raises RuntimeError for a status that is no success."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
-        reader, writer = self._streams
-        content = json.dumps(body).encode()
-        writer.write(
-            f"POST {self._path}{path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAuthorization: Bearer {key}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode()
-            + content
-        )
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        found = await _read_body(reader, head)
-        if not head.startswith("http/1.1 200"):
-            raise RuntimeError(f"{path}: {head.splitlines()[0]}: {found[:500]!r}")
-        return found
+        headers = f"Authorization: Bearer {key}\r\n"
+        return (await self._raw.send("POST", self._path + path, json.dumps(body).encode(), headers))[1]
 
     def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
+        self._raw.close()
 
 
-async def _read_body(reader: asyncio.StreamReader, head: str) -> bytes:
-    fields = dict(line.split(": ", 1) for line in head.split("\r\n") if ": " in line)
-    if "content-length" in fields:
-        return await reader.readexactly(int(fields["content-length"]))
-    found = b""
-    while size := int((await reader.readuntil(b"\r\n")).strip(), 16):
-        found += await reader.readexactly(size)
-        await reader.readexactly(2)
-    await reader.readexactly(2)
-    return found
-
-
-async def converse(connection: RawConnection, offer: Mapping[str, Any], turns: int, *, streamed: bool) -> None:
+async def converse(connection: AgentConnection, offer: Mapping[str, Any], turns: int, *, streamed: bool) -> None:
     messages = [QUESTION]
     for _ in range(turns):
         body = {"model": offer["model"], "messages": messages, "stream": streamed}
@@ -94,14 +73,12 @@ async def claiming(options: argparse.Namespace) -> None:
 
     async def agent() -> None:
         for _ in numbers:
-            asking = RawConnection(options.url)
-            offer = json.loads(await asking.post("/claim", {"wait_s": CLAIM_S}))
-            asking.close()
-            playing, finishing = RawConnection(offer["url"]), RawConnection(options.url)
-            await converse(playing, offer, options.turns, streamed=options.streamed)
-            playing.close()
-            await finishing.post("/finish", {}, offer["api_key"])  # servers close what is idle for a minute
-            finishing.close()
+            with closing(AgentConnection(options.url)) as claims:
+                offer = json.loads(await claims.post("/claim", {"wait_s": CLAIM_S}))
+            with closing(AgentConnection(offer["url"])) as conversation:
+                await converse(conversation, offer, options.turns, streamed=options.streamed)
+            with closing(AgentConnection(options.url)) as ends:  # a new one: servers close what is idle for a minute
+                await ends.post("/finish", {}, offer["api_key"])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(options.at_once):
@@ -110,27 +87,27 @@ async def claiming(options: argparse.Namespace) -> None:
 
 async def holding(options: argparse.Namespace) -> None:
     places = asyncio.Semaphore(OPENING_AT_ONCE)
-    held: list[tuple[RawConnection, Mapping[str, Any]]] = []
+    held: list[tuple[AgentConnection, Mapping[str, Any]]] = []
 
     async def opened() -> None:
         async with places:
-            connection = RawConnection(options.url)
+            connection = AgentConnection(options.url)
             held.append((connection, json.loads(await connection.post("/claim", {"wait_s": CLAIM_S}))))
 
-    async def played(connection: RawConnection, offer: Mapping[str, Any]) -> None:
+    async def played(connection: AgentConnection, offer: Mapping[str, Any]) -> None:
         async with places:
-            playing = connection if offer["url"] == options.url else RawConnection(offer["url"])
+            playing = connection if offer["url"] == options.url else AgentConnection(offer["url"])
             await converse(playing, offer, options.turns, streamed=options.streamed)
 
     await asyncio.gather(*(opened() for _ in range(options.number)))
-    _say("claimed")
+    _write_line("claimed")
     await asyncio.to_thread(sys.stdin.readline)
     await asyncio.gather(*(played(*each) for each in held))
-    _say("played")
+    _write_line("played")
     await asyncio.Event().wait()
 
 
-def _say(word: str) -> None:
+def _write_line(word: str) -> None:
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
@@ -138,26 +115,18 @@ def _say(word: str) -> None:
 async def listening(options: argparse.Namespace) -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
-        if not line:  # only a look whether this port listens
+        if not line:  # a probe whether this port listens
             writer.close()
             return
         offer = json.loads(line)
-        connection = RawConnection(offer["url"])
-        await converse(connection, offer, options.turns, streamed=options.streamed)
-        connection.close()
+        with closing(AgentConnection(offer["url"])) as connection:
+            await converse(connection, offer, options.turns, streamed=options.streamed)
         writer.write(b"done\n")
         writer.close()
 
     server = await asyncio.start_server(play, "127.0.0.1", options.listen, backlog=2048)
     async with server:
         await server.serve_forever()
-
-
-async def run(options: argparse.Namespace) -> None:
-    if options.listen:
-        await listening(options)
-    else:
-        await (holding if options.hold else claiming)(options)
 
 
 def main() -> None:
@@ -169,9 +138,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=10, help="of a conversation")
     parser.add_argument("--streamed", action="store_true")
     parser.add_argument("--hold", action="store_true")
-    import uvloop
-
-    uvloop.run(run(parser.parse_args()))
+    options = parser.parse_args()
+    play = listening if options.listen else holding if options.hold else claiming
+    uvloop.run(play(options))
 
 
 if __name__ == "__main__":

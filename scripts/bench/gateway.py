@@ -15,31 +15,24 @@ with each request, one connection per conversation) are processes of their own. 
 at once; with streams, and for the sampler that these are compared with, it takes `--token-ms` per token.
 """
 
-import argparse
 import asyncio
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import psutil
 
-from scripts.bench.measured_gateway import cpu_clock_s
+from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
+from scripts.bench.processes import ROOT, child, cpu_s, wait_for_port
 from scripts.bench.remote_agent import CLIENTS_PORT
-from scripts.bench.replies import make_tokenizer
-from scripts.bench.results import run_parts, show
-from scripts.bench.sampler_under_test import EXAMPLE, ROOT, Bench, Row, child, new_task, wait_for_port
-from shared.processes.interrupt import run_command
-from shared.processes.mongod import Mongod, free_port
-from shared.store import Store
+from scripts.bench.sampler_under_test import Bench, new_task, opened_bench
+from shared.processes.mongod import free_port
 
 GROUP = 4
-NAMES = ("sampler", "agents", "gateway")
 LEAST = 16  # conversations of a case
 CLIENTS = "scripts.bench.agent_clients"
 AGENT = "sampler.gateway.agent_sampler:AgentSampler"
@@ -58,70 +51,96 @@ class Case:
         return max(LEAST, self.at_once) // GROUP
 
 
+async def measure(options: Options) -> Tables:
+    at_once, tokens = ([int(number) for number in text.split(",")] for text in (options.at_once, options.tokens))
+    streams = [{"no": False, "yes": True}[word] for word in options.streams.split(",")]
+    tables: dict[str, list[Row]] = {}
+    async with opened_bench(options.folder) as bench:
+        bench.turns = options.turns
+        parties = Parties(bench, options)
+        if "turns" in options.parts.split(","):
+            cases = [Case(*each) for each in product(at_once, tokens, streams)]
+            tables["turns"] = [await parties.compared(case) for case in cases]
+        if "open" in options.parts.split(","):
+            tables["open"] = [await parties.open_at_once(options.open, tokens[0])]
+    return tables
+
+
 @dataclass
 class Parties:
     """Each starts what it measures, warms it up, and plays one case with it. CPU in ms per turn."""
 
     bench: Bench
-    options: argparse.Namespace
+    options: Options
     seq: int = 0
+
+    async def compared(self, case: Case) -> Row:
+        """The median of the rounds."""
+        costs: dict[str, list[float]] = {"sampler": [], "agents": [], "gateway": []}
+        for _, (name, measured) in product(range(self.options.rounds), costs.items()):
+            await self._begin(case.tokens, {"token-ms": str(self.options.token_ms)} if case.streamed else {})
+            with self.bench.engine():
+                await self.bench.register()
+                measured.append(await getattr(self, name)(case))
+        medians = {name: statistics.median(each) for name, each in costs.items()}
+        row: Row = {"at once": case.at_once, "tokens": case.tokens, "streamed": "yes" if case.streamed else "no"}
+        row |= {f"{name} ms": cost for name, cost in medians.items()}
+        row |= {f"{name} - sampler": medians[name] - medians["sampler"] for name in ("agents", "gateway")}
+        sys.stderr.write(f"{row}\n")
+        return row
 
     async def sampler(self, case: Case) -> float:
         flags = {"sampler": "scripts.bench.sampler_chat:Chat"}
-        with self._child("sampler", self.bench.flags(case.at_once) | flags) as process:
+        with self.bench.child("sampler", self.bench.flags(case.at_once) | flags) as process:
             return await self._cost(process, case, self._settled)
 
     async def agents(self, case: Case) -> float:
         port = free_port()
         flags = {"sampler": AGENT, "agent": "scripts.bench.remote_agent:agent"}
-        with self._child(CLIENTS, {"listen": port, "turns": self.bench.turns}, streamed=case.streamed):
+        with self._clients({"listen": port, "turns": self.bench.turns}, case):
             wait_for_port(port)
             environment = {CLIENTS_PORT: str(port)}
-            with self._child("sampler", self.bench.flags(case.at_once) | flags, environment) as process:
+            with self.bench.child("sampler", self.bench.flags(case.at_once) | flags, environment) as process:
                 return await self._cost(process, case, self._settled)
 
     async def gateway(self, case: Case) -> float:
-        with self.gateway_process(case.at_once) as (process, url):
+        with self._gateway(case.at_once) as (process, url):
 
             async def played(groups: int) -> None:
-                await self.clients(url, case, groups)
+                await self._played_by_clients(url, case, groups)
                 await self._settled(groups)
 
             return await self._cost(process, case, played)
 
-    @contextmanager
-    def gateway_process(self, at_once: int) -> Iterator[tuple[Process, str]]:
-        port = free_port()
-        with self._child("sampler.gateway", self.bench.flags(at_once) | {"gateway_port": port}) as process:
-            wait_for_port(port)
-            yield process, f"http://127.0.0.1:{port}"
-
-    async def clients(self, url: str, case: Case, groups: int) -> None:
-        number = groups * GROUP
-        flags = {"url": url, "number": number, "at-once": min(number, case.at_once), "turns": self.bench.turns}
-        with self._child(CLIENTS, flags, streamed=case.streamed) as process:
-            try:
-                status = await asyncio.to_thread(process.wait, PLAYED_S)
-            except subprocess.TimeoutExpired:
-                status = None
-        if status != 0:
-            raise SystemExit(f"the clients' status is {status}\n{self.bench.log_tail(CLIENTS)}")
+    async def open_at_once(self, number: int, tokens: int) -> Row:
+        await self._begin(tokens, {})
+        with self.bench.engine():
+            await self.bench.register()
+            await self._add(-(-number // GROUP) + 1)
+            with self._gateway(number) as (process, url):
+                # What is loaded with the first request.
+                await self._played_by_clients(url, Case(GROUP, tokens, streamed=False), 1)
+                return {"sessions": number, "tokens": tokens, **await _held(process, url, number)}
 
     # ------------------------------------------------------------------ inside
 
+    async def _begin(self, tokens: int, engine_flags: dict[str, str]) -> None:
+        self.bench.tokens, self.bench.engine_flags, self.seq = tokens, engine_flags, 0
+        await self.bench.fill(0)
+
     async def _cost(self, process: Process, case: Case, played: Callable[[int], Awaitable[None]]) -> float:
-        await self.add(1)
+        await self._add(1)
         await played(1)
-        turns, began = await self._turns(), cpu_clock_s(process.pid)
-        await self.add(case.groups)
+        turns_before, cpu_before = await self.bench.played(), cpu_s(process.pid)
+        await self._add(case.groups)
         await played(case.groups)
-        used, turns = cpu_clock_s(process.pid) - began, await self._turns() - turns
+        used, turns = cpu_s(process.pid) - cpu_before, await self.bench.played() - turns_before
         expected = case.groups * GROUP * self.bench.turns
         if turns != expected:
             raise SystemExit(f"{turns} turns were sampled; expected {expected}: see the logs in {self.bench.folder}")
         return used / turns * 1e3
 
-    async def add(self, groups: int) -> None:
+    async def _add(self, groups: int) -> None:
         """New tasks. A sampler begins with them at once."""
         new = [new_task(self.seq + number, GROUP) for number in range(groups)]
         self.seq += groups
@@ -133,66 +152,26 @@ class Parties:
 
         await self.bench.until(all_settled, PLAYED_S)
 
-    async def _turns(self) -> int:
-        return await self.bench.played()
-
     @contextmanager
-    def _child(
-        self, module: str, flags: dict[str, object], added: dict[str, str] | None = None, *, streamed: bool = False
-    ) -> Iterator[Process]:
-        switches = ("--streamed",) if streamed else ()
-        with child(module, flags, self.bench.folder, added or {}, switches) as process:
-            self.bench.running |= {module: process} if module != CLIENTS else {}
+    def _gateway(self, at_once: int) -> Iterator[tuple[Process, str]]:
+        port = free_port()
+        with self.bench.child("sampler.gateway", self.bench.flags(at_once) | {"gateway_port": port}) as process:
+            wait_for_port(port)
+            yield process, f"http://127.0.0.1:{port}"
+
+    async def _played_by_clients(self, url: str, case: Case, groups: int) -> None:
+        number = groups * GROUP
+        flags = {"url": url, "number": number, "at-once": min(number, case.at_once), "turns": self.bench.turns}
+        with self._clients(flags, case) as process:
             try:
-                yield process
-            finally:
-                self.bench.running.pop(module, None)
+                status = await asyncio.to_thread(process.wait, PLAYED_S)
+            except subprocess.TimeoutExpired:
+                status = None
+        if status != 0:
+            raise SystemExit(f"the clients' status is {status}\n{self.bench.log_tail(CLIENTS)}")
 
-
-# ------------------------------------------------------------------ parts
-
-
-async def turns(parties: Parties, cases: list[Case], rounds: int) -> list[Row]:
-    rows = []
-    for case in cases:
-        found: dict[str, list[float]] = {name: [] for name in NAMES}
-        for _, name in product(range(rounds), NAMES):
-            found[name].append(await measured(parties, case, name))
-        costs = {name: statistics.median(each) for name, each in found.items()}
-        rows.append(_row(case, costs))
-        show(rows[-1:], decimals=2)
-    return rows
-
-
-async def measured(parties: Parties, case: Case, name: str) -> float:
-    bench = parties.bench
-    bench.tokens, parties.seq = case.tokens, 0
-    bench.engine_flags = {"token-ms": str(parties.options.token_ms)} if case.streamed else {}
-    await bench.fill(0)
-    with bench.engine():
-        await bench.register()
-        cost: float = await getattr(parties, name)(case)
-        return cost
-
-
-def _row(case: Case, costs: dict[str, float]) -> Row:
-    row: Row = {"at once": case.at_once, "tokens": case.tokens, "streamed": "yes" if case.streamed else "no"}
-    row |= {f"{name} ms": cost for name, cost in costs.items()}
-    row |= {f"{name} - sampler": costs[name] - costs["sampler"] for name in ("agents", "gateway")}
-    return row
-
-
-async def open_at_once(parties: Parties, number: int, tokens: int) -> list[Row]:
-    bench = parties.bench
-    bench.tokens, bench.engine_flags, parties.seq = tokens, {}, 0
-    await bench.fill(0)
-    with bench.engine():
-        await bench.register()
-        await parties.add(-(-number // GROUP))
-        with parties.gateway_process(number) as (process, url):
-            await parties.add(1)
-            await parties.clients(url, Case(GROUP, tokens, streamed=False), 1)  # what is loaded with the first request
-            return [{"sessions": number, "tokens": tokens, **await _held(process, url, number)}]
+    def _clients(self, flags: dict[str, object], case: Case) -> AbstractContextManager[Process]:
+        return child(CLIENTS, flags, self.bench.folder, switches=("--streamed",) * case.streamed)
 
 
 async def _held(process: Process, url: str, number: int) -> Row:
@@ -206,8 +185,8 @@ async def _held(process: Process, url: str, number: int) -> Row:
     assert clients.stdout is not None
     try:
         rss = [before]
-        for said in (b"claimed\n", b"played\n"):
-            if await clients.stdout.readline() != said:
+        for line in (b"claimed\n", b"played\n"):
+            if await clients.stdout.readline() != line:
                 raise SystemExit("the clients ended; they have printed why")
             rss.append(_rss(process))
             clients.stdin.write(b"\n")
@@ -223,30 +202,8 @@ def _rss(process: Process) -> int:
     return int(psutil.Process(process.pid).memory_info().rss)
 
 
-# ------------------------------------------------------------------ the program
-
-
-async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
-    numbers, tokens = ([int(n) for n in getattr(options, name).split(",")] for name in ("at_once", "tokens"))
-    streams = [{"no": False, "yes": True}[word] for word in options.streams.split(",")]
-    cases = [Case(*each) for each in product(numbers, tokens, streams)]
-    found: dict[str, list[Row]] = {}
-    async with AsyncExitStack() as stack:
-        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_gateway")))
-        folder.mkdir(parents=True, exist_ok=True)
-        mongod = stack.enter_context(Mongod(folder / "mongodb"))
-        store = await stack.enter_async_context(Store.open(mongod.connection_string, "bench"))
-        bench = Bench(mongod, store, folder, make_tokenizer(EXAMPLE, folder / "model"), "", turns=options.turns)
-        parties = Parties(bench, options)
-        if "turns" in options.parts.split(","):
-            found["turns"] = await turns(parties, cases, options.rounds)
-        if "open" in options.parts.split(","):
-            found["open"] = await open_at_once(parties, options.open, tokens[0])
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+if __name__ == "__main__":
+    parser = command_line(__doc__)
     parser.add_argument("--parts", default="turns,open")
     parser.add_argument("--at-once", default="1,64,512", help="conversations (default: %(default)s)")
     parser.add_argument("--tokens", default="20,500", help="of a reply (default: %(default)s)")
@@ -255,8 +212,4 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="of each case; the median counts (default: %(default)s)")
     parser.add_argument("--token-ms", type=float, default=1.0, help="of streams (default: %(default)s)")
     parser.add_argument("--open", type=int, default=2000, help="attempts, of `open` (default: %(default)s)")
-    run_parts(parser, run, 160, at_once="4", tokens="20", streams="yes", turns=2, token_ms=0.1, open=8)
-
-
-if __name__ == "__main__":
-    run_command(main)
+    run_benchmark(parser, measure, at_once="4", tokens="20", streams="yes", turns=2, token_ms=0.1, open=8)

@@ -11,17 +11,16 @@ verl      as verl calls it: the accepted answer in \\boxed{}, LaTeX alone; the r
 `wrong 1`: called right, and is wrong. `wrong 0`: called wrong, and is right.
 """
 
-import argparse
 import asyncio
 import csv
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sampler.scorers import ScoringRequest, mathematics, score_answer
-from scripts.bench.results import add_json, parsed, show, write_json
+from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 
 CORPUS = Path(__file__).parents[2] / "assets" / "math_verdicts.tsv"
 Judge = Callable[[str, str], bool]
@@ -79,13 +78,12 @@ def _boxed(text: str) -> str:
     return f"\\boxed{{{text}}}"
 
 
-def table(found: Sequence[Pair], verdicts: dict[str, list[bool]]) -> list[dict[str, Any]]:
+def table(found: Sequence[Pair], verdicts: dict[str, list[bool]]) -> list[Row]:
     """A row by kind, and one of all."""
-    kinds = [*dict.fromkeys(pair.kind for pair in found), "all"]
     rows = []
-    for kind in kinds:
+    for kind in [*dict.fromkeys(pair.kind for pair in found), "all"]:
         at = [k for k, pair in enumerate(found) if kind in (pair.kind, "all")]
-        row: dict[str, Any] = {"kind": kind, "pairs": len(at)}
+        row: Row = {"kind": kind, "pairs": len(at)}
         for name, judged in verdicts.items():
             row[f"{name}: wrong 1"] = sum(judged[k] and not found[k].verdict for k in at)
             row[f"{name}: wrong 0"] = sum(not judged[k] and found[k].verdict for k in at)
@@ -93,32 +91,28 @@ def table(found: Sequence[Pair], verdicts: dict[str, list[bool]]) -> list[dict[s
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", type=Path, default=CORPUS, help="other pairs, in the columns of the corpus")
-    parser.add_argument("--only_ours", action="store_true", help="without math-verify alone, which takes a minute")
-    parser.add_argument("--wrong", action="store_true", help="print each pair that ours judges wrongly")
-    parser.add_argument("--most", type=int, help="pairs of each kind")
-    add_json(parser)
-    options = parsed(parser, most=1)
+def measure(options: Options) -> Tables:
     logging.disable(logging.CRITICAL)  # math-verify warns of what it cannot read
-    found, seen = [], dict[str, int]()
+    found, numbers = [], Counter[str]()
     for pair in pairs(options.file):
-        seen[pair.kind] = seen.get(pair.kind, 0) + 1
-        if options.most is None or seen[pair.kind] <= options.most:
+        numbers[pair.kind] += 1
+        if options.most is None or numbers[pair.kind] <= options.most:
             found.append(pair)
     verdicts = {"ours": asyncio.run(ours(found))}
     if not options.only_ours:
         for name, judge in of_math_verify().items():
             verdicts[name] = [judge(pair.answer, pair.accepted) for pair in found]
-    rows = table(found, verdicts)
-    show(rows, "wrong verdicts", width=170)
     if options.wrong:
         for pair, verdict in zip(found, verdicts["ours"], strict=True):
             if verdict != pair.verdict:
                 print(f"{pair.kind}: {pair.answer!r} for {pair.accepted!r}: {verdict:d}, right is {pair.verdict:d}")
-    write_json(options.json, rows)
+    return {"wrong verdicts": table(found, verdicts)}
 
 
 if __name__ == "__main__":
-    main()
+    parser = command_line(__doc__)
+    parser.add_argument("--file", type=Path, default=CORPUS, help="other pairs, in the columns of the corpus")
+    parser.add_argument("--only_ours", action="store_true", help="without math-verify alone, which takes a minute")
+    parser.add_argument("--wrong", action="store_true", help="print each pair that ours judges wrongly")
+    parser.add_argument("--most", type=int, help="pairs of each kind")
+    run_benchmark(parser, measure, width=170, most=1)

@@ -1,31 +1,32 @@
-"""A gateway of MCP-Docker in a child process, what it and its tool processes use, and sessions of raw clients with it."""
+"""A gateway of MCP-Docker in a child process: what it and its tool processes use, what it leaves, and raw clients' sessions."""
 
-import argparse
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from scripts.bench.harness import Options, Row
 from scripts.bench.measured_tools import MeasuredTool
+from scripts.bench.processes import ROOT, cpu_s, is_alive
+from scripts.bench.raw_http import RawConnection
 from scripts.bench.raw_mcp_client import RawSession
+from shared.processes.guarded import MARK
+from shared.sandbox import cgroups
+from shared.sandbox.folders import folder_key
 
-ROOT = Path(__file__).resolve().parents[2]
 LEASE_S = 60  # of sessions whose killed client had no connection open: nothing else tells the gateway
 _MB = 1024 * 1024
-_SCHEDULED = 2  # of Linux's clocks of processor time (CPUCLOCK_SCHED)
 
 
 class MeasuredGateway:
-    """A gateway in a child process, and what it and its tool processes have used."""
-
-    def __init__(self, folder: Path, options: argparse.Namespace, tool: MeasuredTool) -> None:
+    def __init__(self, folder: Path, options: Options, tool: MeasuredTool) -> None:
         (folder / "servers.json").write_text(json.dumps(tool.servers))
         self.state = (folder / "state").resolve()
         self._log = (folder / "log").open("a")
@@ -54,8 +55,8 @@ class MeasuredGateway:
         for process in self.tools():
             with contextlib.suppress(psutil.NoSuchProcess, OSError):
                 ended = process.cpu_times()
-                tools += cpu_clock_s(process.pid) + ended.children_user + ended.children_system
-        return cpu_clock_s(self.process.pid), tools
+                tools += cpu_s(process.pid) + ended.children_user + ended.children_system
+        return cpu_s(self.process.pid), tools
 
     def kill(self) -> None:
         """Its tool processes end by themselves."""
@@ -73,49 +74,40 @@ class MeasuredGateway:
         self._log.close()
 
 
-def cpu_clock_s(pid: int) -> float:
-    """Processor time of a living process, to the nanosecond: /proc rounds each down to 10 ms, as much as a session costs."""
-    return time.clock_gettime(~pid << 3 | _SCHEDULED)
-
-
-async def measured(
-    gateway: MeasuredGateway, what: str, number: int, work: Callable[[], Awaitable[object]]
-) -> dict[str, Any]:
-    own, tools = gateway.cpu_s()
-    mine, began = time.process_time(), time.monotonic()
+async def measured(gateway: MeasuredGateway, what: str, number: int, work: Callable[[], Awaitable[object]]) -> Row:
+    """Processor time of one of the `number` things that the work does."""
+    gateway_before, tools_before = gateway.cpu_s()
+    client_before, began = time.process_time(), time.monotonic()
     await work()
-    took_s, used = time.monotonic() - began, time.process_time() - mine
-    own_now, tools_now = gateway.cpu_s()
-    per = 1000 / number
+    took_s, client_s = time.monotonic() - began, time.process_time() - client_before
+    gateway_s, tools_s = gateway.cpu_s()
     return {
         "what": what,
         "number": number,
         "seconds": took_s,
         "per second": number / took_s,
-        "gateway CPU ms": (own_now - own) * per,
-        "tools CPU ms": (tools_now - tools) * per,
-        "client CPU ms": used * per,
+        "gateway CPU ms": (gateway_s - gateway_before) * 1000 / number,
+        "tools CPU ms": (tools_s - tools_before) * 1000 / number,
+        "client CPU ms": client_s * 1000 / number,
     }
 
 
 async def opened(gateway: MeasuredGateway, number: int, at_once: int) -> list[RawSession]:
-    places = asyncio.Semaphore(at_once)
-
-    async def one() -> RawSession:
-        async with places:
-            session = RawSession(gateway.port)
-            await session.open()
-            return session
-
-    return list(await asyncio.gather(*(one() for _ in range(number))))
+    sessions = [RawSession(gateway.port) for _ in range(number)]
+    await _each(sessions, RawSession.open, at_once)
+    return sessions
 
 
 async def ended(sessions: list[RawSession], at_once: int) -> None:
+    await _each(sessions, RawSession.end, at_once)
+
+
+async def _each(sessions: list[RawSession], work: Callable[[RawSession], Awaitable[None]], at_once: int) -> None:
     places = asyncio.Semaphore(at_once)
 
     async def one(session: RawSession) -> None:
         async with places:
-            await session.end()
+            await work(session)
 
     await asyncio.gather(*map(one, sessions))
 
@@ -123,16 +115,16 @@ async def ended(sessions: list[RawSession], at_once: int) -> None:
 async def calling(sessions: list[RawSession], number: int, tool: MeasuredTool) -> None:
     async def one(session: RawSession, calls: int) -> None:
         for _ in range(calls):
-            answer = await session.call(tool.call, tool.given)
-            if answer.get("isError") or tool.says not in answer["content"][0]["text"]:
-                raise RuntimeError(f"{tool.call} answers with {str(answer)[:300]}; expected {tool.says!r}")
+            answer = await session.call(tool.call, tool.arguments)
+            if answer.get("isError") or tool.expected not in answer["content"][0]["text"]:
+                raise RuntimeError(f"{tool.call} answers with {str(answer)[:300]}; expected {tool.expected!r}")
 
     await asyncio.gather(*(one(session, number // len(sessions)) for session in sessions))
 
 
-def memory(gateway: MeasuredGateway, sessions: int) -> dict[str, Any]:
+def memory(gateway: MeasuredGateway, sessions: int) -> Row:
     tools = gateway.tools()
-    pss = sum(found for process in tools if (found := _pss(process)) is not None)
+    pss = sum(map(_pss, tools))
     return {
         "open sessions": sessions,
         "processes": len(tools),
@@ -142,15 +134,42 @@ def memory(gateway: MeasuredGateway, sessions: int) -> dict[str, Any]:
     }
 
 
-def _pss(process: psutil.Process) -> int | None:
+def _pss(process: psutil.Process) -> int:
+    """0 where it has ended, or is another user's."""
     try:
         return int(process.memory_full_info().pss)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
+        return 0
 
 
 async def until_empty(gateway: MeasuredGateway) -> None:
     """Until the sessions of killed clients have ended by themselves."""
     async with asyncio.timeout(600):
-        while (await RawSession(gateway.port).health())["sessions"]:  # noqa: ASYNC110 - another process
+        while await _num_sessions(gateway):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
+
+
+async def _num_sessions(gateway: MeasuredGateway) -> int:
+    with contextlib.closing(RawConnection("127.0.0.1", gateway.port)) as connection:
+        health = json.loads((await connection.send("GET", "/health"))[1])
+    return int(health["sessions"])
+
+
+def left_over(state: Path, known: Iterable[psutil.Process] = ()) -> dict[str, int]:
+    """Processes, folders and cgroups of a gateway that has ended, by its own state folder: other gateways of the machine do not
+    count. `known`: processes that a gateway of this folder had."""
+    alive = {process.pid for process in (*_marked(state), *filter(is_alive, known))}
+    return {
+        "processes": len(alive - {os.getpid()}),
+        "folders": sum(path.is_dir() for path in state.iterdir()),
+        "cgroups": len(cgroups.left_over(folder_key(state))),
+    }
+
+
+def _marked(state: Path) -> Iterator[psutil.Process]:
+    """Wardens, tools and the process that forks carry the folder's mark; a gateway is started with the folder's path."""
+    mark = folder_key(state) + "-"
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            if str(state) in process.cmdline() or process.environ().get(MARK, "").startswith(mark):
+                yield process

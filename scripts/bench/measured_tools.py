@@ -5,113 +5,104 @@ import json
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from sampler.mcp_docker.tools.search import index
+from scripts.bench.processes import ROOT
 
 LIGHT = Path(__file__).parent / "light_tool_server.py"
 NAMES = ("light", "calculator", "python", "shell", "files", "sql", "search", "fetch")
-_ROWS = 10_000
-_DOCUMENTS = 2_000
+_SUMS = "SELECT customer, count(*), sum(amount) FROM orders WHERE id < 500 GROUP BY customer LIMIT 5"
+_WORDS = ("river", "engine", "glacier", "harbour", "violin", "copper", "orchard", "lantern", "saddle", "winter")
 _PAGE = b"<html><body><h1>Page</h1>" + b"<p>Forty-two is the answer to that question.</p>" * 50 + b"</body></html>"
 
 
 @dataclass(frozen=True)
 class MeasuredTool:
-    """`says`: what the text of every answer holds. `flags`: of the gateway."""
+    """`command`: of the server, for Python. `expected`: what the text of every answer contains. `flags`: of the gateway."""
 
-    arguments: tuple[str, ...]
+    command: tuple[str, ...]
     call: str
-    given: Mapping[str, Any]
-    says: str
+    arguments: Mapping[str, Any]
+    expected: str
     flags: tuple[str, ...] = ()
 
     @property
     def servers(self) -> dict[str, Any]:
         """The mcpServers JSON."""
-        return {"mcpServers": {"tool": {"command": sys.executable, "args": list(self.arguments)}}}
+        return {"mcpServers": {"tool": {"command": sys.executable, "args": list(self.command)}}}
 
 
 @contextlib.contextmanager
 def measured_tool(name: str, folder: Path) -> Iterator[MeasuredTool]:
     """`folder`: for its data. Sessions have users of their own, who read it."""
     folder.chmod(0o755)
-    with _MAKERS[name](folder) as tool:
-        yield tool
+    if name == "fetch":
+        with _page_server() as host:
+            yield _bundled(
+                name, "fetch", {"url": f"http://{host}/page"}, "Forty-two", "--allow", host, "--private", host,
+                flags=("--network_servers", '["tool"]'),
+            )  # fmt: skip
+    else:
+        yield _tool(name, folder)
+
+
+def _tool(name: str, folder: Path) -> MeasuredTool:
+    readable = ("--readable", json.dumps([str(ROOT), str(folder)]))
+    match name:
+        case "light":
+            return MeasuredTool(("-I", "-S", str(LIGHT)), "calculate", {"expression": "6*7"}, "")
+        case "calculator":
+            return _bundled(name, "calculate", {"expression": "6*7"}, "42")
+        case "python":
+            return _bundled(name, "run", {"code": "6 * 7"}, "42")
+        case "shell":
+            return _bundled(name, "run", {"command": "echo $((6 * 7))"}, "42")
+        case "files":
+            return _bundled(name, "write", {"path": "notes.txt", "content": "forty-two\n" * 100}, "notes.txt")
+        case "sql":
+            return _bundled(name, "query", {"statement": _SUMS}, "customer", _orders(folder), flags=readable)
+        case _:
+            return _bundled(name, "search", {"query": "glacier 42"}, "d42", _corpus(folder), flags=readable)
 
 
 def _bundled(
-    name: str, call: str, given: Mapping[str, Any], says: str, *arguments: str, flags: tuple[str, ...] = ()
+    name: str, call: str, arguments: Mapping[str, Any], expected: str, *command: str, flags: tuple[str, ...] = ()
 ) -> MeasuredTool:
-    return MeasuredTool(("-m", f"sampler.mcp_docker.tools.{name}", *arguments), call, given, says, flags)
+    return MeasuredTool(("-m", f"sampler.mcp_docker.tools.{name}", *command), call, arguments, expected, flags)
 
 
-@contextlib.contextmanager
-def _light(folder: Path) -> Iterator[MeasuredTool]:
-    yield MeasuredTool(("-I", "-S", str(LIGHT)), "calculate", {"expression": "6*7"}, "")
-
-
-@contextlib.contextmanager
-def _calculator(folder: Path) -> Iterator[MeasuredTool]:
-    yield _bundled("calculator", "calculate", {"expression": "6*7"}, "42")
-
-
-@contextlib.contextmanager
-def _python(folder: Path) -> Iterator[MeasuredTool]:
-    yield _bundled("python", "run", {"code": "6 * 7"}, "42")
-
-
-@contextlib.contextmanager
-def _shell(folder: Path) -> Iterator[MeasuredTool]:
-    yield _bundled("shell", "run", {"command": "echo $((6 * 7))"}, "42")
-
-
-@contextlib.contextmanager
-def _files(folder: Path) -> Iterator[MeasuredTool]:
-    yield _bundled("files", "write", {"path": "notes.txt", "content": "forty-two\n" * 100}, "notes.txt")
-
-
-@contextlib.contextmanager
-def _sql(folder: Path) -> Iterator[MeasuredTool]:
+def _orders(folder: Path) -> str:
     path = folder / "orders.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, amount REAL)")
-        rows = ((number, f"customer {number % 97}", number / 7) for number in range(_ROWS))
+        rows = ((number, f"customer {number % 97}", number / 7) for number in range(10_000))
         database.executemany("INSERT INTO orders VALUES (?, ?, ?)", rows)
     path.chmod(0o644)
-    given = {"statement": "SELECT customer, count(*), sum(amount) FROM orders WHERE id < 500 GROUP BY customer LIMIT 5"}
-    yield _bundled("sql", "query", given, "customer", str(path), flags=_readable(folder))
+    return str(path)
 
 
-@contextlib.contextmanager
-def _search(folder: Path) -> Iterator[MeasuredTool]:
+def _corpus(folder: Path) -> str:
     source, corpus = folder / "documents.jsonl", folder / "corpus.sqlite"
-    words = ("river", "engine", "glacier", "harbour", "violin", "copper", "orchard", "lantern", "saddle", "winter")
     with source.open("w", encoding="utf-8") as lines:
-        for number in range(_DOCUMENTS):
-            text = " ".join(words[(number * step + step) % len(words)] for step in range(1, 120))
+        for number in range(2_000):
+            text = " ".join(_WORDS[(number * step + step) % len(_WORDS)] for step in range(1, 120))
             lines.write(json.dumps({"id": f"d{number}", "title": f"document {number}", "text": text}) + "\n")
     index(corpus, [source])
     corpus.chmod(0o644)
-    yield _bundled("search", "search", {"query": "glacier 42"}, "d42", str(corpus), flags=_readable(folder))
+    return str(corpus)
 
 
 @contextlib.contextmanager
-def _fetch(folder: Path) -> Iterator[MeasuredTool]:
+def _page_server() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    host = f"127.0.0.1:{server.server_port}"
-    given = {"url": f"http://{host}/page"}
     try:
-        yield _bundled(
-            *("fetch", "fetch", given, "Forty-two"),
-            *("--allow", host, "--private", host),
-            flags=("--network_servers", '["tool"]'),
-        )
+        yield f"127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
@@ -127,19 +118,3 @@ class _Page(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: a line for each call would be part of what is measured."""
-
-
-def _readable(folder: Path) -> tuple[str, ...]:
-    return ("--readable", json.dumps([str(Path(__file__).resolve().parents[2]), str(folder)]))
-
-
-_MAKERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[MeasuredTool]]] = {
-    "light": _light,
-    "calculator": _calculator,
-    "python": _python,
-    "shell": _shell,
-    "files": _files,
-    "sql": _sql,
-    "search": _search,
-    "fetch": _fetch,
-}

@@ -11,13 +11,11 @@ serves it (it looks every 0.05 s), and the columns after it are its phases. Byte
 reads. The first version of a start is not counted.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,10 +28,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from scripts.bench.results import add_json, parsed, show, write_json
+from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from shared.documents.run import Admission, InferenceService
 from shared.documents.states import ServiceStatus
-from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.tokens.record_tree import RecordTree, TreeDispatch
@@ -59,47 +56,33 @@ FOLLOW_LIMIT_S = 300.0
 TASKS_PER_STEP = 64
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=EXAMPLE / "model")
-    parser.add_argument("--steps", type=int, default=4, help="counted ones, of each run (default: %(default)s)")
-    parser.add_argument("--cases", default=CASES, help="type:learning rate, … (default: %(default)s)")
-    add_json(parser)
-    args = parsed(parser, steps=1, cases="lora:2e-3")
-    rows = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with (
-            Mongod(folder / "mongodb") as mongod,
-            keeper(args.model, folder, mongod.connection_string),
-            parallel_session("cpu") as parallel,
-            StoreBridge(mongod.connection_string, RUN) as bridge,
-        ):
-            for text in args.cases.split(","):
-                kind, rate = text.split(":")
-                lora = kind == "lora"
-                of_case = []
-                for mode in ("full", "delta", "adapter") if lora else ("full", "delta"):
-                    config = TrainerConfig.model_validate(
-                        {
-                            "run": RUN,
-                            "db_connection_string": mongod.connection_string,
-                            "model_name_or_path": args.model,
-                            "output_dir": folder,
-                            "learning_rate": float(rate),
-                            "publish_mode": mode,
-                        }
-                        | (LORA if lora else {"publish_dtype": kind})
-                    )
-                    of_case.append({"published": kind} | run_case(config, bridge, parallel, args.steps))
-                for row in of_case[1:]:
-                    row["ratio"] = of_case[0]["bytes"] / row["bytes"]
-                rows += of_case
-    show([{name: _cell(name, value) for name, value in row.items()} for row in rows], width=160)
-    write_json(args.json, rows)
+def measure(options: Options) -> Tables:
+    rows: list[Row] = []
+    with (
+        Mongod(options.folder / "mongodb") as mongod,
+        keeper(options.model, options.folder, mongod.connection_string),
+        parallel_session("cpu") as parallel,
+        StoreBridge(mongod.connection_string, RUN) as bridge,
+    ):
+        base = {
+            "run": RUN,
+            "db_connection_string": mongod.connection_string,
+            "model_name_or_path": options.model,
+            "output_dir": options.folder,
+        }
+        for text in options.cases.split(","):
+            kind, rate = text.split(":")
+            of_case = base | {"learning_rate": float(rate)} | (LORA if kind == "lora" else {"publish_dtype": kind})
+            full_bytes = None
+            for mode in ("full", "delta", "adapter") if kind == "lora" else ("full", "delta"):
+                config = TrainerConfig.model_validate(of_case | {"publish_mode": mode})
+                row = row_of(config, bridge, parallel, options.steps)
+                full_bytes = full_bytes or row["bytes"]
+                rows.append({"published": kind, **row, "full / this": full_bytes / row["bytes"]})
+    return {"versions": rows}
 
 
-def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, steps: int) -> dict[str, Any]:
+def row_of(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, steps: int) -> Row:
     """One row of the table: a start of the trainer, which withdraws what the one before had published."""
     torch.manual_seed(0)
     learner = open_learner(
@@ -198,16 +181,17 @@ def same_bits(url: str, learner: Learner, parallel: Parallel, dtype: str) -> boo
     return True
 
 
-def summary(config: TrainerConfig, steps: list[dict[str, float]], equal: bool) -> dict[str, Any]:
+def summary(config: TrainerConfig, steps: list[dict[str, float]], equal: bool) -> Row:
+    """Means over the steps."""
+
     def of(name: str) -> float:
         return mean(step.get(name, 0.0) for step in steps)
 
     return {
         "learning rate": f"{config.optimizer.learning_rate:g}",
         "mode": config.publish.publish_mode,
-        "changed": of("publish/changed_fraction") if config.publish.publish_mode == "delta" else None,
-        "bytes": of("publish/bytes"),
-        "ratio": None,
+        "changed": f"{of('publish/changed_fraction'):.1%}" if config.publish.publish_mode == "delta" else "",
+        "bytes": int(of("publish/bytes")),
         "publish s": of("publish/seconds"),
         "follow s": of("follow_s"),
         **{phase: of(f"update_{phase}_s") for phase in ("read", "copy", "apply", "verify", "engine")},
@@ -215,15 +199,9 @@ def summary(config: TrainerConfig, steps: list[dict[str, float]], equal: bool) -
     }
 
 
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if name == "changed":
-        return f"{value:.1%}"
-    if name == "bytes":
-        return f"{value:,.0f}"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
 if __name__ == "__main__":
-    run_command(main)
+    parser = command_line(__doc__)
+    parser.add_argument("--model", type=Path, default=EXAMPLE / "model")
+    parser.add_argument("--steps", type=int, default=4, help="counted ones, of each run (default: %(default)s)")
+    parser.add_argument("--cases", default=CASES, help="type:learning rate, … (default: %(default)s)")
+    run_benchmark(parser, measure, decimals=3, steps=1, cases="lora:2e-3")

@@ -1,6 +1,6 @@
-"""One MCP session over a socket, by hand: a client that costs a tenth of the SDK's.
+"""An MCP session by hand.
 
-python -m scripts.bench.raw_mcp_client PORT NUMBER      opens so many, prints "open", and waits to be killed
+python -m scripts.bench.raw_mcp_client PORT NUMBER      opens so many, writes "open", and waits to be killed
 """
 
 import asyncio
@@ -9,17 +9,19 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from scripts.bench.raw_http import RawConnection
+
 _START = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 
 
 class RawSession:
-    """Keeps one connection."""
+    """Keeps one connection, and another one while it listens."""
 
     def __init__(self, port: int) -> None:
         self._port = port
+        self._connection = RawConnection("127.0.0.1", port)
         self._id = ""
         self._number = 0
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._listening: asyncio.StreamWriter | None = None
 
     async def open(self) -> None:
@@ -29,9 +31,9 @@ class RawSession:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
         params = {"name": name, "arguments": arguments}
-        message = {"jsonrpc": "2.0", "id": self._number, "method": "tools/call", "params": params}
-        found: dict[str, Any] = json.loads((await self._post(message))[1])["result"]
-        return found
+        _, answer = await self._post({"jsonrpc": "2.0", "id": self._number, "method": "tools/call", "params": params})
+        result: dict[str, Any] = json.loads(answer)["result"]
+        return result
 
     async def listen(self) -> None:
         """Hold a listening stream open, as most clients do: its breaking off tells the gateway that the client is gone."""
@@ -41,37 +43,17 @@ class RawSession:
         await reader.readuntil(b"\r\n\r\n")
 
     async def end(self) -> None:
-        await self._send("DELETE", "/mcp", b"")
+        await self._connection.send("DELETE", "/mcp", headers=self._id)
         self.drop()
-
-    async def health(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((await self._send("GET", "/health", b""))[1])
-        self.drop()
-        return found
 
     def drop(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+        self._connection.close()
         if self._listening is not None:
             self._listening.close()
 
     async def _post(self, message: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
-        return await self._send("POST", "/mcp", json.dumps(message).encode())
-
-    async def _send(self, method: str, path: str, body: bytes) -> tuple[dict[str, str], bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/json, text/event-stream\r\n"
-        head += f"{self._id}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().rstrip().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        found = await reader.readexactly(int(headers["content-length"]))
-        if status.split()[1] not in ("200", "202"):
-            raise RuntimeError(f"{method} {path}: {status}: {found[:500]!r}")
-        return headers, found
+        headers = f"Accept: application/json, text/event-stream\r\n{self._id}"
+        return await self._connection.send("POST", "/mcp", json.dumps(message).encode(), headers)
 
 
 async def main() -> None:

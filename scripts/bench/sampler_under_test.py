@@ -1,21 +1,19 @@
-"""What `scripts.bench.sampler` measures: one sampler process, the stub engine, the tool server, a mongod, what they use."""
+"""What benchmarks of samplers and gateways measure: one process of ours, the stub engine, the tool server, a mongod."""
 
 import asyncio
-import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psutil
 
 from scripts.bench.counted_sampler import COLLECTIONS, COMMANDS_FILE
+from scripts.bench.processes import ROOT, child, started, wait_for_port
+from scripts.bench.replies import make_tokenizer
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
@@ -24,29 +22,26 @@ from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "assets" / "example" / "model"
 TOOL_CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
 GROUP = 8
 OWN_COMMANDS = {"serverStatus", "hello", "ping", "isMaster"}  # ours, and the drivers' heartbeats
-Row = dict[str, Any]
 
 
 @dataclass
 class Bench:
-    """One database, one stub engine and one sampler process at a time."""
+    """One database, one stub engine and one sampler or gateway at a time. `running`: processes that it needs, by module."""
 
     mongod: Mongod
     store: Store
     folder: Path
     model: Path
-    tools_url: str
     turns: int = 10
     tokens: int = 20
     kind: str = "chat"
     engine_flags: dict[str, str] = field(default_factory=dict)
     engine_port: int = 0
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by module
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def engine_url(self) -> str:
@@ -82,7 +77,7 @@ class Bench:
             yield
 
     def flags(self, at_once: int) -> dict[str, object]:
-        """Of a sampler without tools, and of a gateway."""
+        """Of a sampler without tools, or of a gateway."""
         return {
             "run": self.store.run,
             "db_connection_string": self.mongod.connection_string,
@@ -98,14 +93,18 @@ class Bench:
         }
 
     @contextmanager
-    def sampler(self, at_once: int) -> Iterator[psutil.Process]:
-        flags = self.flags(at_once)
+    def sampler(self, at_once: int) -> Iterator[int]:
+        """Its process's id. Episodes of kind `mcp` call a tool of the bundled tool server in every turn."""
+        port = free_port()
+        how = {"sampler": "scripts.bench.sampler_chat:Chat"}
         if self.kind == "mcp":
-            flags["mcp_manager_url"] = self.tools_url
-        else:
-            flags["sampler"] = "scripts.bench.sampler_chat:Chat"
-        with self.child("scripts.bench.counted_sampler", flags) as process:
-            yield psutil.Process(process.pid)
+            how = {"mcp_manager_url": f"http://127.0.0.1:{port}/mcp"}
+        counted = {COMMANDS_FILE: str(self._commands_file)}
+        with (
+            tool_server(port, self.folder),
+            self.child("scripts.bench.counted_sampler", self.flags(at_once) | how, counted) as process,
+        ):
+            yield process.pid
 
     def commands(self) -> int:
         """Of the last sampler, which has ended, to the collections of episodes."""
@@ -116,8 +115,15 @@ class Bench:
         return self.folder / "commands"
 
     @contextmanager
-    def child(self, module: str, flags: dict[str, object]) -> Iterator[subprocess.Popen[bytes]]:
-        with child(module, flags, self.folder, {COMMANDS_FILE: str(self._commands_file)}) as process:
+    def child(
+        self,
+        module: str,
+        flags: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
+        *,
+        switches: Sequence[str] = (),
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        with child(module, flags, self.folder, environment, switches=switches) as process:
             self.running[module] = process
             try:
                 yield process
@@ -126,14 +132,14 @@ class Bench:
 
     async def stats(self) -> dict[str, int]:
         async with httpx.AsyncClient(timeout=10) as client:
-            found: dict[str, int] = (await client.get(f"{self.engine_url}/stats")).json()
-            return found
+            counts: dict[str, int] = (await client.get(f"{self.engine_url}/stats")).json()
+            return counts
 
     async def played(self) -> int:
         return int((await self.stats()).get("/generate", 0))
 
-    async def until(self, ready: Any, timeout_s: float = 180.0) -> None:
-        """Ask until the answer is yes. Ends the program when it never is, or when a process dies that it needs."""
+    async def until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float = 180.0) -> None:
+        """Until `ready` is true. Ends the program when it never is, or when a process dies that it needs."""
         deadline = time.monotonic() + timeout_s
         while not await ready():
             for module, process in self.running.items():
@@ -172,52 +178,17 @@ def new_task(seq: int, group: int = GROUP) -> Task:
     )
 
 
-@contextmanager
-def child(
-    module: str, flags: dict[str, object], folder: Path, added: dict[str, str], switches: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | added
-    command = [
-        sys.executable,
-        "-m",
-        module,
-        *(part for name, value in flags.items() for part in (f"--{name}", str(value))),
-        *switches,
-    ]
-    with (folder / f"{module}.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def wait_for_port(port: int, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)  # no event tells that a child listens on its port
-
-
-def cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+@asynccontextmanager
+async def opened_bench(folder: Path) -> AsyncIterator[Bench]:
+    model = make_tokenizer(EXAMPLE, folder / "model")
+    with Mongod(folder / "mongodb") as mongod:
+        async with Store.open(mongod.connection_string, "bench") as store:
+            yield Bench(mongod, store, folder, model)
 
 
 @contextmanager
 def tool_server(port: int, folder: Path) -> Iterator[None]:
     command = [sys.executable, str(ROOT / "assets" / "example" / "tool_server.py"), "--port", str(port)]
-    with (folder / "tools.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            wait_for_port(port)
-            yield
-        finally:
-            process.terminate()
-            process.wait(30)
+    with started(command, folder / "tools.log"):
+        wait_for_port(port)
+        yield

@@ -1,12 +1,11 @@
 """An engine that samples nothing: SGLang's HTTP API with prepared replies, for benchmarks and for tests of its surroundings.
 
     python -m scripts.bench.stub_engine --model-path DIR [--port 30000] [--tokens 20] [--turns 10] [--tool-call JSON]
-                                  [--slots 0] [--token-ms 0] [--fail 500 | --fail hang]
+                                  [--token-ms 0] [--fail 500 | --fail hang]
 
 Turn 1 … turns-1 are answered with a tool call (or plain text), the last turn with `<answer>…</answer>`; every reply has exactly
 `--tokens` tokens, words and log-probs like a real model's (`scripts.bench.replies`; 64 different replies take turns), and the
-version that was set last. `--slots` bounds the requests that run
-at once, the others queue, first come first served; a running request takes `--token-ms` per token. `GET /stats` counts.
+version that was set last. A request takes `--token-ms` per token. `GET /stats` counts.
 Requests may ask for a stream.
 """
 
@@ -15,14 +14,15 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import uvloop
 from tokenizers import Tokenizer
 
 from scripts.bench.prepared_replies import PreparedReply, prepared_reply
@@ -30,7 +30,7 @@ from scripts.bench.replies import draw_ids, draw_logprobs
 
 TURN_END = "<|im_end|>"
 REPLIES = 64
-KV_TOKENS_PER_SLOT = 4096
+MOST_REQUESTS = 4096
 TURN_IN_RID = re.compile(rb'"rid": ?"[^"]*:(\d+)-[0-9a-f]{32}"')
 INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
 STREAM_INTERVAL = re.compile(rb'"stream_interval": ?(\d+)')
@@ -66,8 +66,7 @@ class StubEngine:
         self._options = options
         self._model_path = str(model_path)
         self._version = "0"
-        self._places = asyncio.Semaphore(options.slots) if options.slots else None
-        self._running = self._waiting = self._most_waiting = self._kv_tokens = 0
+        self._running = 0
         self._counts: Counter[str] = Counter()
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/generate": self._generate,
@@ -97,7 +96,7 @@ class StubEngine:
         prompt_tokens, reply = self._asked(body)
         found, tokens = STREAM_INTERVAL.search(body), self._options.tokens
         step = int(found[1]) if found else 1
-        async with self._place(prompt_tokens + tokens):
+        with self._one_more():
             began = asyncio.get_running_loop().time()
             for count in range(step, tokens, step):
                 await self._until(began, count)
@@ -114,7 +113,7 @@ class StubEngine:
 
     async def _generate(self, body: bytes) -> bytes:
         prompt_tokens, reply = self._asked(body)
-        await self._take_time(prompt_tokens)
+        await self._take_time()
         return reply.body(prompt_tokens, self._version)
 
     def _asked(self, body: bytes) -> tuple[int, PreparedReply]:
@@ -125,30 +124,19 @@ class StubEngine:
             self._lasts if turn % self._options.turns == self._options.turns - 1 else self._steps
         )
 
-    async def _take_time(self, prompt_tokens: int) -> None:
+    async def _take_time(self) -> None:
         if self._options.token_ms:
-            async with self._place(prompt_tokens + self._options.tokens):
+            with self._one_more():
                 await asyncio.sleep(self._options.token_ms * self._options.tokens / 1000)
         self._counts["tokens"] += self._options.tokens
 
-    @asynccontextmanager
-    async def _place(self, kv_tokens: int) -> AsyncIterator[None]:
-        if self._places:
-            self._waiting += 1
-            try:
-                await self._places.acquire()
-            finally:
-                self._waiting -= 1
-            self._most_waiting = max(self._most_waiting, self._waiting)
+    @contextmanager
+    def _one_more(self) -> Iterator[None]:
         self._running += 1
-        self._kv_tokens += kv_tokens
         try:
             yield
         finally:
             self._running -= 1
-            self._kv_tokens -= kv_tokens
-            if self._places:
-                self._places.release()
 
     async def _update(self, body: bytes) -> bytes:
         asked = json.loads(body)
@@ -159,18 +147,14 @@ class StubEngine:
         return _json({"model_path": self._model_path, "weight_version": self._version})
 
     async def _server_info(self, _: bytes) -> bytes:
-        return _json(
-            {"context_length": 1 << 20, "max_running_requests": self._options.slots or 4096, "version": "stub"}
-        )
+        return _json({"context_length": 1 << 20, "max_running_requests": MOST_REQUESTS, "version": "stub"})
 
     async def _loads(self, _: bytes) -> bytes:
-        usage = self._kv_tokens / (KV_TOKENS_PER_SLOT * (self._options.slots or 4096))
-        load = {"num_running_reqs": self._running, "num_waiting_reqs": self._waiting, "token_usage": round(usage, 4)}
+        load = {"num_running_reqs": self._running, "num_waiting_reqs": 0, "token_usage": self._running / MOST_REQUESTS}
         return _json({"loads": [load]})
 
     async def _stats(self, _: bytes) -> bytes:
-        most, self._most_waiting = self._most_waiting, 0
-        return _json({**self._counts, "running": self._running, "waiting": self._waiting, "most_waiting": most})
+        return _json({**self._counts, "running": self._running})
 
 
 def _json(value: Any) -> bytes:
@@ -219,12 +203,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20, help="of every reply")
     parser.add_argument("--turns", type=int, default=10, help="the last of so many is an answer")
     parser.add_argument("--tool-call", default="", help="text of every reply but the last")
-    parser.add_argument("--slots", type=int, default=0, help="requests that run at once; 0: all")
     parser.add_argument("--token-ms", type=float, default=0.0, help="time per token of a running request")
     parser.add_argument("--fail", default="", help="answer /generate with this status, or never: hang")
     options = parser.parse_args()
-    import uvloop
-
     uvloop.run(serve(StubEngine(options.model_path, options), options.port))
 
 

@@ -1,9 +1,14 @@
-"""Made-up episodes for benchmarks: random tokens in the shapes that agents make. No tokenizer, no engine, no database."""
+"""Made-up episodes and models for benchmarks of the trainer: random tokens in the shapes that agents make, random weights."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 
@@ -82,3 +87,16 @@ def rewritten(
             trunk = builder.add(trunk, builder.ids[reply - answer + 1 : reply + 1])
             trunk = builder.add(trunk, observation)
     return [builder.build("0", 1.0)]
+
+
+def write_model(folder: Path, **shape: Any) -> None:
+    """A Qwen3 of this shape for long rows."""
+    torch.manual_seed(0)
+    config = Qwen3Config(vocab_size=VOCABULARY, max_position_embeddings=2**18, tie_word_embeddings=True, **shape)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+
+
+def add_computing(parser: argparse.ArgumentParser) -> None:
+    """Where it computes, and with how many threads."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more only on an idle machine")

@@ -16,27 +16,20 @@ over a few tokens). The bound of the speed-up is then 1 / (1 − share + share /
 what layers alone would give. Attention saves another factor, and log-probs are the same work in every way.
 """
 
-import argparse
-import multiprocessing as mp
+import multiprocessing
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
+from multiprocessing.process import BaseProcess
 from statistics import median
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from scripts.bench.process_memory import peak_bytes, reset_peak
-from scripts.bench.results import add_computing, parsed, write_json
-from scripts.bench.synthetic import VOCABULARY, group, growing, rewritten
-from shared.processes.interrupt import run_command
+from scripts.bench.synthetic import add_computing, group, growing, rewritten, write_model
 from shared.tokens.record_tree import RecordTree
 from trainer.losses import Denominators, LossConfig
 from trainer.process.parallel import parallel_session
@@ -59,61 +52,78 @@ KINDS: dict[str, Kind] = {
 PATIENCE_S = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
-class TreeSettings:
-    """Of every process of the run."""
-
-    model: str
-    device: str
-    threads: int
-    max_tokens_per_row: int
-    scale: int
-
-
-@dataclass(frozen=True, slots=True)
-class MergeFigures:
-    """One way to merge: tokens forwarded, the median step in compared and in clock seconds, seconds of merging and packing,
-    and the most memory that a step took beyond what the process had."""
-
-    tokens: int
-    step_s: float
-    wall_s: float
-    prepare_s: float
-    peak_mib: float
+def measure(options: Options) -> Tables:
+    heads, key_value_heads = max(options.hidden // 64, 1), max(options.hidden // 128, 1)
+    write_model(
+        options.folder, hidden_size=options.hidden, intermediate_size=3 * options.hidden, head_dim=64,
+        num_hidden_layers=options.layers, num_attention_heads=heads, num_key_value_heads=key_value_heads,
+    )  # fmt: skip
+    steps, ratios = [], []
+    for kind in options.kind:
+        ways, fixed_s = step_by_step(kind, options)
+        steps += [{"kind": kind, "merging": str(way), **ways[way]} for way in WAYS]
+        ratios.append({"kind": kind, **compared(ways, fixed_s)})
+        sys.stderr.write(f"{ratios[-1]}\n")
+    return {"one step": steps, "speed-ups": ratios}
 
 
-@dataclass(frozen=True, slots=True)
-class TreeResult:
-    """`ways` by the name of the merging; speed-ups are against no merging."""
+def step_by_step(kind: str, options: Options) -> tuple[dict[Merging, Row], float]:
+    """The figures of each way, and the seconds of a step over a few tokens. RuntimeError when a process ends or is silent."""
+    context = multiprocessing.get_context("spawn")
+    children: dict[Merging, tuple[BaseProcess, Connection]] = {}
+    try:
+        for way in WAYS:
+            ours, theirs = context.Pipe()
+            child = context.Process(target=way_process, args=(theirs, kind, way, options))
+            child.start()
+            theirs.close()
+            children[way] = (child, ours)
+        times: dict[Merging, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        fixed_s = min(_answer(children[Merging.TREE][1], "fixed")[0] for _ in range(5))
+        for repeat in range(options.repeats + 1):
+            for way, (_, pipe) in children.items():
+                answer = _answer(pipe, "step")
+                if repeat > 0:  # the first one warms up
+                    times[way].append(answer)
+        ways = {}
+        for way, (_, pipe) in children.items():
+            tokens, prepare_s, peak = _answer(pipe, "end")
+            step_s, wall_s = (median(column) for column in zip(*times[way], strict=True))
+            seconds = {"step s": step_s, "wall s": wall_s, "merge and pack s": prepare_s}
+            ways[way] = {"tokens": tokens, **seconds, "peak MiB": peak / 2**20}
+    finally:
+        for process, _ in children.values():
+            process.join(10)
+            process.kill()
+    return ways, fixed_s
 
-    kind: str
-    ways: dict[str, MergeFigures]
-    fixed_s: float
-    share: float
-    bound: float
 
-    def speedup(self, way: Merging) -> float:
-        return self.ways[Merging.NONE].step_s / self.ways[way].step_s
+def _answer(pipe: Connection, request: str) -> tuple[Any, ...]:
+    pipe.send(request)
+    if not pipe.poll(PATIENCE_S):
+        raise RuntimeError(f"no answer to {request!r} within {PATIENCE_S:.0f} s")
+    answer: tuple[Any, ...] = pipe.recv()
+    return answer
 
 
-def way_process(pipe: Connection, kind: str, merging: Merging, settings: TreeSettings) -> None:
+def way_process(pipe: Connection, kind: str, merging: Merging, options: Options) -> None:
     """Answer each "step" with its (compared seconds, clock seconds), "fixed" with those of a step over a few tokens, and "end"
     with (tokens, seconds of merging and packing, peak bytes).
     """
     started = time.perf_counter()
-    tree = merge(KINDS[kind](settings.scale), merging=merging)
-    rows = pack([tree], settings.max_tokens_per_row)
+    tree = merge(KINDS[kind](options.scale), merging=merging)
+    rows = pack([tree], options.max_tokens_per_row)
     prepare_s = time.perf_counter() - started
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
     small = merge(growing(1, prompt=2, reply=2, observation=0))
-    with parallel_session(settings.device, settings.threads) as parallel:
-        learner = open_learner(Path(settings.model), LossConfig(), OptimizerConfig(), parallel)
+    with parallel_session(options.device, options.threads) as parallel:
+        learner = open_learner(options.folder, LossConfig(), OptimizerConfig(), parallel)
         few = (pack([small], 8), Denominators.count(torch.from_numpy(small.trained_tokens_T)))
         learner.step(*few)
         before = reset_peak(parallel.device)
-        for asked in iter(pipe.recv, "end"):
+        for request in iter(pipe.recv, "end"):
             started, cpu_started = time.perf_counter(), time.process_time()
-            learner.step(*(few if asked == "fixed" else (rows, denominators)))
+            learner.step(*(few if request == "fixed" else (rows, denominators)))
             if parallel.device.type == "cuda":
                 torch.cuda.synchronize()
             wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
@@ -121,52 +131,19 @@ def way_process(pipe: Connection, kind: str, merging: Merging, settings: TreeSet
         pipe.send((sum(row.num_tokens for row in rows), prepare_s, peak_bytes(parallel.device) - before))
 
 
-def measure(kind: str, settings: TreeSettings, repeats: int) -> TreeResult:
-    """All ways in turns. Raises RuntimeError when one of the processes ends or does not answer in time."""
-    context = mp.get_context("spawn")
-    children: dict[Merging, tuple[mp.process.BaseProcess, Connection]] = {}
-    try:
-        for way in WAYS:
-            ours, theirs = context.Pipe()
-            child = context.Process(target=way_process, args=(theirs, kind, way, settings))
-            child.start()
-            theirs.close()
-            children[way] = (child, ours)
-        times: dict[Merging, list[tuple[float, float]]] = {way: [] for way in WAYS}
-        fixed_s = min(_ask(children[Merging.TREE][1], "fixed")[0] for _ in range(5))
-        for repeat in range(repeats + 1):
-            for way, (_, pipe) in children.items():
-                answer = _ask(pipe, "step")
-                if repeat > 0:  # the first one warms up
-                    times[way].append(answer)
-        ways = {}
-        for way, (_, pipe) in children.items():
-            tokens, prepare_s, peak = _ask(pipe, "end")
-            step_s, wall_s = (median(column) for column in zip(*times[way], strict=True))
-            ways[str(way)] = MergeFigures(tokens, step_s, wall_s, prepare_s, peak / 2**20)
-    finally:
-        for process, _ in children.values():
-            process.join(10)
-            process.kill()
-    return _result(kind, ways, fixed_s)
+def compared(ways: dict[Merging, Row], fixed_s: float) -> Row:
+    """Speed-ups are against no merging."""
+    unmerged, tree = ways[Merging.NONE], ways[Merging.TREE]
+    linear_speedup, speedup = (unmerged["step s"] / ways[way]["step s"] for way in (Merging.LINEAR, Merging.TREE))
+    share = 1.0 - min(fixed_s / unmerged["step s"], 1.0)
+    merged = unmerged["tokens"] / tree["tokens"]
+    bound = 1.0 / (1.0 - share + share / merged)
+    speedups = {"linear": linear_speedup, "tree": speedup, "tree / linear": speedup / linear_speedup}
+    return {**speedups, "U": merged, "share": share, "bound": bound, "tree / bound": speedup / bound}
 
 
-def _ask(pipe: Connection, what: str) -> tuple[Any, ...]:
-    pipe.send(what)
-    if not pipe.poll(PATIENCE_S):
-        raise RuntimeError(f"no answer to {what!r} within {PATIENCE_S:.0f} s")
-    answer: tuple[Any, ...] = pipe.recv()
-    return answer
-
-
-def _result(kind: str, ways: dict[str, MergeFigures], fixed_s: float) -> TreeResult:
-    share = 1.0 - min(fixed_s / ways[Merging.NONE].step_s, 1.0)
-    merged = ways[Merging.NONE].tokens / ways[Merging.TREE].tokens
-    return TreeResult(kind, ways, fixed_s, share, 1.0 / (1.0 - share + share / merged))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+if __name__ == "__main__":
+    parser = command_line(__doc__)
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS), help="shapes of episodes, with turns")
     parser.add_argument("--scale", type=int, default=1, help="this many times more tokens in every part")
     parser.add_argument("--repeats", type=int, default=3, help="measured steps of each way")
@@ -174,52 +151,4 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256, help="hidden width of the model (random weights)")
     parser.add_argument("--layers", type=int, default=2, help="its layers")
     add_computing(parser)
-    arguments = parsed(parser, kind=["growing10"], repeats=1, hidden=64, layers=1)
-    with tempfile.TemporaryDirectory() as directory:
-        _write_model(Path(directory), arguments.hidden, arguments.layers)
-        settings = TreeSettings(
-            directory, arguments.device, arguments.threads, arguments.max_tokens_per_row, arguments.scale
-        )
-        results = []
-        for kind in arguments.kind:
-            results.append(measure(kind, settings, arguments.repeats))
-            sys.stderr.write(f"{kind}: {results[-1].speedup(Merging.TREE):.2f}x\n")
-    _print(results)
-    write_json(arguments.json, results)
-
-
-def _write_model(directory: Path, hidden: int, layers: int) -> None:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=max(hidden // 64, 1),
-        num_key_value_heads=max(hidden // 128, 1),
-        head_dim=64,
-        max_position_embeddings=2**18,
-        tie_word_embeddings=True,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(directory)
-
-
-def _print(results: Sequence[TreeResult]) -> None:
-    numbers = Table("kind", *(f"{way}\n{what}" for what in ("tokens", "s", "MiB") for way in WAYS), title="one step")
-    ratios = Table(
-        "kind", "linear\nspeed-up", "tree\nspeed-up", "tree against\nlinear", "U", "share", "bound", "tree /\nbound"
-    )
-    for r in results:
-        columns = [[f"{w.tokens:,}", f"{w.step_s:.3f}", f"{w.peak_mib:.0f}"] for w in (r.ways[way] for way in WAYS)]
-        numbers.add_row(r.kind, *(column[i] for i in range(3) for column in columns))
-        linear, tree = r.speedup(Merging.LINEAR), r.speedup(Merging.TREE)
-        merged = r.ways[Merging.NONE].tokens / r.ways[Merging.TREE].tokens
-        cells = [linear, tree, tree / linear, merged, r.share, r.bound, tree / r.bound]
-        ratios.add_row(r.kind, *(f"{cell:.2f}" for cell in cells))
-    console = Console(width=120, highlight=False)
-    console.print(numbers)
-    console.print(ratios)
-
-
-if __name__ == "__main__":
-    run_command(main)
+    run_benchmark(parser, measure, decimals=3, kind=["growing10"], repeats=1, hidden=64, layers=1)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pymongo
 import pytest
 
-from scripts.bench.simulate_staleness import Row, Scenario, simulate
+from scripts.bench.harness import Row
 from shared.processes.mongod import Mongod
+from tests.system.simulate_staleness import Scenario, simulate
 from trainer.settings.data import DataSettings
 from trainer.trees.staleness import StaleData
 

@@ -1,7 +1,7 @@
 """Which groups a freshness rule trains where durations have a long tail: a simulation on a virtual clock.
 
-    python -m scripts.bench.simulate_staleness [--modes keep,wait,mask,drop] [--staleness 1,2,4] [--steps 150]
-                                                [--json FILE] [--quick]
+    python -m tests.system.simulate_staleness [--modes keep,wait,mask,drop] [--staleness 1,2,4] [--steps 150]
+                                               [--json FILE] [--quick]
 
 Everything but time is real: a database (embedded, its own process) with its verbs, the samplers' admission and the trainer's
 choice of groups. A group takes exp(σ·N(0, 1)) units of virtual time, so 1 in the median, and its tokens are sampled evenly over
@@ -20,22 +20,17 @@ so a step takes as long as data needs, and no group is waited for because of a l
 `tests/system/test_simulate_staleness.py` runs it short.
 """
 
-import argparse
 import heapq
 import itertools
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from scripts.bench.results import add_json, parsed, show, write_json
+from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from shared.documents import Claim, DataClaim, DBRecordData, Slot, Task, TaskPayload, task_id
 from shared.documents.run import Admission
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
-from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store.pipelines import EPOCH
 from shared.tasks.admission import seq_limit
@@ -47,7 +42,6 @@ from trainer.trees.staleness import StaleData, Staleness
 POLICY = DEFAULT_POLICY
 TOKENS = 8  # of a group
 NO_LEASE_ENDS_S = 1e6  # the leases' clock is the real one
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -79,26 +73,13 @@ class SimulatedRun:
     ended: float = 0.0  # virtual time
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modes", default=",".join(StaleData), help="values of stale_data (default: %(default)s)")
-    parser.add_argument("--staleness", default="1,2,4", help="values of max_staleness (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=150, help="optimizer steps of a run (default: %(default)s)")
-    parser.add_argument("--groups_per_step", type=int, default=16, help="default: %(default)s")
-    parser.add_argument("--sigma", type=float, default=1.0, help="of the durations' logarithm (default: %(default)s)")
-    parser.add_argument("--train", type=float, default=0.3, help="a step's training, in medians (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
-    add_json(parser)
-    args = parsed(parser, modes="keep,drop", staleness="1", steps=8, groups_per_step=4)
-    settings = [
-        Scenario(StaleData(mode), int(allowed), args.steps, args.groups_per_step, args.sigma, args.train, args.seed)
-        for mode in args.modes.split(",")
-        for allowed in args.staleness.split(",")
-    ]
-    with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder) / "mongodb") as mongod:
+def measure(options: Options) -> Tables:
+    sizes = (options.steps, options.groups_per_step, options.sigma, options.train, options.seed)
+    rules = [StaleData(mode) for mode in options.modes.split(",")]
+    settings = [Scenario(rule, int(allowed), *sizes) for rule in rules for allowed in options.staleness.split(",")]
+    with Mongod(options.folder / "mongodb") as mongod:
         rows = [simulate(mongod.connection_string, f"simulation_{i}", setting) for i, setting in enumerate(settings)]
-    show(rows, "durations in units of their median", decimals=2, width=140)
-    write_json(args.json, rows)
+    return {"durations in units of their median": rows}
 
 
 def simulate(uri: str, run: str, setting: Scenario) -> Row:
@@ -247,9 +228,6 @@ def _seq(group: Group) -> int:
     return int(group.task.rpartition(":t")[2])
 
 
-# ---------------------------------------------------------------------- for people
-
-
 def summary(setting: Scenario, outcome: SimulatedRun) -> Row:
     durations = setting.durations()
     slowest = sorted(outcome.opened, key=lambda seq: durations[seq])[-max(1, len(outcome.opened) // 10) :]
@@ -280,4 +258,12 @@ def _mean(durations: Sequence[float], loss: dict[int, float]) -> float:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    parser = command_line(__doc__)
+    parser.add_argument("--modes", default=",".join(StaleData), help="values of stale_data (default: %(default)s)")
+    parser.add_argument("--staleness", default="1,2,4", help="values of max_staleness (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=150, help="optimizer steps of a run (default: %(default)s)")
+    parser.add_argument("--groups_per_step", type=int, default=16, help="default: %(default)s")
+    parser.add_argument("--sigma", type=float, default=1.0, help="of the durations' logarithm (default: %(default)s)")
+    parser.add_argument("--train", type=float, default=0.3, help="a step's training, in medians (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    run_benchmark(parser, measure, modes="keep,drop", staleness="1", steps=8, groups_per_step=4)
