@@ -35,7 +35,7 @@ FLAGS = (
 
 
 def chromium_path() -> str | None:
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class PageOfChromium:
@@ -89,7 +89,8 @@ class PageOfChromium:
         async with asyncio.timeout(LIMIT_S):
             while True:
                 try:
-                    if found := await self.run(script):
+                    found = await self.run(script)
+                    if found:
                         return found
                 except RuntimeError:
                     found = None  # asked again below
@@ -127,7 +128,8 @@ class PageOfChromium:
 @asynccontextmanager
 async def browser() -> AsyncIterator[PageOfChromium]:
     """One tab of a new browser with an empty profile. Raises RuntimeError where there is no Chromium."""
-    if (program := chromium_path()) is None:
+    program = chromium_path()
+    if program is None:
         raise RuntimeError(
             f"no {' or '.join(NAMES)} on the PATH; expected Chromium, such as `apt-get install chromium`"
         )

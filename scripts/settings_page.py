@@ -84,10 +84,10 @@ def _section(service: type[ServiceConfig], place: tuple[str, ...]) -> type[Secti
 
 def _row(name: str, field: FieldInfo) -> str:
     bounds = [
-        f"{SIGNS[key]} {value:g}"
+        f"{sign} {getattr(part, key):g}"
         for part in field.metadata
-        for key in SIGNS
-        if (value := getattr(part, key, None)) is not None
+        for key, sign in SIGNS.items()
+        if getattr(part, key, None) is not None
     ]
     kind = ", ".join([_type(field.annotation), *bounds])
     default = "required" if field.is_required() else f"`{_plain(field.get_default(call_default_factory=True))}`"

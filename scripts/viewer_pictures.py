@@ -72,7 +72,8 @@ async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:
             path = re.sub(r"\{(\w+)(:\w+)?\}", lambda part: in_url(ids[part[1]]), page.path)
             name = page.template.removesuffix(".html")
             found[name] = f"/runs/{in_url(run)}{path}" + compared.get(name, "")
-    if kept := await store.database["trainer_logprobs"].find_one({}, sort=[("largest_difference", -1)]):
+    kept = await store.database["trainer_logprobs"].find_one({}, sort=[("largest_difference", -1)])
+    if kept:
         where = query(by="difference", turn=kept["largest_turn"], position=kept["largest_place"])
         found["tokens"] = f"/runs/{in_url(run)}/rollouts/{in_url(kept['record'])}/tokens{where}"
     return found

@@ -41,7 +41,12 @@ def held_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 def held_documents(documents: Iterable[ModelT]) -> list[ModelT]:
     """Likewise of documents in a user's hands."""
-    return [one if problem_of(found := one.model_dump()) is None else type(one)(**held(found)) for one in documents]
+    return [_held_document(one) for one in documents]
+
+
+def _held_document(document: ModelT) -> ModelT:
+    values = document.model_dump()
+    return document if problem_of(values) is None else type(document)(**held(values))
 
 
 class _Conversion:
@@ -60,11 +65,9 @@ class _Conversion:
         return self._container(value, depth)
 
     def _container(self, value: Any, depth: int) -> Any:
-        plain = value
-        if not isinstance(value, Mapping | list | tuple | set | frozenset) and (plain := _unpacked(value)) is None:
-            return _shown(value)
-        if plain is not value:
-            return self.of(plain, depth)
+        if not isinstance(value, Mapping | list | tuple | set | frozenset):
+            plain = _unpacked(value)
+            return _shown(value) if plain is None else self.of(plain, depth)
         if depth >= MAX_DEPTH:
             return f"(nested more than {MAX_DEPTH} levels deep)"
         self._members += len(value)
@@ -103,7 +106,8 @@ def _name(name: Any) -> str:
 
 def _unpacked(value: Any) -> Any:
     """The list or number in an array or a scalar of numpy or torch; None: it is neither."""
-    if not callable(tolist := getattr(value, "tolist", None)):
+    tolist = getattr(value, "tolist", None)
+    if not callable(tolist):
         return None
     try:
         found = tolist()

@@ -112,6 +112,7 @@ def _problem_of_names(value: dict[Any, Any]) -> str:
             return f"has a name that is {type(name).__name__}, not a text"
         if "\0" in name:
             return "has a name with the character \\u0000, which is not allowed in a name"
-        if what := problem_of_plain(name):
+        what = problem_of_plain(name)
+        if what:
             return f"has a name that {what}"
     return ""

@@ -64,7 +64,8 @@ def bug_of(exc: BaseException, home: Any = None) -> Bug:
     around = [] if cause is exc else traceback.format_tb(exc.__traceback__, limit=-MOST_FRAMES)  # of its group
     line = told(cause) if own is None else error_text(own).removeprefix(f"{OwnCodeFailed.__name__}: ")
     is_own = own is not None or bool(place_of(cause))
-    if not is_own and (frames := traceback.extract_tb(cause.__traceback__)):
+    frames = traceback.extract_tb(cause.__traceback__)
+    if not is_own and frames:
         at = next((frame for frame in reversed(frames) if frame.filename.startswith(_OURS)), frames[-1])
         line = f"{line}; at {at.filename.removeprefix(_ROOT)}:{at.lineno}, in {at.name}"
     return Bug(redacted(line), _bounded_traceback(cause, "".join(around)), is_own)

@@ -188,7 +188,8 @@ class AgentsTrial:
         self._told("playing_s", time.monotonic() - started)
         self._told("attempts", dict(Counter(agents.ended.values())))
         self._told("asked_again_by_agents", dict(agents.lost))
-        if unscored := {record: end for record, end in agents.ended.items() if end != "scored"}:
+        unscored = {record: end for record, end in agents.ended.items() if end != "scored"}
+        if unscored:
             raise DeployCheckFailed(
                 f"attempts without a score: {json.dumps(unscored)[:2000]}; expected all to be scored"
             )

@@ -12,12 +12,13 @@ from shared.store import Store
 async def audit_forks(store: Store, report: AuditReport, tasks: Sequence[Task]) -> None:
     """Compare token by token, for the last attempt at each slot."""
     for task in tasks:
-        if (fork := task.payload.fork) is None:
+        fork = task.payload.fork
+        if fork is None:
             continue
         ids = [slot.record_id for slot in task.slots if slot.record_id is not None]
         expected = await _prompt(store, report, fork.record, fork.turn)
         for record, documents in (await store.questions.dispatches(ids)).items():
-            read = [d for document in documents if (d := report.read(DispatchedSamplingTask, document)) is not None]
+            read = report.read_all(DispatchedSamplingTask, documents)
             if not read:  # it failed before it asked
                 continue
             first = min(read, key=lambda d: d.turn)
@@ -37,5 +38,5 @@ async def _prompt(store: Store, report: AuditReport, record_id: str, turn: int) 
     if record is None:
         return None
     stored = (await store.questions.dispatches([record_id]))[record_id]
-    state = EpisodeState(record, [d for one in stored if (d := report.read(DispatchedSamplingTask, one)) is not None])
+    state = EpisodeState(record, report.read_all(DispatchedSamplingTask, stored))
     return state.prompt_of(turn) if any(one.number == turn for one in state.turns) else None

@@ -1,6 +1,6 @@
 """The audit's checks and its report."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -89,6 +89,11 @@ class AuditReport:
             return None
         self.look(Check.READABLE, True)
         return read
+
+    def read_all(self, model: type[Model], documents: Iterable[Mapping[str, Any]]) -> list[Model]:
+        """Those that fit."""
+        read = (self.read(model, document) for document in documents)
+        return [one for one in read if one is not None]
 
     def add(self, name: str, n: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + n

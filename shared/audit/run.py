@@ -95,7 +95,7 @@ async def _newest_steps(store: Store, given: int | None) -> dict[str, int]:
 
 
 async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[str, Any]], *, running: bool) -> None:
-    tasks = [task for document in batch if (task := report.read(Task, document)) is not None]
+    tasks = report.read_all(Task, batch)
     ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
     records = await store.questions.records(ids)
     with_data = await store.questions.with_data(ids)
@@ -246,7 +246,7 @@ async def _audit_data(
         _audit_steps(report, data, record, limit, newest_step, running=running)
         if not running and record is not None and record["policy"] == data.policy:
             _audit_settled(report, data, record)
-        read = {d.id: d for document in dispatches[data.record] if (d := report.read(DispatchedSamplingTask, document))}
+        read = {d.id: d for d in report.read_all(DispatchedSamplingTask, dispatches[data.record])}
         if record is not None:
             _audit_policy(report, data, record["policy"], read)
             _audit_episode(report, record, list(read.values()))

@@ -76,7 +76,8 @@ def print_records(out: Console, made: Table, key: str = "record") -> None:
     names = [str(column.header) for column in made.columns]
     for cells in zip(*(column.cells for column in made.columns), strict=True):
         row = dict(zip(names, map(str, cells), strict=True))
-        if record := row.pop(key):
+        record = row.pop(key)
+        if record:
             out.print(record, style="bold", soft_wrap=True)
         for line in _lines([f"{name} {cell}".strip() for name, cell in row.items() if cell], out.width - 2):
             out.print(f"  {line}", soft_wrap=True)
@@ -121,11 +122,13 @@ def warn(text: str) -> None:
 
 def connection_string(given: str | None, run: str | None) -> str:
     """Find the connection string; `run` None: that of no run in particular. Raises ConfigError if there is none."""
-    if given := given or given_secret(DATABASE_VARIABLE):
+    given = given or given_secret(DATABASE_VARIABLE)
+    if given:
         return given
     folders = (*([Path("output") / run] if run else []), Path("output"))
     kept = [folder / "mongodb" / "mongod.json" for folder in folders]
-    if run is None and (running := _running_here()):
+    running = _running_here() if run is None else None
+    if running:
         kept = [running]
     for path in kept:
         if path.is_file():

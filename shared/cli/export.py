@@ -81,9 +81,11 @@ def _best(run: str, policy: str, folder: Path, kept: list[int], given: str | Non
     """The kept step with the highest held-out reward of a complete round, the later of equal ones. Exits with a message."""
     rounds = with_store(given, run, lambda store: evaluation_rounds(store, policy), read_only=True)
     rewards = {r.step: r.overall.reward.value for r in rounds if r.complete and r.step is not None and r.overall.reward}
-    if judged := [step for step in kept if step in rewards]:
+    judged = [step for step in kept if step in rewards]
+    if judged:
         best = max(judged, key=lambda step: (rewards[step], step))
-        if (highest := max(rewards.values())) > rewards[best]:
+        highest = max(rewards.values())
+        if highest > rewards[best]:
             lost = max(step for step, reward in rewards.items() if reward == highest)
             warn(
                 f"step {lost} was better ({highest:.3f}), but its checkpoint is not kept; step {best}: {rewards[best]:.3f}"

@@ -154,6 +154,7 @@ def _fields(where: str, line: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: {exc}; expected {EXPECTED}") from exc
     if not isinstance(fields, dict) or not isinstance(fields.get("record"), str) or "score" not in fields:
         raise ConfigError(f"{where}: found {line.strip()[:100]}; expected {EXPECTED}")
-    if unknown := fields.keys() - set(FIELDS):
+    unknown = fields.keys() - set(FIELDS)
+    if unknown:
         raise ConfigError(f'{where}: "{min(unknown)}" is unknown; expected {", ".join(FIELDS)}')
     return dict(fields)

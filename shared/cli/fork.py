@@ -133,7 +133,8 @@ async def _ended(store: Store, task: Task) -> Task | None:
     with Progress(console=OutsideConsole(stderr=True), transient=True) as progress:
         bar = progress.add_task(task.id, total=task.num_generations)
         while task.status not in OVER:
-            if (missing := await _missing(store, task.policy)) is not None:
+            missing = await _missing(store, task.policy)
+            if missing is not None:
                 progress.stop()
                 warn(f"{task.id} is queued and waits: {missing}. Repeat this command then")
                 return None

@@ -64,7 +64,8 @@ def _print(run: str, found: League) -> None:
         return
     ratings = elo(found.games)
     rows = table("player", "Elo #", "games #", "won #", "drawn #", "lost #", title=f"league of run {escape(run)}")
-    for player in (order := ranked(ratings)):
+    order = ranked(ratings)
+    for player in order:
         games = found.total(player)
         lost = games.played - games.won - games.drawn
         cells = (f"{ratings[player]:.0f}", games.played, games.won, games.drawn, lost)

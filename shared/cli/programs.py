@@ -7,6 +7,7 @@ The command becomes the program (`exec`), so that signals and the exit status ar
 import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -78,7 +79,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     words = iter(arguments)
     for word in words:
         if word in LAUNCH_OPTIONS:
-            launch += [word, *([value] if (value := next(words, None)) is not None else [])]
+            launch += [word, *islice(words, 1)]
         else:
             (launch if word.partition("=")[0] in LAUNCH_OPTIONS else own).append(word)
     return launch, own

@@ -117,7 +117,8 @@ async def _why_kept(client: Any, row: SizedRun, now: datetime, days: float, need
         return f"run {needed_by[row.name]}, which is not done, trains on its data"
     if not _is_over(row, now, days):
         return f"its last sign of life was {ago(row.last_sign, now)} ago (--older_than_days)"
-    if others := await foreign_collections(Store(client, row.name)):
+    others = await foreign_collections(Store(client, row.name))
+    if others:
         return f"its database has collections that are not Tandem's: {', '.join(others)}; move or drop them first"
     return None
 

@@ -244,7 +244,8 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "metadata", task.payload.metadata or None)
     outcome = f" ({task.outcome})" if task.outcome else ""
     _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
-    if (met := task.unforeseen) is not None:
+    met = task.unforeseen
+    if met is not None:
         aside = "set aside: " if met.set_aside else ""
         counts = f"{met.episodes} episodes and {met.settlements} settlements met a bug"
         _field(out, "bugs", f"{aside}{counts}; the last: {met.error}", style="red")

@@ -145,7 +145,8 @@ async def look(store: Store) -> RunStatus:
 
 
 async def _next_feedback(store: Store) -> dict[str, Any] | None:
-    if not (waiting := await store.feedback.waiting(1)):
+    waiting = await store.feedback.waiting(1)
+    if not waiting:
         return None
     record, deadline, now = waiting[0].record, waiting[0].deadline, await store.questions.server_time()
     return {"record": record, "deadline": deadline, "left": ago(now, max(now, deadline))}
@@ -222,7 +223,8 @@ def _render(now: RunStatus, every_worker: bool) -> list[Any]:
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts += [f"  [red]set aside[/red] {escape(text)}" for text in now.tasks_set_aside]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
-    if (first := now.next_feedback) is not None:
+    first = now.next_feedback
+    if first is not None:
         parts.append(escape(f"  the first deadline for feedback is in {first['left']}: {first['record']}"))
     parts.append(_counts("records", {"records": now.records}, [s.value for s in RecordStatus]))
     for failed in now.failed_attempts:

@@ -136,7 +136,8 @@ def tail(
 
     Ctrl-C ends it and says how to go on. Reads a bounded number of documents per look, by an index.
     """
-    if unknown := [kind for kind in only or () if kind not in KINDS]:
+    unknown = [kind for kind in only or () if kind not in KINDS]
+    if unknown:
         raise typer.BadParameter(f"--only {unknown[0]}: expected {', '.join(KINDS)}")
 
     async def work(store: Store) -> None:

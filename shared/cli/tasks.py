@@ -129,13 +129,15 @@ def import_(
         answer(_refuse("--epoch and --epochs exclude each other: one epoch by number, or several from 0 on"))
     file_only: dict[str, object] = {"--split": split, "--epochs": epochs, "--epoch": epoch, "--at_version": at_version}
     file_only["--payload_model"] = payload_model
-    if config is not None and (given := [name for name, value in file_only.items() if value is not None]):
+    given = [name for name, value in file_only.items() if value is not None]
+    if config is not None and given:
         answer(_refuse(f"{given[0]} is for a FILE; with --config it stands in {config}"))
 
     checks: list[TaskCheck] = []
 
     async def work(store: Store) -> ImportResult:
-        checks.append(check := TaskCheck(_samplers(config, scorer_modules)))
+        check = TaskCheck(_samplers(config, scorer_modules))
+        checks.append(check)
         with _bars() as progress:
             report = _reporter(progress)
             if config is not None:

@@ -132,7 +132,8 @@ async def _by_group(store: Store, since: datetime | None, follow: bool) -> Async
 
 
 async def _by_step(store: Store, step: int) -> AsyncIterator[list[str]]:
-    if not (records := await records_of_step(store, step)):
+    records = await records_of_step(store, step)
+    if not records:
         raise ConfigError(f"run {store.run}: step {step} used no record; see `tandem status {store.run}`")
     yield records
 

@@ -59,7 +59,8 @@ class ViewPlace:
 
 
 async def _view(run: str | None, place: ViewPlace, given: str | None) -> None:
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
         raise ConfigError(f"tandem view needs {', '.join(missing)}; pip install 'tandem-rl[view]'")
     token = given_secret(TOKEN_VARIABLE)
     if not is_loopback_host(place.host) and not token:

@@ -79,7 +79,8 @@ def _explain(
 def _place(cls: type[BaseModel], sources: Sources, name: str, inside: Sequence[str | int]) -> tuple[str, str]:
     """(where a setting was given: `flags: `, `run.yml:3: `; the setting as it was written there, with the place inside)."""
     for source, values in sources.items():
-        if name in given_in(cls, values) and (written := written_as(cls, values, name)):
+        written = written_as(cls, values, name) if name in given_in(cls, values) else None
+        if written:
             path = ".".join(map(str, (written, *inside)))
             if isinstance(values, FileSection):
                 return f"{values.at((*written.split('.'), *inside))}: ", path

@@ -220,7 +220,8 @@ def read_policies(path: Path) -> dict[str, dict[str, Any]]:
             check_name("policy", name)
         except ConfigError as exc:
             raise ConfigError(f"{path}: {POLICIES}: {exc}") from exc
-        if unknown := sorted(map(str, sections.keys() - set(OF_A_POLICY))):
+        unknown = sorted(map(str, sections.keys() - set(OF_A_POLICY)))
+        if unknown:
             raise ConfigError(
                 f"{path}: {POLICIES}.{name}: unknown section {unknown[0]!r}; expected one of {', '.join(OF_A_POLICY)}"
             )
@@ -254,7 +255,8 @@ def _opened(path: Path) -> YamlFile:
     whole = {} if file.values is None else file.values
     if not isinstance(whole, dict):
         raise ConfigError(f"{path}: found {type(whole).__name__}; expected sections {', '.join(SECTIONS)}")
-    if unknown := sorted(map(str, whole.keys() - {*SECTIONS, POLICIES})):
+    unknown = sorted(map(str, whole.keys() - {*SECTIONS, POLICIES}))
+    if unknown:
         line = file.line_of(unknown[:1])
         raise ConfigError(
             f"{path}:{line}: unknown section {unknown[0]!r}; expected one of {', '.join((*SECTIONS, POLICIES))}"
@@ -276,7 +278,8 @@ def _checked(file: YamlFile, place: Sequence[str], cls: type[ServiceConfig], whe
     except ValueError as exc:
         line = section.line_of(str(exc).partition(":")[0].split("."))
         raise ConfigError(f"{file.path}:{line}: {where.removeprefix(f'{file.path}: ')}: {exc}") from exc
-    if unknown := sorted(name for name in map(str, flat) if name not in settings_of(cls)):
+    unknown = sorted(name for name in map(str, flat) if name not in settings_of(cls))
+    if unknown:
         line = section.line_of(unknown[0].split("."))
         raise ConfigError(
             f"{file.path}:{line}: {where.removeprefix(f'{file.path}: ')}: {unknown_name(cls, unknown[0], 'key')}"

@@ -72,9 +72,11 @@ SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArgum
 
 def unknown_option(name: str, known: Iterable[str], kind: str = "option") -> str:
     """`unknown option …`, and its successor, or the nearest names, or all that exist."""
-    if successor := SUCCESSORS.get(name.rpartition(".")[2]):
+    successor = SUCCESSORS.get(name.rpartition(".")[2])
+    if successor:
         return f"unknown {kind} {name!r}: AgentRL's name; its successor here: {successor} (docs/start/from_agentrl.md)"
     names = sorted(known)
-    if nearest := difflib.get_close_matches(name, names, n=3):
+    nearest = difflib.get_close_matches(name, names, n=3)
+    if nearest:
         return f"unknown {kind} {name!r}; did you mean {' or '.join(nearest)}?"
     return f"unknown {kind} {name!r}; expected one of {', '.join(names)}"

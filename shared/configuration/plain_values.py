@@ -18,7 +18,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # in a normalised path, "//" ha
 def problems_of(values: Mapping[str, object], *, of_shape: bool = False) -> Iterator[tuple[str, str, str]]:
     """Yield (field, found, expected) for each unusable value; `of_shape`: for each that is nested or repeated too deeply."""
     for name, value in values.items():
-        if problem := _problem(value, name.endswith("_s"), [MOST_VALUES], 0, of_shape):
+        problem = _problem(value, name.endswith("_s"), [MOST_VALUES], 0, of_shape)
+        if problem:
             yield name, *problem
 
 
@@ -28,7 +29,7 @@ def _problem(value: object, seconds: bool, left: list[int], depth: int, of_shape
         if depth >= DEEPEST or left[0] < 0:  # a YAML anchor may contain itself, or a million others
             return "nested or repeated too deeply", f"at most {DEEPEST} levels and {MOST_VALUES} values"
         parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        return next((found for part in parts if (found := _problem(part, seconds, left, depth + 1, of_shape))), None)
+        return next(filter(None, (_problem(part, seconds, left, depth + 1, of_shape) for part in parts)), None)
     if of_shape:
         return None
     if isinstance(value, Path) and _URL.match(str(value)):

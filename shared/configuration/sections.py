@@ -63,7 +63,8 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 @cache
 def sections_of(model: type[BaseModel]) -> Mapping[str, type[Section]]:
     """The sections directly inside a model, by name."""
-    return {name: kind for name, field in model.model_fields.items() if (kind := section_of(field))}
+    kinds = {name: section_of(field) for name, field in model.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
 @cache

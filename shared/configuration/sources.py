@@ -27,7 +27,8 @@ CONNECTIONS = (DATABASE, "data_db")
 def given_flags(cls: type[BaseSettings], argv: Sequence[str], program: str, section: str) -> dict[str, Any]:
     """Raises ConfigError for an unknown flag, for one without a value and for two values of one setting; `--help` exits."""
     words = [word.removeprefix("--").partition("=")[0] for word in argv if word.startswith("--")]
-    if unknown := [word for word in words if word != "help" and setting_of(cls, word) is None]:
+    unknown = [word for word in words if word != "help" and setting_of(cls, word) is None]
+    if unknown:
         raise ConfigError("\n".join(f"--{name}: {unknown_name(cls, name)}" for name in unknown))
     texts, others = _texts(cls, list(argv))
     source: CliSettingsSource[Any] = CliSettingsSource(
@@ -133,7 +134,8 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
         name.upper(): text for name, text in os.environ.items() if name.upper().startswith(f"TANDEM_{section.upper()}_")
     }
     known = variables_of(cls, section)
-    if unknown := sorted(given.keys() - {variable for variables in known.values() for variable in variables}):
+    unknown = sorted(given.keys() - {variable for variables in known.values() for variable in variables})
+    if unknown:
         names = ", ".join(sorted(next(iter(variables)) for variables in known.values()))
         raise ConfigError(f"environment: unknown variable {unknown[0]}; {section} knows {names}")
     found: dict[str, Any] = {}
@@ -147,6 +149,7 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
     found = without_empty(cls, found)
     field = cls.model_fields.get(DATABASE)
     takes_one = field is not None and (field.is_required() or getattr(cls, "takes_database_variable", False))
-    if takes_one and DATABASE not in found and (database := given_secret(DATABASE_VARIABLE)):
+    database = given_secret(DATABASE_VARIABLE) if takes_one and DATABASE not in found else None
+    if database:
         found[DATABASE] = database
     return found

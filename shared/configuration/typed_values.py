@@ -177,7 +177,8 @@ def _is_none(kinds: list[Any], written: Scalar | str) -> bool:
 
 
 def _from_text(kinds: list[Any], written: Scalar | str, text: str, place: Place, refused: list[Misread]) -> Any:
-    if (chosen := _chosen(kinds, written, text)) is not None:
+    chosen = _chosen(kinds, written, text)
+    if chosen is not None:
         return chosen
     if {int, float} & set(kinds):
         return _number_of(kinds, written, text, place, refused)

@@ -99,7 +99,8 @@ def _add(league: League, one: str, score: float | None, other: str, others: floa
 def _player(seat: Seated, by: By, every: int) -> str:
     if by == "actor":
         return seat.actor
-    if (model := model_of(seat.policy)) is not None:
+    model = model_of(seat.policy)
+    if model is not None:
         return model
     policy, at = weights_of(seat.policy)
     version = at if at is not None else max(seat.versions, default=0)

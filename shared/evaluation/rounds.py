@@ -136,7 +136,7 @@ def _scored(tasks: Sequence[Task]) -> list[str]:
 
 def _figures(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]]) -> Figures:
     played = [task for task in tasks if task.status is not TaskStatus.SKIPPED]
-    groups = [scores for task in played if (scores := _scores(task))]
+    groups = list(filter(None, map(_scores, played)))
     rows = [records[rid] for rid in _scored(played) if rid in records]
     most = max((len(scores) for scores in groups), default=0)
     tokens = [int(row["num_tokens"]) for row in rows]

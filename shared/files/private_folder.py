@@ -34,7 +34,8 @@ def private_folder(path: Path) -> Path:
             f"{path}: cannot be created ({exc.strerror}); expected a private folder of this user"
         ) from exc
     require_own(path)
-    if (mode := stat.S_IMODE(path.lstat().st_mode)) & 0o077:
+    mode = stat.S_IMODE(path.lstat().st_mode)
+    if mode & 0o077:
         raise ConfigError(
             f"{path}: its mode is {mode:04o}; expected 0700, so that no other user can read it: run chmod 700"
         )

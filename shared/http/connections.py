@@ -102,7 +102,8 @@ class Connections:
                 del self._by_address[address]
 
     def _close_one(self) -> None:
-        if (longest := next(iter(self._waiting), None)) is not None:
+        longest = next(iter(self._waiting), None)
+        if longest is not None:
             self._close(longest)
 
     def _close_one_of(self, address: str) -> bool:

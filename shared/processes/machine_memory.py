@@ -30,7 +30,8 @@ def cgroup_limits() -> Iterator[int]:
         for place in (folder, *folder.parents):
             if not place.is_relative_to(root):
                 break
-            if (limit := _limit(place / name)) is not None:
+            limit = _limit(place / name)
+            if limit is not None:
                 yield limit
 
 

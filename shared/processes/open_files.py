@@ -11,7 +11,8 @@ FEWEST_OF_DATABASE = 1024  # MongoDB keeps a file open for each collection and i
 
 def require_files(fewest: int = FEWEST) -> None:
     """Raise ConfigError, at once, where this user may open fewer files."""
-    if (most := allow_many_files()) < fewest:
+    most = allow_many_files()
+    if most < fewest:
         raise ConfigError(
             f"this process may open {most} files; expected at least {fewest} (the limit is `ulimit -Hn` of the shell, "
             "LimitNOFILE of systemd, ulimits of a container)"

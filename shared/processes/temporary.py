@@ -27,7 +27,8 @@ class TemporaryFolder:
             remove_left(prefix)
         while True:
             path = Path(tempfile.mkdtemp(prefix=prefix))
-            if (lock := _locked(path)) is not None:
+            lock = _locked(path)
+            if lock is not None:
                 return cls(path, lock)
 
     def remove(self) -> None:
@@ -53,6 +54,7 @@ def _locked(path: Path) -> int | None:
 def remove_left(prefix: str) -> None:
     """What killed processes left of this prefix."""
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        if (lock := _locked(path)) is not None:
+        lock = _locked(path)
+        if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)

@@ -66,7 +66,8 @@ async def condition_of(store: Store) -> RunCondition:
         return RunCondition(Condition.TRAINED, "every policy has weights of its last step")
     workers = await store.workers.all()
     live = {worker.id for worker in await store.workers.live()}
-    crashed = [found for policy in _open_policies(run) if (found := _crash(policy, workers, live)) is not None]
+    crashes = (_crash(policy, workers, live) for policy in _open_policies(run))
+    crashed = [crash for crash in crashes if crash is not None]
     if crashed:
         return crashed[0]
     if not run.trainer_generations and await _is_played(store):

@@ -92,8 +92,11 @@ class FeedbackVerbs:
         where: Document = {**WAITS, "policy": policy, "$expr": {"$lte": ["$waiting_until", NOW]}}
         while True:
             document = await self._spoilt.update(where, [{"$set": {"slots": merge_slot(over, change)}}, *close_group()])
-            if document is None or (task := await self._spoilt.read(document)) is not None:
-                return None if document is None else task
+            if document is None:
+                return None
+            task = await self._spoilt.read(document)
+            if task is not None:
+                return task
 
     async def write_scores(self, task: Task) -> None:
         """Write what the task says of episodes that waited to their records and dispatches."""

@@ -27,7 +27,8 @@ OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService,
 
 async def readable(model: type[M], found: AsyncIterable[Document]) -> list[M]:
     """Return the documents that fit; log the others."""
-    return [read async for document in found if (read := read_or_log(model, document)) is not None]
+    documents = [read_or_log(model, document) async for document in found]
+    return [document for document in documents if document is not None]
 
 
 def read_or_log(model: type[M], document: Document) -> M | None:

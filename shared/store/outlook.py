@@ -98,7 +98,8 @@ class OutlookVerbs:
         found = []
         for policy in policies:
             where = {"policy": policy, "split": TRAIN_SPLIT, "status": TaskStatus.CREATED.value}
-            if (first := await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", 1)])) is not None:
+            first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", 1)])
+            if first is not None:
                 found.append(int(first["seq"]))
         return min(found, default=None)
 

@@ -118,7 +118,8 @@ class VersionVerbs:
         return result.upserted_id is not None
 
     async def get(self, policy: str, version: int) -> PolicyVersion:
-        if (found := await self.find(policy, version)) is None:
+        found = await self.find(policy, version)
+        if found is None:
             raise DataError(f"policy {policy}: no version {version} was ever published")
         return found
 
@@ -131,7 +132,8 @@ class VersionVerbs:
         """The newest version of the surviving history, which engines should serve."""
         surviving = self._versions.find({"policy": policy, "withdrawn_to": None}).sort([("version", -1)])
         async for document in surviving.batch_size(1):
-            if (version := read_or_log(PolicyVersion, document)) is not None:
+            version = read_or_log(PolicyVersion, document)
+            if version is not None:
                 return version
         return None
 

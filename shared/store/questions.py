@@ -70,7 +70,8 @@ class QuestionVerbs:
 
         last = await with_index("recent", ask)
         found = [document for document in last if document.get("actors") and document.get("score") is not None]
-        return [record for document in found if (record := read_or_log(Record, document)) is not None]
+        records = (read_or_log(Record, document) for document in found)
+        return [record for record in records if record is not None]
 
     async def policies(self) -> list[str]:
         """Policies that have weights or tasks."""

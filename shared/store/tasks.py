@@ -267,8 +267,11 @@ class TaskVerbs:
                 [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
                 return_document=ReturnDocument.AFTER,
             )
-            if document is None or (task := await self._spoilt.read(document)) is not None:
-                return None if document is None else task
+            if document is None:
+                return None
+            task = await self._spoilt.read(document)
+            if task is not None:
+                return task
 
     async def finish_settlement(
         self, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()

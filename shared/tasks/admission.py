@@ -29,7 +29,8 @@ async def seq_limit(
     All of them have a trainer: frozen policies take turns but need no data.
     """
     owner, *_ = policies
-    if missing := [policy for policy in policies if policy not in admissions]:
+    missing = [policy for policy in policies if policy not in admissions]
+    if missing:
         frozen = "it starts (the sampler's frozen_policies: those without a trainer)"
         return 0, Wait(f"the trainer of policy {missing[0]}", "it has not started", frozen)
     budgets: dict[str, OffPolicyBudget] = {}

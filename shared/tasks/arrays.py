@@ -31,7 +31,8 @@ def is_array(file: BinaryIO) -> bool:
     """Whether the first non-blank character is a bracket. Leaves the file at its start."""
     found = False
     while block := file.read(1 << 16):
-        if stripped := block.removeprefix(BOM).lstrip():
+        stripped = block.removeprefix(BOM).lstrip()
+        if stripped:
             found = stripped.startswith(b"[")
             break
     file.seek(0)

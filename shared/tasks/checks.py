@@ -106,11 +106,10 @@ class TaskCheck:
                 self._warn(f"{needed}. Samplers without it skip these tasks")
         if scorer == SCHEMA_KEY and not isinstance((payload.metadata or {}).get(SCHEMA_KEY), dict):
             yield f'"scorer" is "{SCHEMA_KEY}", which needs a schema; expected an object in "metadata.{SCHEMA_KEY}"'
-        if (
-            scorer == "judge_rubric"
-            and (problem := rubric_problem((payload.metadata or {}).get(RUBRIC_KEY))) is not None
-        ):
-            yield f'"scorer" is "judge_rubric": {problem}'
+        if scorer == "judge_rubric":
+            problem = rubric_problem((payload.metadata or {}).get(RUBRIC_KEY))
+            if problem is not None:
+                yield f'"scorer" is "judge_rubric": {problem}'
 
     def _answer_problems(self, payload: TaskPayload) -> Iterator[str]:
         """Of a task whose scorers compare with an answer, and that has none."""
@@ -138,6 +137,7 @@ class TaskCheck:
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
         return f'"{close[0]}"'
     return f"one of {', '.join(sorted(known))}"

@@ -52,6 +52,5 @@ def in_shortest_digits(kind: Any) -> Callable[[Any], Any] | None:
         return lambda value: None if value is None else float(str(np.float32(value)))
     if pyarrow.types.is_float16(kind):
         return lambda value: None if value is None else float(str(np.float16(value)))
-    if pyarrow.types.is_list(kind) and (inner := in_shortest_digits(kind.value_type)) is not None:
-        return lambda values: None if values is None else [inner(value) for value in values]
-    return None
+    inner = in_shortest_digits(kind.value_type) if pyarrow.types.is_list(kind) else None
+    return inner and (lambda values: None if values is None else [inner(value) for value in values])

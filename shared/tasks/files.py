@@ -167,7 +167,8 @@ async def import_entries(store: Store, batch: Sequence[Entry]) -> int:
     inserted = 0
     while True:
         stored = await store.tasks.existing_payloads([entry.id for entry in batch])
-        if conflicts := _conflicts(batch, stored):
+        conflicts = _conflicts(batch, stored)
+        if conflicts:
             raise TaskFileError(conflicts[:MAX_ERRORS])
         missing = [entry for entry in batch if entry.id not in stored]
         if not missing:
@@ -202,7 +203,8 @@ def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) 
         if old is None:
             continue
         new = entry.payload.model_dump()
-        if names := ", ".join(f'"{name}"' for name in new if old.get(name) != new[name]):
+        names = ", ".join(f'"{name}"' for name in new if old.get(name) != new[name])
+        if names:
             text = f"task {entry.id} is stored with another {names}; give it another id, or use another run"
             found.append(LineError(str(entry.path), entry.line.number, text))
     return found

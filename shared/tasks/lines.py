@@ -172,7 +172,8 @@ def _values(raw: bytes) -> dict[str, Any]:
         raise _Unreadable(f"not JSON: {exc}; expected one object on a line") from exc
     if not isinstance(values, dict):
         raise _Unreadable(f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}")
-    if (problem := value_problem(values)) is not None:
+    problem = value_problem(values)
+    if problem is not None:
         raise _Unreadable(problem)
     if _has_fraction(values.get("answer")):  # once more, with the digits of the file; few lines are like that
         values["answer"] = load_json(raw.decode("utf-8"), _refuse_constant, ExactFloat.of)["answer"]
@@ -246,11 +247,13 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
             yield f'"min_pass_rate" is {read.min_pass_rate:g}; expected at most "max_pass_rate", {read.max_pass_rate:g}'
         if read.scorer is not None and read.scorers:
             yield '"scorer" and "scorers" are both given; expected one of them'
-        if (twice := repeated(read.scorers)) is not None:
+        twice = repeated(read.scorers)
+        if twice is not None:
             yield f'"scorers" names {shown(twice)} twice; expected each scorer once'
         if read.rounds is not None:
             check_rounds(read.rounds)
-        if (too_large := size_problem(payload)) is not None:
+        too_large = size_problem(payload)
+        if too_large is not None:
             yield too_large
     except ValidationError as exc:
         yield from (_explain(error) for error in exc.errors() if error["loc"][0] != "answer")
@@ -324,7 +327,8 @@ def check_unique_ids(paths: Sequence[Path]) -> None:
     places: dict[str, str] = {}
     for path in paths:
         for line in checked_lines(path):
-            first = places.setdefault(line.tid, where := f"{path}:{line.number}")
+            where = f"{path}:{line.number}"
+            first = places.setdefault(line.tid, where)
             if first is not where:
                 text = (
                     f'"id" is "{line.tid}", which {first} already has; change it, or list the files as separate '

@@ -80,7 +80,8 @@ class TaskSource(BaseModel):
     def scorers_are_named_once(self) -> "TaskSource":
         if self.scorer is not None and self.scorers:
             raise ValueError(f"{self.name}: scorer and scorers are both set; expected one of them")
-        if self.scorers and (twice := repeated(self.scorers)) is not None:
+        twice = repeated(self.scorers or [])
+        if twice is not None:
             raise ValueError(f"{self.name}: scorers names {twice!r} twice; expected each scorer once")
         return self
 
@@ -95,7 +96,7 @@ class TaskSource(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
+        return {name: getattr(self, name) for name in SETTINGS if getattr(self, name) is not None}
 
 
 class TasksConfig(ServiceConfig):
@@ -112,7 +113,8 @@ class TasksConfig(ServiceConfig):
     @model_validator(mode="after")
     def names_are_unique_in_their_split(self) -> "TasksConfig":
         names = [(source.split, source.name) for source in self.sources]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
             raise ValueError(f"two sources of split {twice[0][0]} are named {twice[0][1]!r}; each needs a unique name")
         return self
 

@@ -124,7 +124,8 @@ def parse_rounds(text: str) -> list[RoundsPiece]:
     pieces = list(_Reader(text).pieces())
     if not any(piece.least for piece in pieces):
         raise WrongRounds(f"rounds: {text!r} may have no turn at all; expected at least one piece that is always there")
-    if (most := sum(piece.most for piece in pieces)) > MAX_TURNS:
+    most = sum(piece.most for piece in pieces)
+    if most > MAX_TURNS:
         raise WrongRounds(f"rounds: up to {most} turns; expected at most {MAX_TURNS}")
     return pieces
 
@@ -132,7 +133,8 @@ def parse_rounds(text: str) -> list[RoundsPiece]:
 def check_rounds(text: str, seats: Sequence[str] | None = None) -> None:
     """Raises WrongRounds for what is no specification, or names a seat that is none of `seats`."""
     for piece in parse_rounds(text):
-        if unknown := [name for name in piece.names if seats is not None and name not in seats]:
+        unknown = [name for name in piece.names if seats is not None and name not in seats]
+        if unknown:
             raise WrongRounds(f"rounds: {unknown[0]!r} is no seat; expected one of {', '.join(seats or ()) or 'none'}")
 
 

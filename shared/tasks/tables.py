@@ -141,14 +141,13 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             _check_once(path, file.schema_arrow.names)
-            changed = [
-                (one.name, how) for one in file.schema_arrow if (how := in_shortest_digits(one.type)) is not None
-            ]
+            changes = ((column.name, in_shortest_digits(column.type)) for column in file.schema_arrow)
+            changed = [(name, change) for name, change in changes if change is not None]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
                 columns = [_python_values(path, name, batch[name]) for name in batch.schema.names]
                 for values in zip(*columns, strict=True):
                     row = dict(zip(batch.schema.names, values, strict=True))
-                    yield row | {name: how(row[name]) for name, how in changed}
+                    yield row | {name: change(row[name]) for name, change in changed}
     except pyarrow.ArrowException as exc:
         raise DataError(f"{path}: no Parquet file that can be read: {exc}") from exc
 
@@ -171,7 +170,8 @@ def _python_values(path: Path, name: str, column: Any) -> list[Any]:
 
 def _check_once(path: Path, names: Sequence[str]) -> None:
     """Raises DataError where two columns have one name: the values of one would be lost."""
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise DataError(f"{path}: two columns are named {twice[0]!r}; expected each name once")
 
 

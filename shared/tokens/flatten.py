@@ -91,7 +91,8 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
         raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, but its training data needs it")
     used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in data.dispatches]
     tree = _tree(data.id, [by_id[d.id] for d in data.dispatches], used)
-    if (found := digest(tree)) != data.digest:
+    found = digest(tree)
+    if found != data.digest:
         raise DataError(
             f"record {data.id}: the tokens of its dispatches have digest {found}; expected {data.digest}, as at settlement. "
             "A dispatch was changed; none of its tokens may be trained"

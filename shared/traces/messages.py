@@ -46,7 +46,8 @@ def text_message(role: str, text: str) -> str:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     role, content = str(message.get("role", "user")), message.get("content")
     parts: list[dict[str, Any]] = []
-    if reasoning := message.get("reasoning_content"):
+    reasoning = message.get("reasoning_content")
+    if reasoning:
         parts.append({"type": "reasoning", "content": bounded(reasoning)})
     if role == "tool":
         answer = {"id": message.get("tool_call_id"), "response": bounded("" if content is None else content)}

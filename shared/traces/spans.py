@@ -221,7 +221,7 @@ def _limits(episode: Episode) -> tuple[int, int]:
     """From the first of its documents' times to the last."""
     found = [episode.record.created_at, episode.record.finished_at]
     found += [time for dispatch in episode.dispatches for time in (dispatch.created_at, dispatch.finished_at)]
-    times = [ns for time in found if (ns := _ns(time)) is not None]
+    times = [ns for ns in map(_ns, found) if ns is not None]
     return min(times, default=0), max(times, default=0)
 
 

@@ -80,7 +80,8 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    if (project := project_of(str(path))) is not None:
+    project = project_of(str(path))
+    if project is not None:
         project.prepare(module)
     sys.modules[name] = module  # its classes look their module up by name
     try:

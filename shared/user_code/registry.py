@@ -69,6 +69,7 @@ class FunctionRegistry(Generic[F]):
             found = function(*arguments)
         except Exception as exc:  # the user's code: what it raises is shown with its line
             raise OwnCodeFailed(f"{self._kind} {name!r} failed: {told(exc, function)}") from exc
-        if wrong := problem(found):
+        wrong = problem(found)
+        if wrong:
             raise OwnCodeFailed(f"{self._kind} {name!r} {wrong}{definition_of(function)}")
         return found

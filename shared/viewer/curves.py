@@ -107,7 +107,7 @@ def charts_of(
     for key, title, unit, note, names in PLAIN:
         series = [Series(label, _values(rows, name)) for name, label in names.items()]
         made.append(Chart(key, title, unit, note, steps, times, series))
-    return [kept for chart in made if (kept := _without_empty(chart)).series]
+    return [chart for chart in map(_without_empty, made) if chart.series]
 
 
 REWARD_NOTE = (

@@ -79,6 +79,7 @@ async def group_page(asked: PageRequest) -> GroupView:
     ended = [record for record in records if record.traj or record.num_turns][:SIDE_BY_SIDE]
     turns = turns_query([record.id for record in ended])
     found = await turns.run(database)
+    cut = len(found) == MOST_TURNS
     columns = {record.id: [_cell(d) for d in found if d["record"] == record.id] for record in ended}
     lettered, parts_at = _lettered(columns)
     longest = max(map(len, lettered.values()), default=0)
@@ -92,7 +93,7 @@ async def group_page(asked: PageRequest) -> GroupView:
         ],
         rows=[[lettered[r.id][k] if k < len(lettered[r.id]) else None for r in shown] for k in range(longest)],
         left_out=len(records) - len(shown),
-        cut=(cut := len(found) == MOST_TURNS),
+        cut=cut,
         lost_turns=0 if cut else len({name for r in ended for name in r.traj} - {d["_id"] for d in found}),
         has_origin=task.payload.fork is None or bool(await turn_query(task.payload.fork.dispatch).run(database)),
         previous=previous,
@@ -214,7 +215,7 @@ async def tree_page(asked: PageRequest) -> TreeView:
         except (DataError, MalformedDocument) as exc:
             problems.append(str(exc))
     rules = loss_rules(asked, task.policy)
-    in_step = [t for t in trees if (d := data.get(t.record_id)) is not None and d.group_size > 0]
+    in_step = [tree for tree in trees if tree.record_id in data and data[tree.record_id].group_size > 0]
     spell = await speller(asked.store, task.policy)
     branches = _branches(trees, slots, spell)
     return TreeView(

@@ -130,11 +130,13 @@ def _missing(episode: StoredEpisode) -> list[str]:
     found = []
     if episode.task is None:
         found.append(f"its task {record.task} is not stored: its question and its group cannot be shown")
-    if lost := [name for name in record.traj if name not in stored]:
+    lost = [name for name in record.traj if name not in stored]
+    if lost:
         named = ", ".join(lost[:MOST_NAMED]) + (", …" if len(lost) > MOST_NAMED else "")
         found.append(f"turns that are not stored, {len(lost)} of {len(record.traj)}: {named}")
     hashes = {turn.dispatch.tools_hash for turn in episode.state.turns} - {""}
-    if lost := sorted(hashes - set(episode.tools)):
+    lost = sorted(hashes - set(episode.tools))
+    if lost:
         found.append(f"the tools that the model received are not stored: {', '.join(lost[:MOST_NAMED])}")
     return found
 

@@ -33,10 +33,9 @@ async def search_page(asked: PageRequest) -> SearchView:
     page = asked.number("page", 0, most=MOST_PAGES)
     noted = await noted_records(asked, wanted)
     found, queries = await search(asked.store.database, wanted, page, noted=noted)
+    values = {field.name: getattr(wanted, field.name) for field in fields(RolloutFilter)}
     return SearchView(
-        wanted={
-            f.name: value for f in fields(RolloutFilter) if (value := getattr(wanted, f.name)) not in (None, False)
-        },
+        wanted={name: value for name, value in values.items() if value not in (None, False)},
         found=found[:MOST_FOUND],
         page=page,
         has_more=len(found) > MOST_FOUND and page < MOST_PAGES,

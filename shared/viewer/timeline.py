@@ -108,7 +108,8 @@ def _lanes(window: views.Window) -> list[TimeLane]:
     for name in shown:
         made.append(_lane(name, window.lanes[name], window, y))
         y += made[-1].height + LANE_GAP
-    if hidden := names[len(shown) :]:
+    hidden = names[len(shown) :]
+    if hidden:
         made.append(_folded([window.lanes[name] for name in hidden], window, y))
     return made
 

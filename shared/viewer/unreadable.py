@@ -49,7 +49,8 @@ async def unreadable(asked: PageRequest, exc: Exception) -> UnreadableDocument:
     """What to say of `exc`, which a page's function raised."""
     said = f"{type(exc).__name__}: {str(exc)[:300]}"
     async for collection, document in _read_again(asked):
-        if (problem := _problem(collection, document)) is not None:
+        problem = _problem(collection, document)
+        if problem is not None:
             found = _finds(collection, document["_id"])
             return UnreadableDocument(f"{collection} {str(document['_id'])[:200]}: {problem} ({said})", found)
     return UnreadableDocument(f"the page could not be made of its documents, though each fits its model: {said}", None)

@@ -116,7 +116,8 @@ class Assembly:
         steps: tuple[PolicyVersion, ...] = ()
         size = 0
         for version in ancestors(wanted, published):
-            if (cached := self._folder(version)).is_dir():
+            cached = self._folder(version)
+            if cached.is_dir():
                 found.append(Route(version, cached, steps, size, True))
             at_hand = (
                 self._first if version.version == 0 and steps else None
@@ -231,7 +232,8 @@ def _adapter(version: PolicyVersion) -> Change:
 def _announced(path: Path, entry: FileEntry) -> bytes:
     """The bytes of `path`. Raises OSError, or DataError if they differ from the announcement."""
     found = path.read_bytes()
-    if (digest := hashlib.sha256(found).hexdigest()) != entry["sha256"]:
+    digest = hashlib.sha256(found).hexdigest()
+    if digest != entry["sha256"]:
         raise DataError(
             f"{path}: {len(found)} bytes with sha256 {digest}; expected {entry['bytes']} bytes with "
             f"{entry['sha256']}: the file was truncated, changed or damaged"

@@ -22,12 +22,14 @@ def check_loaded(folder: Path, loading: Mapping[str, Any]) -> None:
     """`loading`: transformers' loading info (`missing_keys`, `mismatched_keys`). Raises ConfigError for a model with tensors that
     come from no file, or with another shape than its configuration says.
     """
-    if missing := sorted(loading.get("missing_keys", ())):
+    missing = sorted(loading.get("missing_keys", ()))
+    if missing:
         raise ConfigError(
             f"{folder}: {len(missing)} tensors of the model are in none of its files: {some(missing)}; expected every tensor: "
             "copy the folder again, or set tie_word_embeddings true in config.json if the missing one is the head of a tied model"
         )
-    if differing := sorted(loading.get("mismatched_keys", ())):
+    differing = sorted(loading.get("mismatched_keys", ()))
+    if differing:
         name, found, expected = differing[0]
         raise ConfigError(
             f"{folder}: {len(differing)} tensors have another shape than config.json says, such as {name}: {tuple(found)}; "
@@ -37,7 +39,8 @@ def check_loaded(folder: Path, loading: Mapping[str, Any]) -> None:
 
 def check_tied(folder: Path, files: Collection[Path]) -> None:
     """Raises ConfigError for a head of its own in `files` of a model whose config.json ties the head to the embedding."""
-    if (head := own_head(folder, files)) is not None:
+    head = own_head(folder, files)
+    if head is not None:
         raise ConfigError(
             f"{folder}: tie_word_embeddings is true, but {head} differs from the embedding, so trainer and engine would compute "
             "with different heads; expected false in config.json if the head is the model's own, or files without it"

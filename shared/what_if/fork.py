@@ -97,7 +97,8 @@ async def read_origin(store: Store, dispatch: str) -> Origin:
 
 
 async def _no_dispatch(store: Store, dispatch: str) -> str:
-    if (record := await store.records.get(dispatch)) is None:
+    record = await store.records.get(dispatch)
+    if record is None:
         return (
             f"run {store.run} has no dispatch {shortened(dispatch, 400)}; expected RECORD:TURN, the turn from 0. "
             f"`tandem show {store.run}` lists records, and `tandem show {store.run} RECORD` the turns of one"
@@ -116,7 +117,8 @@ def not_forkable(state: EpisodeState, number: int) -> str | None:
         return "an agent played its episode through the gateway, and cannot be put back to an earlier turn"
     if record.actors:
         return f"several actors played its episode: {', '.join(record.actors)}"
-    if others := sorted({turn.policy for turn in turns} - {record.policy}):
+    others = sorted({turn.policy for turn in turns} - {record.policy})
+    if others:
         return f"its episode has turns of policy {others[0]}"
     for turn in turns[: number + 1]:
         if turn.thread is not None:
@@ -156,7 +158,8 @@ async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, 
         raise ConfigError(
             f"task {origin.record.task} of record {origin.record.id} is gone: nothing says how to score a fork"
         )
-    if (kind := await _played_by(store, origin, task)) in BUNDLED and kind != FORKABLE:
+    kind = await _played_by(store, origin, task)
+    if kind in BUNDLED and kind != FORKABLE:
         raise ConfigError(
             f"dispatch {fork.dispatch} cannot be forked: the sampler {kind!r} played its episode. A turn of one conversation "
             f"with tools (sampler {FORKABLE!r}) can be"

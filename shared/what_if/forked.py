@@ -111,7 +111,8 @@ def _print(fork: Fork) -> None:
     for one in fork.continuations:
         if one.score is None and one.error:
             out.print(f"slot {one.slot} has no score: {one.error}", soft_wrap=True, markup=False)
-    if (mean := fork.mean) is not None:
+    mean = fork.mean
+    if mean is not None:
         passed = num_passed(fork.scores)
         out.print(
             f"score from here {mean} (mean, 95 % interval), {passed} of {len(fork.scores)} pass; the origin has {score}",

@@ -96,7 +96,8 @@ def _print(replay: Replay, tolerance: float, show: int, spell: Spell) -> None:
     out.print(rows)
     for line in [*(f"turn {t.sampled.number}: {t.note}" for t in replay.turns if t.note), *replay.episode.left_out]:
         out.print(f"not compared: {line}", soft_wrap=True, markup=False)
-    if biggest := replay.biggest(show):
+    biggest = replay.biggest(show)
+    if biggest:
         out.print(_biggest(biggest, spell))
     told = f"{replay.compared} tokens compared, largest |Δ log-prob| {replay.largest:.2e}, tolerance {tolerance:g}"
     verdict = "[green]agrees[/green]" if replay.agrees(tolerance) else "[red]differs[/red]"

@@ -61,7 +61,8 @@ async def read_episode(store: Store, record_id: str) -> SampledEpisode:
         raise DataError(f"record {record.id}: its documents contradict each other: {state.problems[0]}")
     turns, left_out = [], []
     for turn in state.turns:
-        if (reason := _left_out(turn, record)) is not None:
+        reason = _left_out(turn, record)
+        if reason is not None:
             left_out.append(f"turn {turn.number}: {reason}")
         else:
             turns.append(_sampled(state, turn))

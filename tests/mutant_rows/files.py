@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "files: a user's module gets the packages of its own project",
         "shared/user_code/loading.py",
-        "    if (project := project_of(str(path))) is not None:\n",
-        "    if (project := None) is not None:\n",
+        "    project = project_of(str(path))\n",
+        "    project = None\n",
         "tests/test_any_folder.py::test_a_users_module_gets_the_packages_of_its_project_and_ours_for_what_those_lack",
     ),
     Mutant(

@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant(
         "a database with other collections is not deleted",
         "shared/cli/runs.py",
-        "if others := await foreign_collections(Store(client, row.name)):",
-        "if others := []:",
+        "others = await foreign_collections(Store(client, row.name))",
+        "others = []",
         f"{RUNS}::test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason",
     ),
     Mutant(

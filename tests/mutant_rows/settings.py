@@ -76,8 +76,8 @@ MUTANTS = (
     Mutant(
         "imports: values that no document holds are refused before the first write",
         "shared/tasks/lines.py",
-        "    if (problem := value_problem(values)) is not None:\n",
-        "    if (problem := value_problem({})) is not None:\n",
+        "    problem = value_problem(values)\n",
+        "    problem = value_problem({})\n",
         NOTHING,
     ),
     Mutant(

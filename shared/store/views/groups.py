@@ -55,7 +55,8 @@ class Passed:
         self.failed += len(document.get("scores") or []) - len(scores)
         self.abandoned += document.get("status") == TaskStatus.ABANDONED
         if scores:
-            setattr(self, name := difficulty(passes, len(scores)), getattr(self, name) + 1)
+            name = difficulty(passes, len(scores))
+            setattr(self, name, getattr(self, name) + 1)
 
 
 def difficulty(passes: int, episodes: int) -> str:

@@ -63,14 +63,16 @@ class RolloutFilter:
             "status": self.status or {"$in": ENDED},
         }
         for name in ("source", "termination", "tid", "worker"):
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 found[name] = value
         if self.step is not None:
             found["last_trained_step"] = self.step
         if self.version is not None:
             found["policy_versions"] = self.version
         bounds = {"$gte": self.min_score, "$lte": self.max_score}
-        if given := {op: value for op, value in bounds.items() if value is not None}:
+        given = {op: value for op, value in bounds.items() if value is not None}
+        if given:
             found["score"] = given
         return found
 
