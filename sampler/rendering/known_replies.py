@@ -8,6 +8,7 @@ An assistant message that the sampler wrote itself is plain text.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sampler.rendering.sampled_reply import SampledReply
@@ -23,6 +24,26 @@ def history_with(history: History, message: Mapping[str, Any], reply: SampledRep
     """The history with one more message; `reply`: the sampled reply that it is."""
     said = (message.get("role"), words_of(message)) if reply is None else reply.number
     return hash((history, said))
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A history up to a message that is `reply`, if it is any; `exact` of its replies were sampled after exactly the same."""
+
+    history: History
+    exact: int = 0
+    before: "_Walk | None" = None
+    reply: SampledReply | None = None
+
+    def then(self, message: Message, reply: SampledReply | None, is_exact: bool) -> "_Walk":
+        return _Walk(history_with(self.history, message, reply), self.exact + is_exact, self, reply)
+
+    def replies(self) -> list[SampledReply | None]:
+        replies, walk = [], self
+        while walk.before is not None:
+            replies.append(walk.reply)
+            walk = walk.before
+        return replies[::-1]
 
 
 class KnownReplies:
@@ -86,17 +107,23 @@ class KnownReplies:
     def _after_the_same(
         self, messages: Sequence[Message], found: Sequence[SampledReply | None], copies: Mapping[int, Words]
     ) -> list[SampledReply | None]:
-        """The same, but for what was sampled or written after exactly these messages."""
-        history, exact = START, list(found)
+        """The same, but for what was sampled or written after exactly these messages. Where several fit, the later messages
+        decide: that one of which most replies were sampled so; or else `found`, or else the newest."""
+        walks = [_Walk(START)]
         for at, message in enumerate(messages):
-            if at in copies:
-                sampled = [one for one in self._sampled.get(history, ()) if copies[at] in one.words]
-                if sampled and found[at] not in sampled:
-                    exact[at] = sampled[-1]
-                elif not sampled and (history, copies[at]) in self._written:
-                    exact[at] = None
-            history = history_with(history, message, exact[at])
-        return exact
+            walks = [walk.then(message, *choice) for walk in walks for choice in self._choices(walk, at, found, copies)]
+        return max(walks, key=lambda walk: walk.exact).replies()  # of equal ones the first
+
+    def _choices(
+        self, walk: "_Walk", at: int, found: Sequence[SampledReply | None], copies: Mapping[int, Words]
+    ) -> list[tuple[SampledReply | None, bool]]:
+        """What the message at `at` may be, best first, and whether it was sampled after exactly this history."""
+        if at not in copies:
+            return [(found[at], False)]
+        sampled = [one for one in reversed(self._sampled.get(walk.history, ())) if copies[at] in one.words]
+        if sampled:
+            return [(one, True) for one in sorted(sampled, key=lambda one: one is not found[at])]
+        return [(None if (walk.history, copies[at]) in self._written else found[at], False)]
 
     def _saying(self, thread: Thread) -> dict[Words, list[SampledReply | None]]:
         """Replies by their words, in order; None: the sampler wrote it. Other threads' only where this one has none."""

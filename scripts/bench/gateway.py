@@ -29,14 +29,13 @@ import psutil
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from scripts.bench.processes import ROOT, child, cpu_s, wait_for_port
 from scripts.bench.remote_agent import CLIENTS_PORT
-from scripts.bench.sampler_under_test import Bench, new_task, opened_bench
+from scripts.bench.sampler_under_test import PLAYED_S, Bench, new_task, opened_bench
 from shared.processes.mongod import free_port
 
 GROUP = 4
 LEAST = 16  # conversations of a case
 CLIENTS = "scripts.bench.agent_clients"
 AGENT = "sampler.gateway.agent_sampler:AgentSampler"
-PLAYED_S = 900.0
 Process = subprocess.Popen[bytes]
 
 

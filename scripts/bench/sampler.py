@@ -19,9 +19,7 @@ import numpy as np
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from scripts.bench.processes import cpu_s
-from scripts.bench.sampler_under_test import GROUP, Bench, opened_bench
-
-PLAYED_S = 900.0
+from scripts.bench.sampler_under_test import GROUP, PLAYED_S, Bench, opened_bench
 
 
 async def measure(options: Options) -> Tables:

@@ -25,6 +25,7 @@ from shared.store.pipelines import EPOCH
 EXAMPLE = ROOT / "assets" / "example" / "model"
 TOOL_CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
 GROUP = 8
+PLAYED_S = 900.0  # for the groups of a case
 OWN_COMMANDS = {"serverStatus", "hello", "ping", "isMaster"}  # ours, and the drivers' heartbeats
 
 

@@ -27,6 +27,13 @@ MUTANTS = (
         f"{THREADS}::test_alternating_histories_lose_no_sampled_id_even_if_both_say_the_same",
     ),
     Mutant(
+        "threads: of two replies with the same words, the later messages say which is meant",
+        "sampler/rendering/known_replies.py",
+        "max(walks, key=lambda walk: walk.exact)",
+        "walks[0]",
+        "tests/sampler/test_known_replies.py::test_of_two_replies_with_the_same_words_the_later_messages_say_which_is_meant",
+    ),
+    Mutant(
         "threads: a thread has one request at a time",
         "sampler/in_flight.py",
         "if thread in self._callers:",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sampler.episode import play
 from sampler.history.history import CLEARED
 from sampler.rendering.context import Context
+from sampler.rendering.known_replies import KnownReplies
 from sampler.rendering.template import ChatTemplate
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
@@ -206,6 +207,23 @@ def test_a_reply_that_occurs_twice_in_a_history_keeps_its_ids_at_both_places() -
     text = context.template.decode(context.ids)
     assert text.count("It is five.") == 2
     assert [sum(context.ids[i : i + len(p)] == p for i in range(len(context.ids))) for p in (kept, thought)] == [2, 1]
+
+
+def test_of_two_replies_with_the_same_words_the_later_messages_say_which_is_meant() -> None:
+    """Another thread was told the same twice; this thread was told it once, in other ids, and then shows the other's history."""
+    template, known = FAMILIES["qwen25"].template("off"), KnownReplies()
+    reply = {"role": "assistant", "content": "It is five."}
+    other, own = Context(template, known=known), Context(template, known=known)
+    other.start([QUESTION])
+    for _ in range(2):
+        other.extend([*as_spelled(other, "It is five."), other.format.end_ids[0]], [OTHER], dict(reply))
+    own.start([QUESTION])
+    own.restart(
+        [QUESTION, dict(reply), OTHER, dict(reply), OTHER],
+        [*template.encode("It is five."), other.format.end_ids[0]],
+        reply,
+    )
+    assert own.ids == other.ids
 
 
 rounds = st.lists(st.integers(0, 2), max_size=3)

@@ -54,10 +54,15 @@ ROOT = Path(__file__).parents[2]
 def test_time_is_linear_in_the_length(parser: str, unit: str) -> None:
     text = unit * (200_000 // len(unit))
     parse = get_parser(parser)
-    began = time.process_time()
-    parse(text, ())
-    parse(unit + text[: len(text) // 2] + "</tool_call>", ())
-    assert time.process_time() - began < 1
+    costs = []
+    for _ in range(3):  # the least: a collection of garbage in the middle says nothing of the parser
+        began = time.thread_time()
+        parse(text, ())
+        parse(unit + text[: len(text) // 2] + "</tool_call>", ())
+        costs.append(time.thread_time() - began)
+        if costs[-1] < 1:
+            return
+    raise AssertionError(f"{costs} s")
 
 
 def test_a_short_fuzz_over_all_parsers_and_extractors_finds_nothing() -> None:
