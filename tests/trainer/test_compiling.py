@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,6 @@ from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
-
-# Dynamo asks every tensor for its gradient, and PyTorch warns of that
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 
 TOLERANCE = 1e-9
 STEPS = 8
@@ -121,10 +118,30 @@ def test_steps_over_other_trees_and_lengths_have_the_gradients_of_layers_as_they
     with inductor_config.patch(compile_threads=1):  # in this process: more would each import PyTorch first
         differences = [difference_in_step(0, *learners)]
         at_first = graphs()
-        assert 1 <= at_first <= 4, "of one layer, for all: before and after attention, in two functions"
+        assert 1 <= at_first <= 8, (
+            "for all layers: before and after attention, in two functions; for one length, and for any"
+        )
         differences += [difference_in_step(number, *learners) for number in range(1, STEPS)]
     assert max(differences) < TOLERANCE
     assert graphs() == at_first
+
+
+def test_only_the_length_of_a_row_is_a_symbol_in_compiled_code(
+    model_directory: Path, alone: Parallel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlexAttention on a GPU is not compiled for a number of heads that is one; SDPA stands for it, with the same tensors."""
+    shapes: list[torch.Size] = []
+
+    def noted(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        calls = [node for node in graph.graph.nodes if "scaled_dot_product" in str(node.target)]
+        shapes.extend(node.meta["example_value"].shape for node in calls)
+        return graph.forward
+
+    monkeypatch.setattr(compiling, "BACKEND", noted)
+    learner = learner_of(model_directory, alone, compile_layers=True, attn_implementation="sdpa")
+    gradients_of(learner, *rows_of(0))
+    assert isinstance(shapes[-1][2], torch.SymInt)
+    assert {(type(heads), type(size)) for _, heads, _, size in shapes} == {(int, int)}, shapes
 
 
 @pytest.mark.usefixtures("no_code")

@@ -2,15 +2,15 @@
 
     embedding ─▶ layer ─▶ layer ─▶ … ─▶ norm ─▶ log-probs
                  └──────┬──────┘
-                 compiled once for all equal layers; forward and backward; with symbolic row length
+                 compiled for all equal layers together; forward and backward; from the second row on its length is a symbol
 
 Compiles layers, not the model: forty take as long to compile as two, and operations around a layer stay outside. FSDP2
 gathers and frees parameters around it, and a checkpointed layer is recomputed by the same code. Attention by node
 (`trainer/modeling/node_attention.py`), a loop over the row's spans, is called uncompiled; FlexAttention and SDPA are
 compiled with the layer.
 
-Recompilation: another type of layer, a forward without gradient, other frozen parameters, a row of one token; on a CPU the
-first row beyond 1024 tokens. Other lengths and trees reuse the code.
+Recompilation: the first row of another length, another type of layer, a forward without gradient, other frozen parameters, a
+row of one token; on a CPU the first row beyond 1024 tokens. Later lengths and trees reuse the code.
 """
 
 import logging
@@ -59,11 +59,13 @@ def use_compiled_layers(model: PreTrainedModel, parallel: Parallel, *, obstacle:
 def _compiled(kind: type[nn.Module]) -> type:
     """A subclass with a compiled forward, under the class name that sharding expects.
 
-    transformers wraps the forward of these classes for checkpointing; the wrapped function is compiled.
+    transformers wraps the forward of these classes for checkpointing; the wrapped function is compiled. `dynamic` is left to
+    PyTorch: True makes symbols of the numbers in a layer that FSDP2 manages too, such as `head_dim`, and FlexAttention on a GPU
+    cannot be compiled for a symbolic number of heads (InductorError in `_use_flex_decoding`).
     """
     plain: Any = kind.forward
     forward = torch.compile(  # type: ignore[call-overload]  # its stubs lag behind
-        getattr(plain, "__wrapped__", plain), dynamic=True, backend=BACKEND, recompile_limit=VARIANTS
+        getattr(plain, "__wrapped__", plain), backend=BACKEND, recompile_limit=VARIANTS
     )
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
