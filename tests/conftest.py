@@ -53,6 +53,11 @@ UNITS = (
 )
 IN_MEMORY, FOLDER_OF = Path("/dev/shm"), "tandem-test-"
 IN_MEMORY_BYTES = 4 << 30  # of all test processes; one takes 0.3 GB
+# By pytest, and by PyTorch's compiler and CUDA at their first use.
+SET_BY_OTHERS = (
+    *("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"),
+    *("CUDA_MODULE_LOADING", "TRITON_PTXAS_PATH", "TORCH_WARM_POOL"),
+)
 LONGEST_FIRST = ("contract", "system", "trainer", "sampler")
 
 
@@ -95,7 +100,7 @@ def process_as_it_was() -> Iterator[None]:
 
 
 def _state_of_the_process() -> dict[str, object]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    environment = {name: value for name, value in os.environ.items() if name not in SET_BY_OTHERS}
     handlers = [handler for handler in logging.getLogger().handlers if "pytest" not in type(handler).__module__]
     accelerate = sys.modules.get("accelerate.state")
     states = ("PartialState", "AcceleratorState", "GradientState") if accelerate else ()

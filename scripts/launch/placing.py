@@ -31,7 +31,7 @@ def place_gpus(policies: Sequence[LaunchConfig]) -> None:
         config.give(Placed(found, tuple(gpu.name for gpu in gpus), owner.mem_fraction_static))
         if found.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
             raise ConfigError(
-                f"this machine has {len(gpus)} GPUs, and SGLang, which would use them, is not installed: there is no program "
+                f"this machine has GPUs ({len(gpus)}), and SGLang, which would use them, is not installed: there is no program "
                 f"{SGLANG!r} on PATH. Install it (pip install sglang), name running servers (ENGINE_URLS), or set ENGINE=local"
             )
 

@@ -153,7 +153,7 @@ def test_gpus_without_sglang_are_reported_unless_the_bundled_model_is_played(
     gpus: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gpus.setenv("PATH", machine(tmp_path, 2, sglang=False))
-    with pytest.raises(ConfigError, match=r"has 2 GPUs, and SGLang.*pip install sglang.*ENGINE_URLS.*ENGINE=local"):
+    with pytest.raises(ConfigError, match=r"has GPUs \(2\), and SGLang.*pip install sglang.*ENGINE_URLS.*ENGINE=local"):
         load_policies(["demo", *EXAMPLE, "--engine", "sglang"])
     assert visible_in(planned()) == [("trainer 0", "0,1")]
 

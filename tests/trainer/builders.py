@@ -16,6 +16,7 @@ from shared.tokens.record_tree import RecordTree, TreeDispatch
 from trainer.trees.staleness import Staleness
 
 VOCABULARY = 37
+FLEX_HEAD_DIM = 16  # the least that FlexAttention computes on a GPU
 NUM_VERSIONS = 5
 STALENESS = Staleness({version: NUM_VERSIONS - 1 - version for version in range(NUM_VERSIONS)})
 
@@ -149,6 +150,7 @@ def tiny_model(
     dtype: torch.dtype = torch.float64,
     tied: bool = True,
     attention: str = "sdpa",
+    head_dim: int = 8,
     **settings: Any,
 ) -> PreTrainedModel:
     """Qwen3 with random weights: grouped-query attention, rotary positions, two layers; more `settings` of its config."""
@@ -160,7 +162,7 @@ def tiny_model(
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
         attn_implementation=attention,

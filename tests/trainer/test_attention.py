@@ -16,7 +16,7 @@ from transformers import (
     SwitchTransformersConfig,
 )
 
-from tests.trainer.builders import random_tree_record, tiny_model
+from tests.trainer.builders import FLEX_HEAD_DIM, random_tree_record, tiny_model
 from trainer.modeling.attention import (
     BLOCK,
     added_mask,
@@ -149,7 +149,7 @@ def test_flex_and_dense_give_the_same_log_probs_and_gradients_on_a_gpu() -> None
     row = large_row(2, 600, 15).to("cuda")
     results = []
     for implementation in ("sdpa", "flex_attention"):
-        lm = TreeLM(tiny_model(dtype=torch.float32, attention=implementation).to("cuda"))
+        lm = TreeLM(tiny_model(dtype=torch.float32, attention=implementation, head_dim=FLEX_HEAD_DIM).to("cuda"))
         logprob_E, _ = row_logprobs(lm, row, chunk=64, attn=choose(implementation, "cuda"))
         logprob_E.sum().backward()
         results.append([logprob_E.detach(), *(p.grad for p in lm.parameters())])

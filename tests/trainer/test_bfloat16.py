@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shared.tokens.record_tree import RecordTree
-from tests.trainer.builders import gradients, random_group, tiny_model
+from tests.trainer.builders import FLEX_HEAD_DIM, gradients, random_group, tiny_model
 from trainer.modeling.attention import choose
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.trees.packing import pack
@@ -20,7 +20,7 @@ def log_probs_and_gradients(
     groups: list[list[RecordTree]], dtype: torch.dtype, implementation: str, device: str, *, tree: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probs of every (record, trained token), in the records' order, and the gradients of their sum."""
-    lm = TreeLM(tiny_model(dtype=dtype, attention=implementation).to(device))
+    lm = TreeLM(tiny_model(dtype=dtype, attention=implementation, head_dim=FLEX_HEAD_DIM).to(device))
     attn = choose(implementation, device, linear=not tree)
     found = []
     for group in groups:

@@ -15,7 +15,7 @@ HOST = torch.device("cpu")
 
 
 def to_host(learner: Learner, device: torch.device) -> None:
-    """Free the device's memory of this process but its context."""
+    """Free the device's memory of this process but its context and cuBLAS's workspaces (64 MiB on an H200)."""
     _move(learner, HOST, device)
     if device.type == "cuda":
         gc.collect()
