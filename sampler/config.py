@@ -1,51 +1,32 @@
 """The sampler's configuration: `python -m sampler --help` prints it."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from sampler.actors.config import ActorsConfig
 from sampler.engine.client.access import EngineAccess
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.gateway.config import AgentPlayConfig
-from sampler.history.config import ContextConfig, NewContext
 from sampler.parsers import get_parser
 from sampler.settlement.config import GroupSettings
 from sampler.tools.isolation import Sandbox
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
-from shared.documents.actors import trains
-from shared.documents.feedback import MAX_DEADLINE_S
 from shared.documents.run import HEARTBEAT_S
-from shared.documents.scoring import MAX_SCORERS, WeightedScorer, repeated
 from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, SamplerName
 from shared.processes.metrics_page import DESCRIPTION, Address
+from shared.rules.run_rules import RuleSettings, untrained
 from shared.tasks.sampler_names import BUNDLED
-from shared.tasks.temperatures import LEAST_TEMPERATURE
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class EvalSampling(BaseModel, frozen=True, extra="forbid"):
-    """Sampling of evaluation episodes, except their temperature, in SGLang's names and ranges. None: as in training."""
-
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, gt=0)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=2)
-
-
-class SamplerConfig(
-    ServiceConfig, ActorsConfig, ContextConfig, GroupSettings, EngineAccess, AgentPlayConfig, EnvironmentPlayConfig
-):
-    """The sampler's settings, including those of `ActorsConfig` (several actors), `ContextConfig` (long contexts),
-    `GroupSettings` (completed groups), `AgentPlayConfig` (foreign agents) and `EnvironmentPlayConfig` (environments)."""
+class SamplerConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, AgentPlayConfig, EnvironmentPlayConfig):
+    """The sampler's settings. Those of `RuleSettings` belong to the run: what is not given is read there: docs/train/rules.md."""
 
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
@@ -83,82 +64,16 @@ class SamplerConfig(
         description="Tool servers: a URL (ending in /sse: HTTP+SSE; in /mcpapi: a manager; else streamable HTTP) or an "
         "mcpServers JSON. None: no tools.",
     )
-    max_turns: Positive = Field(8, description="Maximum replies of the model per episode.")
-    max_new_tokens: Positive = Field(512, description="Maximum tokens of one reply.")
-    max_prompt_tokens: Positive = Field(
-        8192, description="Maximum tokens of the first prompt; a longer one ends the episode with length_limit."
-    )
-    max_tokens: Positive = Field(32768, description="Maximum tokens of an episode's context.")
-    turn_sources: dict[PolicyName, Share] = Field(
-        {},
-        description="Cross-policy sampling: shares of the training turns that are drawn from another source: "
-        '"lagging" (the policy\'s engines with follow_every > 1) or from another policy: {"lagging": 0.3}.',
-    )
-    temperature: float = Field(
-        1.0,
-        ge=LEAST_TEMPERATURE,
-        description="Temperature of training episodes; log-probs are computed at it. Greedy evaluation: eval_temperature 0.",
-    )
-    eval_temperature: float | None = Field(
-        None, ge=0, description="Temperature of evaluation episodes. None: as in training."
-    )
-    eval_sampling: EvalSampling = Field(
-        EvalSampling(),
-        description="Evaluation only: top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty. Training "
-        "samples from the policy itself: any of these would make the stored log-probs belong to another distribution.",
-    )
-    system_prompt: str | None = Field(None, description="System prompt of tasks that have none of their own.")
-    answer_instruction: str = Field(
-        "auto",
-        description="Instruction for the answer's form, appended to the system prompt for the scorer. auto: the sentence for "
-        "the task's answer_schema, unless the task contains it (docs/bring/scorers.md); none: nothing; else: this text.",
-    )
-    tool_call_parser: str = Field(
-        "hermes",
-        description="Format of the model's tool calls: hermes (or qwen, qwen25), qwen3_coder, mistral, llama3, deepseekv3, "
-        "pythonic, kimi_k2, glm45, minicpm.",
-    )
-    template_rewrites: Literal["branch", "keep"] = Field(
-        "branch",
-        description="If the chat template later renders older turns differently (without their reasoning, say): start a "
-        "branch with the text that the model would see at inference, or keep the history as it was sampled.",
-    )
     chat_template: str = Field(
         "auto",
         description="auto: the model's own; where it shows no tools, their schemas and the format of tool_call_parser are put "
         "into the system message. none: such a template is refused at the start. Else: a Jinja file in place of the model's, of "
         "this process's own policy (docs/bring/tools.md).",
     )
-    chat_template_kwargs: dict[str, Any] = Field(
-        {}, description='Variables of the chat template, such as {"enable_thinking": false}.'
-    )
-    default_scorer: str | None = Field(
-        None,
-        description="Scorer of tasks that name none. None: agentcpm if agent_config_path has a scorer_agent, "
-        "else exact_match.",
-    )
-    default_scorers: Annotated[list[WeightedScorer], Field(max_length=MAX_SCORERS)] = Field(
-        [],
-        description="Several scorers of tasks that name none, in place of default_scorer; the score is the sum of weight times "
-        'value: [{"name": "math"}, {"name": "brief", "weight": 0.1}].',
-    )
-    feedback_deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = Field(
-        None,
-        description="Training episodes wait this long for a score that comes later (`tandem feedback`, docs/bring/any_agent.md). "
-        "None: the score is due at the episode's end, as it always is in evaluation.",
-    )
-    feedback_missing: Literal["scorer", "abandon"] = Field(
-        "scorer",
-        description="If no feedback came before the deadline: scorer: the score that the episode got at its end counts; "
-        "abandon: the episode is set aside without a score, and no scorer is asked.",
-    )
     scorer_modules: list[str] = Field([], description="Modules to import; importing them registers their scorers.")
     agent_config_path: Path | None = Field(
         None,
         description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
-    )
-    exclude_tools: list[str] = Field(
-        [], description="Tools that no task may use, as names or patterns (`files.write_*`)."
     )
     tool_user: str | None = Field(
         None,
@@ -185,12 +100,6 @@ class SamplerConfig(
     )
     max_starting_servers: Positive | None = Field(
         None, description="Maximum stdio tool servers that start at once. None: two per core."
-    )
-    max_tool_result_tokens: Positive = Field(
-        4096, description="Maximum tokens of a tool result; the middle of a longer one is cut, visibly."
-    )
-    max_tool_result_chars: Positive = Field(
-        64_000, description="The same in characters, applied before tokens are counted."
     )
     max_raw_result_chars: Positive = Field(
         16_000, description="Characters stored of a result that the model did not read whole."
@@ -227,25 +136,11 @@ class SamplerConfig(
     metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
-    @property
-    def budget_tokens(self) -> int:
-        """The longest prompt before the context policy acts."""
-        return self.context_budget_tokens or self.max_tokens - self.max_new_tokens
-
     @field_validator("tool_call_parser")
     @classmethod
     def a_parser_has_this_name(cls, name: str) -> str:
         get_parser(name)
         return name
-
-    @model_validator(mode="after")
-    def a_whole_reply_fits_behind_the_context_budget(self) -> Self:
-        most = self.max_tokens - self.max_new_tokens
-        if self.new_context is not NewContext.DISABLED and not 0 < self.budget_tokens <= most:
-            raise ValueError(
-                f"context_budget_tokens is {self.budget_tokens}; expected at most max_tokens - max_new_tokens = {most}"
-            )
-        return self
 
     @model_validator(mode="after")
     def leases_are_renewed_before_they_end(self) -> Self:
@@ -277,14 +172,6 @@ class SamplerConfig(
         return self
 
     @model_validator(mode="after")
-    def default_scorers_are_named_once(self) -> Self:
-        if self.default_scorer is not None and self.default_scorers:
-            raise ValueError("default_scorer and default_scorers are both set; expected one of them")
-        if (twice := repeated(self.default_scorers)) is not None:
-            raise ValueError(f"default_scorers names {twice!r} twice; expected each scorer once")
-        return self
-
-    @model_validator(mode="after")
     def other_policies_are_others(self) -> "SamplerConfig":
         if self.policy in self.other_policies:
             raise ValueError(f"other_policies names {self.policy!r}, this process's own policy")
@@ -307,11 +194,9 @@ class SamplerConfig(
         return self
 
     @model_validator(mode="after")
-    def shares_of_turns_leave_the_rest_to_the_policy(self) -> "SamplerConfig":
+    def turn_sources_are_others(self) -> "SamplerConfig":
         if self.policy in self.turn_sources:
             raise ValueError(f"turn_sources names {self.policy!r}: the policy itself gets the remaining share")
-        if sum(self.turn_sources.values()) > 1:
-            raise ValueError(f"turn_sources add up to {sum(self.turn_sources.values()):g}; expected at most 1")
         return self
 
     @property
@@ -327,8 +212,4 @@ class SamplerConfig(
     @property
     def untrained_policies(self) -> list[str]:
         """Members of `other_policies` without a trainer: the frozen ones, and those whose actors are all frozen or pinned."""
-        return [p for p in self.other_policies if p in self.frozen_policies or self._never_learns(p)]
-
-    def _never_learns(self, policy: str) -> bool:
-        labels = [actor.label for actor in self.actors.values() if actor.policy == policy]
-        return bool(labels) and not any(map(trains, labels))
+        return untrained(list(self.other_policies), self.frozen_policies, self.actors)

@@ -24,7 +24,7 @@ from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.publish import Publisher
 from trainer.run.evaluation import Evaluation
 from trainer.run.saving import RunCheckpoints
-from trainer.run.start import resumed_learner, seed_and_warn, store_settings
+from trainer.run.start import resumed_learner, seed_and_warn
 from trainer.run.status import Status, live_status, worker_id
 from trainer.run.step_reports import StepReports
 from trainer.run.takeover import take_over
@@ -57,7 +57,7 @@ def train(config: TrainerConfig) -> None:
         StoreBridge(config.db_connection_string, config.run) as bridge,
         live_status(bridge, config, parallel) as status,
     ):
-        seed_and_warn(config, parallel)
+        seed_and_warn(bridge, config, parallel)
         device = TrainerDevice(bridge, config.sharing, parallel, worker_id(config))
         learner = resumed_learner(config, parallel, device)
         publisher = Publisher(bridge, config, parallel, learner, device)
@@ -66,7 +66,6 @@ def train(config: TrainerConfig) -> None:
         stream = RecordStream(
             bridge, config, parallel, trainer_generation=term, linear=learner.linear, vocab_size=learner.vocab_size
         )
-        store_settings(bridge, config, parallel)
         evaluation = Evaluation(bridge, config, parallel)
         status.announce()
         with stream, stops_at_signals(stream):

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sampler.actors.config import ActorsConfig
 from shared.documents import Claim, Task
 from shared.documents.actors import Actor
 from shared.errors import ConfigError
+from shared.rules.actors import ActorsConfig
 from shared.tasks.rounds import WrongRounds, draw_rounds
 
 

@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shared.configuration.secrets import secret_field
-from shared.scores import LARGEST_SCORE
+from shared.rules.episodes import GameRules
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class EnvironmentPlayConfig(BaseModel):
+class EnvironmentPlayConfig(GameRules):
     """Settings of the samplers `environment` and `game`."""
 
     environment_controllers: dict[str, str] = Field(
@@ -43,12 +43,4 @@ class EnvironmentPlayConfig(BaseModel):
         64,
         gt=0,
         description="Sessions that this process starts at one service of environments at once; further ones wait.",
-    )
-    cut_game_reward: float = Field(
-        -1.0,
-        allow_inf_nan=False,
-        ge=-LARGEST_SCORE,
-        le=LARGEST_SCORE,
-        description="Reward of every seat in a game that max_turns or a seat's context cut: not above that of a loss, or who "
-        "loses gains by never ending the game.",
     )

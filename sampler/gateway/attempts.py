@@ -9,14 +9,14 @@ to another agent, as a failure. The process that renewed it last has the slot, a
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sampler.gateway.attempt import Attempt
-from sampler.gateway.exchange import GatewayError
+from sampler.gateway.exchange import GatewayError, Problem
 from sampler.gateway.server import key_hash, new_key
 from sampler.resources import Resources
-from shared.documents import Claim, TaskPayload
+from shared.documents import Claim, Task, TaskPayload
 from shared.documents.agent_sessions import AgentSession
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,13 @@ ENDED_LOOK_S = 1.0
 
 
 class Attempts:
-    """By key. `idle_s`: after which an attempt without requests is lost."""
+    """By key. `idle_s`: after which an attempt without requests is lost. `resources_of`: under the rules of the task's group."""
 
-    def __init__(self, resources: Resources, idle_s: float) -> None:
-        self._resources = resources
+    def __init__(
+        self, resources: Resources, idle_s: float, resources_of: Callable[[Task], Awaitable[Resources | None]]
+    ) -> None:
+        """`resources_of`: None for a task whose rules this process cannot apply."""
+        self._resources, self._resources_of = resources, resources_of
         self._idle_s = idle_s
         self._attempts: dict[str, Attempt] = {}
 
@@ -47,7 +50,7 @@ class Attempts:
         key = new_key()
         session = AgentSession(key_hash=key_hash(key))
         await self._resources.store.sessions.begin(claim, self._resources.worker, session)
-        return self._known(key_hash(key), claim, is_new=True), key
+        return await self._known(key_hash(key), claim, is_new=True), key
 
     async def of_key(self, key: str) -> Attempt | None:
         """Also one that another process claimed, and one that has ended."""
@@ -59,7 +62,7 @@ class Attempts:
         task = None if record is None else await store.tasks.get(record.task)
         if record is None or task is None:
             return None
-        return self._known(name, Claim(task=task, traj_id=record.traj_id, attempt=record.attempt))
+        return await self._known(name, Claim(task=task, traj_id=record.traj_id, attempt=record.attempt))
 
     def forget(self, attempt: Attempt) -> None:
         for name, one in list(self._attempts.items()):
@@ -103,8 +106,14 @@ class Attempts:
         for attempt in self._attempts.values():
             await attempt.close()
 
-    def _known(self, name: str, claim: Claim, *, is_new: bool = False) -> Attempt:
-        return self._attempts.setdefault(name, Attempt(self._resources, claim, self._idle_s, is_new=is_new))
+    async def _known(self, name: str, claim: Claim, *, is_new: bool = False) -> Attempt:
+        """Raises GatewayError."""
+        resources = await self._resources_of(claim.task)
+        if resources is None:
+            raise GatewayError(
+                Problem.FAILED, f"this gateway cannot apply the rules of task {claim.task.id}; see its alarms"
+            )
+        return self._attempts.setdefault(name, Attempt(resources, claim, self._idle_s, is_new=is_new))
 
 
 def visible_payload(payload: TaskPayload, *, answers: bool) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from shared.configuration.secrets import secret_field
+from shared.rules.episodes import AgentRules
 from shared.sandbox.launch import ContainerOptions
 from shared.sandbox.limit_settings import Count, LimitSettings
-from shared.scores import LARGEST_SCORE
 
 _CONTAINER = ContainerOptions()
 
@@ -29,7 +29,7 @@ class AgentContainer(BaseModel, frozen=True, extra="forbid"):
     cpus: float = Field(_CONTAINER.cpus, gt=0, description="Processor cores of one container.")
 
 
-class AgentPlayConfig(BaseModel):
+class AgentPlayConfig(AgentRules):
     """Settings of the sampler `agent` (`sampler.gateway.agent_sampler:AgentSampler`)."""
 
     agent: str | None = Field(
@@ -79,35 +79,10 @@ class AgentPlayConfig(BaseModel):
         description="If a request of an agent has a member that changes nothing here (temperature, top_p, a forced tool, seed, "
         "cache_control, …, at any depth): count it by its path and answer without it, or refuse the request.",
     )
-    agent_output_format: Literal["prompt", "constrain", "refuse"] = Field(
-        "prompt",
-        description="A form of the answer that a request demands (response_format, text.format, output_config, "
-        "responseJsonSchema): put it into the system message; also sample under its grammar, with log-probs of the allowed "
-        "tokens alone (SGLang); or refuse the request.",
-    )
-    agent_crash: Literal["auto", "retry", "score"] = Field(
-        "auto",
-        description="An agent that raises, or whose command fails, after a reply of the model: score it with agent_crash_score, "
-        "or play it again. auto: scored if the evidence says that the reply caused it (docs/bring/any_agent.md). "
-        "Tasks may say it too.",
-    )
-    agent_crash_score: float = Field(
-        0.0,
-        allow_inf_nan=False,
-        ge=-LARGEST_SCORE,
-        le=LARGEST_SCORE,
-        description="The score of an episode whose agent failed because of the model's reply, unless the agent has posted one.",
-    )
     agent_answers: bool = Field(
         False,
         description="Give agents the task's answer too: at /claim, and in the task file of agent_command. For those that score "
         "themselves; where the model's tools can read that file, it can read the answer.",
-    )
-    agent_head_lines: int = Field(
-        0,
-        ge=0,
-        description="Lines at the beginning of an agent's system prompt that may differ between requests of one conversation "
-        "(a date, a request's number); the conversation keeps those of its first request.",
     )
     gateway_host: str = Field("127.0.0.1", description="Address on which the gateway listens for agents.")
     gateway_port: int = Field(

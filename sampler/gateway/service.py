@@ -21,13 +21,15 @@ from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.kinds import SamplerKinds
+from sampler.resources import Resources
 from sampler.service.idle import agents_wait
 from sampler.service.loops import every
 from sampler.service.process import ServiceProcess, service_process
 from sampler.service.service import SamplerService
+from sampler.settlement.current_rules import CurrentRules
 from sampler.unforeseen import fail_claim
 from shared.configuration.secrets import token_of
-from shared.documents import Claim, Record
+from shared.documents import Claim, Record, Task
 from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
@@ -62,7 +64,8 @@ async def run_gateway(config: GatewayConfig) -> None:
         )
     with listening_socket(config.gateway_host, config.gateway_port, "gateway_host and gateway_port") as listener:
         async with service_process(config, GatewayService.kind) as process:
-            await GatewayService(process, config, listener, token).run()
+            rules = CurrentRules(process.store, config, process.worker)
+            await GatewayService(process, await rules.starting_config(), listener, token, rules).run()
 
 
 class GatewayService(SamplerService):
@@ -70,16 +73,21 @@ class GatewayService(SamplerService):
     _plays_elsewhere = True
 
     def __init__(
-        self, process: ServiceProcess, config: SamplerConfig, listener: socket.socket, token: str | None
+        self,
+        process: ServiceProcess,
+        config: SamplerConfig,
+        listener: socket.socket,
+        token: str | None,
+        rules: CurrentRules | None = None,
     ) -> None:
-        super().__init__(process, config, SamplerKinds(ExternalSampler, {EXTERNAL: ExternalSampler}))
+        super().__init__(process, config, SamplerKinds(ExternalSampler, {EXTERNAL: ExternalSampler}), rules)
         port = listener.getsockname()[1]
         self._listener = listener
         self._token = token
         self._url = (config.gateway_url or f"http://{reachable(config.gateway_host)}:{port}").rstrip("/")
         self._lease_s = min(config.lease_s, config.attempt_idle_s)  # until it is sure that the agent was told
         self._renew_s = min(config.renew_s, config.attempt_idle_s / LEAST_RENEWALS)
-        self._attempts = Attempts(self._resources, config.attempt_idle_s)
+        self._attempts = Attempts(self._resources, config.attempt_idle_s, self._resources_of)
         self._claiming = 0
 
     # ------------------------------------------------------------------ what the routes ask for
@@ -106,7 +114,7 @@ class GatewayService(SamplerService):
     async def _offer(self, claim: Claim) -> Mapping[str, Any] | None:
         """None: the task met a bug, which is counted."""
         try:
-            opening = ExternalSampler(self._resources, claim).opening_messages()
+            opening = ExternalSampler(self._ruled.of(claim.task), claim).opening_messages()
             attempt, key = await self._attempts.begin(claim)
         except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):  # cancelled too: no agent knows of this slot, so it must be free at once
@@ -116,6 +124,9 @@ class GatewayService(SamplerService):
             self._counts["failed"] += 1
             return None
         return offer_of(attempt, key, self._url, list(opening), answers=self._config.agent_answers)
+
+    async def _resources_of(self, task: Task) -> Resources | None:
+        return self._ruled.of(task) if await self._rules.plays(task) else None
 
     async def attempt_of(self, key: str) -> Attempt | None:
         return await self._attempts.of_key(key)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sampler.agents import BrowseAgent
-from sampler.history.config import NewContext
 from sampler.history.history import (
     History,
     Message,
@@ -28,6 +27,7 @@ from sampler.history.repetition import said, times_repeated
 from sampler.rendering.template import ToolSchema
 from sampler.sampler import AsyncSampler, Turn
 from shared.documents.states import DispatchStatus
+from shared.rules.context import NewContext
 
 
 class Conversation:

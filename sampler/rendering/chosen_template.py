@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sampler.rendering.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate, template_text, text_digest
 from sampler.rendering.tool_prompt import completed, shows_tools
 from sampler.rendering.turn_format import turn_format
 from shared.configuration.typed_values import home_path
@@ -21,6 +21,12 @@ class TemplateChoice(NamedTuple):
     chat_template: str
     parser: str
     variables: Mapping[str, Any]
+
+
+def digest_of_chosen(model: Path, chat_template: str) -> str:
+    """Of the template's text as it is stored, of the model or of the file. Raises ConfigError."""
+    own = chat_template in ("auto", "none")
+    return text_digest(template_text(model) if own else read_text_file(home_path(chat_template), "a chat template"))
 
 
 def chosen_template(model: Path, choice: TemplateChoice) -> ChatTemplate:

@@ -137,7 +137,7 @@ class ChatTemplate:
     @property
     def digest(self) -> str:
         """Of the template's text: two processes render alike only where it is the same."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return text_digest(self.text)
 
     def with_text(self, template_text: str) -> Self:
         """The same tokenizer and variables with another template. Raises ConfigError."""
@@ -296,6 +296,15 @@ def _literals(environment: jinja2.Environment, template_text: str) -> list[str]:
         raise ConfigError(f"chat template, line {exc.lineno}: {exc.message}") from exc
     found = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
     return found + [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
+
+
+def template_text(folder: Path) -> str:
+    """Of a model's folder. Raises ConfigError."""
+    return _template_text(folder, _read_json(folder / "tokenizer_config.json"))
+
+
+def text_digest(template_text: str) -> str:
+    return hashlib.sha256(template_text.encode()).hexdigest()[:16]
 
 
 def _template_text(folder: Path, config: Mapping[str, Any]) -> str:

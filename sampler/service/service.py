@@ -36,9 +36,9 @@ from sampler.service.idle import DatabaseState, doing_of, engine_wait, pause_wai
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
 from sampler.service.process import ServiceProcess, service_process
+from sampler.service.ruled_resources import RuledResources
 from sampler.service.score_shares import ScoreShares
 from sampler.service.settling import Settling
-from sampler.service.stored_settings import store_settings
 from sampler.service.tool_check import log_missing_tools
 from sampler.settlement.current_rules import CurrentRules
 from sampler.tools import TokenOffsets
@@ -66,14 +66,18 @@ async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
     kinds = SamplerKinds.of(config)
     async with service_process(config, "sampler") as process:
-        await SamplerService(process, config, kinds).run()
+        rules = CurrentRules(process.store, config, process.worker)
+        await SamplerService(process, await rules.starting_config(), kinds, rules).run()
 
 
 class SamplerService:
     kind = "sampler"  # among the workers of the run
     _plays_elsewhere = False
 
-    def __init__(self, process: ServiceProcess, config: SamplerConfig, kinds: SamplerKinds) -> None:
+    def __init__(
+        self, process: ServiceProcess, config: SamplerConfig, kinds: SamplerKinds, rules: CurrentRules | None = None
+    ) -> None:
+        """`config`: under the run's `rules`; None: the rules are those that these settings declare."""
         store, worker = self._store, self._worker = process.store, process.worker
         self._config = config
         self._kinds = kinds
@@ -97,7 +101,9 @@ class SamplerService:
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
         self._shares = ScoreShares(config)
-        self._rules = CurrentRules(store, config, worker)
+        self._rules = rules or CurrentRules(store, config, worker)
+        self._ruled = RuledResources(self._resources, self._engines, kinds)
+        self._rules.prepare = self._ruled.prepare
         told = (self._rewards.extend, self._shares.settled)
         self._settling = Settling(store, worker, config, self._rules, agents.judge, self._resources.bugs, *told)
 
@@ -110,11 +116,13 @@ class SamplerService:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
         self._playable.check(asked)
-        rules = await self._rules.begin()
+        await self._rules.begin()
         if self._config.agent_isolation != "none":
             await self._resources.agent_sandbox.open(self._config)
         agents = self._resources.agents.settings
-        await store_settings(self._store, self.kind, self._worker, self._config, rules, agents)
+        settings = self._config.snapshot() | ({"agents": dict(agents)} if agents else {})
+        identity = await self._store.settings.keep(self.kind, settings, self._worker)
+        await self._store.runs.note_settings(self.kind, identity)
         await self._look()
         loops = {
             "view": (self._look, self._config.poll_s),
@@ -183,7 +191,7 @@ class SamplerService:
         """The admission limit, and its reason."""
         if self._config.open_all_tasks:
             return None, "sampling without a gate"
-        return await seq_limit(self._store, self._config.trained_policies, run.admission if run else {})
+        return await seq_limit(self._store, self._rules.config.trained_policies, run.admission if run else {})
 
     # ------------------------------------------------------------------ claim
 
@@ -224,16 +232,20 @@ class SamplerService:
             without=self._playable.left,
             untold=self._plays_elsewhere,
             rules=self._rules.number,
+            of_rules=self._rules.claimable,
             full_environments=self._resources.environments.full(),
         )
-        if claim is not None and self._playable.is_left(claim.task.id, claim.task.payload):
+        if claim is None:
+            return None
+        is_left = self._playable.is_left(claim.task.id, claim.task.payload)
+        if is_left or not await self._rules.plays(claim.task):
             await self._give_back(claim)
             return None
         return claim
 
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
-            sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._resources, claim)
+            sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._ruled.of(claim.task), claim)
         except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
                 await self._give_back(claim)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
@@ -31,25 +31,25 @@ from sampler.config import SamplerConfig
 from sampler.errors import AgentFailed, ScorerFailed
 from sampler.scorers import import_scorers
 from sampler.scorers.registry import require_scorer
-from sampler.settlement.config import GroupConfig
-from sampler.settlement.current_rules import OF_UNTRAINED, declared
+from sampler.settlement.declared_rules import declared
 from sampler.settlement.group_scoring import GroupScoring
 from sampler.settlement.settle import claim_next, settle
 from sampler.what_if.rescored import rescored, unsettled, unsettled_task
 from sampler.what_if.resettled import Resettled, tell
+from shared.configuration.given import given_settings
 from shared.configuration.loading import read_section
 from shared.documents import Task
 from shared.documents.rules import FIRST, RunRules
 from shared.documents.scoring import MAX_SCORERS, WeightedScorer
 from shared.errors import ConfigError, DataError, TandemError
-from shared.names import RunName
+from shared.names import DEFAULT_POLICY, RunName
 from shared.outside_text import visible
+from shared.rules.run_rules import Rules, RuleSettings
 from shared.store import Store
 from shared.user_code.frames import cause_of
 
 SETTINGS = "resettle"  # the name of its settings in RUN2's document
-OF_SCORING = ("default_scorer", "default_scorers", "scorer_modules", "agent_config_path", "tool_call_parser", "policy")
-FROM_SAMPLERS = (*GroupConfig.model_fields, *OF_SCORING, "frozen_policies", "other_policies", "max_failures")
+OF_SAMPLERS = ("scorer_modules", "agent_config_path", "policy", "frozen_policies", "other_policies", "max_failures")
 GROUPS_AT_ONCE = 8
 WAIT_S = 1.0
 
@@ -106,13 +106,19 @@ def _agents(path: Path | None) -> Agents:
 
 
 async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
-    """Flags over the YAML file over what the run's samplers had."""
+    """Flags over the YAML file over the run's newest rules and what its samplers had."""
     run = await source.runs.read()
-    had = {name: value for name, value in run.configs.get("sampler", {}).items() if name in FROM_SAMPLERS}
+    settings = (await source.settings.last(run)).get("sampler", {})
+    had = {name: settings[name] for name in OF_SAMPLERS if name in settings}
     sources = {"flags": given}
     if given.get("config"):
         sources[str(given["config"])] = read_section(Path(given["config"]), ResettleConfig)
-    return ResettleConfig.from_sources({**sources, _of_samplers(source): had})
+    policy = next(
+        (str(one["policy"]) for one in sources.values() if "policy" in one), had.get("policy", DEFAULT_POLICY)
+    )
+    newest = next(iter(await source.rules.all(policy)), None)
+    ruled = {} if newest is None else {name: newest.values[name] for name in RuleSettings.model_fields}
+    return ResettleConfig.from_sources({**sources, _of_samplers(source): {**had, **ruled}})
 
 
 def _of_samplers(source: Store) -> str:
@@ -121,34 +127,40 @@ def _of_samplers(source: Store) -> str:
 
 async def _claim_name(target: Store, config: ResettleConfig) -> None:
     """Raises ConfigError where the name belongs to something else."""
-    wanted = {name: value for name, value in config.snapshot().items() if name not in ("config", "log_level")}
-    if SETTINGS not in (await target.runs.read()).configs:
+    expected = {name: value for name, value in config.snapshot().items() if name not in ("config", "log_level")}
+    if SETTINGS not in (await target.runs.read()).settings:
         # Its samplers would settle the groups by their own settings.
         own = {"tasks": await target.questions.has_tasks(), "processes": bool(await target.workers.all())}
         for what, found in own.items():
             if found:
                 raise ConfigError(f"run {config.target} has {what} of its own; choose another name for --as")
-    stored = await target.resettling.claim_settings(SETTINGS, wanted)
-    if stored != wanted:
-        differing = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+    await target.resettling.claim_settings(SETTINGS, await target.settings.keep(SETTINGS, expected, worker_of(config)))
+    stored = (await target.settings.last(await target.runs.read()))[SETTINGS]
+    if stored != expected:
+        differing = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
         name = differing[0]
         raise ConfigError(
-            f"run {config.target} was resettled with {name}={stored.get(name)!r}, not {wanted.get(name)!r}; give the same "
+            f"run {config.target} was resettled with {name}={stored.get(name)!r}, not {expected.get(name)!r}; give the same "
             "settings to continue it, or another name to --as"
         )
-    await target.runs.save_config("sampler", wanted)
+
+
+def worker_of(config: ResettleConfig) -> str:
+    return f"resettle of {config.run}"
 
 
 async def _copy_rules(source: Store, target: Store, config: ResettleConfig) -> None:
     """Every number of the run's rules, with what is given now in place of theirs. A run that has none has one that says what its
     samplers had."""
-    whole = declared(config).model_dump(mode="json")
-    given = {name for name in config.model_fields_set if config.source_of(name) != _of_samplers(source)}
-    own = {name for name in whole if not given.isdisjoint(OF_UNTRAINED if name == "untrained_policies" else (name,))}
-    known = {one.number: one.settlement for one in await source.rules.all(config.policy)} or {FIRST: whole}
-    for number, settlement in known.items():
-        sections = {"settlement": {**settlement, **{name: whole[name] for name in own}}}
-        await target.rules.add(RunRules.of(config.policy, number, sections, f"resettle of {source.run}"))
+    whole = declared(config, template_digest="").model_dump(mode="json")
+    given = {name for name in given_settings(config) if config.source_of(name) != _of_samplers(source)}
+    known = {one.number: one.values for one in await source.rules.all(config.policy)} or {FIRST: whole}
+    for number, values in known.items():
+        try:
+            rules = Rules.model_validate(values | {name: whole[name] for name in whole if name in given})
+        except ValidationError as exc:
+            raise ConfigError(f"with rules {number} of run {source.run}: {exc.errors()[0]['msg']}") from exc
+        await target.rules.add(RunRules.of(config.policy, number, rules.sections(), worker_of(config)))
 
 
 async def _copy(
@@ -185,7 +197,7 @@ async def _settle_all(
     target: Store, config: ResettleConfig, agents: Agents, outcome: Resettled, progress: Progress
 ) -> None:
     """As samplers do: groups that wait for group scorers are scored first."""
-    worker = f"resettle of {config.run}"
+    worker = worker_of(config)
 
     async def settled(task: Task) -> None:
         await settle(target, task)

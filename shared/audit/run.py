@@ -23,6 +23,7 @@ from shared.documents.states import OVER, RecordStatus, SlotStatus
 from shared.episodes.state import EpisodeState
 from shared.names import TRAIN_SPLIT
 from shared.store import Store
+from shared.store.settings import trainer_kind
 
 TASK_BATCH = 500
 DATA_BATCH = 32
@@ -75,9 +76,9 @@ async def _in_batches(documents: AsyncIterator[dict[str, Any]], size: int) -> As
 async def _limits(store: Store, given: int | None) -> dict[str, int]:
     """{policy: how often its trainer may use one record}."""
     run = await store.runs.get()
-    configs = run.configs if run else {}
+    settings = await store.settings.last(run)
     return {
-        policy: given if given is not None else int(configs.get(f"trainer-{policy}", {}).get("max_trained_count", 1))
+        policy: given if given is not None else int(settings.get(trainer_kind(policy), {}).get("max_trained_count", 1))
         for policy in await store.questions.policies()
     }
 

@@ -12,17 +12,18 @@ from pydantic import ValidationError
 
 from shared.cli.connect import AsJson, Connection, RunName, console, table, with_store
 from shared.configuration.plain_values import problems_of
-from shared.documents.rules import FIRST, RunRules
+from shared.documents.rules import RunRules
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, check_name, shortened
-from shared.rules.groups import ESTIMATORS, Advantage, SettlementRules
+from shared.rules.groups import ESTIMATORS, Advantage
+from shared.rules.run_rules import SECTIONS, Rules
 from shared.store import Store
 
 EXAMPLES = """Examples:
 
-`tandem rules demo`  every setting that decides how groups are settled, and what was changed when
+`tandem rules demo`  every setting that decides what is learned, and what was changed when
 
-`tandem rules demo --set advantage=zscore --set min_turns=2`  for groups that are opened from now on
+`tandem rules demo --set advantage=zscore --set temperature=0.8`  for groups that are opened from now on
 
 `tandem rules demo --set advantage=median --advantage_modules my_advantages`  an estimator of your own
 """
@@ -31,7 +32,7 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SETTING=VALUE", help="Change a setting, by a new number. May be repeated."),
 ]
-Policy = Annotated[str, typer.Option("--policy", help="The policy whose groups are settled by them.")]
+Policy = Annotated[str, typer.Option("--policy", help="The policy whose groups they are of.")]
 Modules = Annotated[
     str, typer.Option("--advantage_modules", metavar="MODULE,…", help="Modules that register an estimator of --set.")
 ]
@@ -45,17 +46,18 @@ def rules(
     as_json: AsJson = False,
     db_connection_string: Connection = None,
 ) -> None:
-    """Show the rules by which a run's groups are settled, or change them by a new number.
+    """Show the rules of a run, which decide what is learned, or change them by a new number.
 
     The first sampler or gateway that starts declares them. Others read them, and one that is given something else is refused. A
-    group keeps the number that was the newest when it was opened. Running samplers follow a change within seconds.
+    group is played, scored and settled by the number that was the newest when it was opened. Running samplers follow a change
+    within seconds.
     """
 
     async def work(store: Store) -> None:
         check_name("policy", policy)
         if change:
             changed = await _changed(store, policy, change, advantage_modules)
-            typer.echo(f"run {run}: {changed.origin}; groups that are opened from now on are settled by them")
+            typer.echo(f"run {run}: {changed.origin}; for groups that are opened from now on")
             return
         known = await store.rules.all(policy)
         if as_json:
@@ -71,33 +73,37 @@ def rules(
 async def _changed(store: Store, policy: str, change: Sequence[str], modules: str) -> RunRules:
     """Raises ConfigError; nothing is written then."""
     known = await store.rules.all(policy)
-    number = known[0].number + 1 if known else FIRST
-    before = known[0].settlement if known else SettlementRules().model_dump(mode="json")
+    if not known:
+        raise ConfigError(
+            f"run {store.run} has no rules of policy {policy} yet: the first sampler or gateway that starts declares them, as "
+            "its settings are"
+        )
+    newest = known[0]
     ESTIMATORS.import_modules([name for name in modules.split(",") if name])
-    values = checked({**before, **dict(_parsed(one) for one in change)})
-    if known and values == before:
-        raise ConfigError(f"{known[0].origin}, say this already")
-    wanted = RunRules.of(policy, number, {"settlement": values}, f"{getpass.getuser()}@{socket.gethostname()}")
-    written = await store.rules.add(wanted)
-    if (written.digest, written.by) != (wanted.digest, wanted.by):
+    rules = checked({**newest.values, **dict(_parsed(one) for one in change)})
+    expected = RunRules.of(policy, newest.number + 1, rules.sections(), f"{getpass.getuser()}@{socket.gethostname()}")
+    if expected.digest == newest.digest:
+        raise ConfigError(f"{newest.origin}, say this already")
+    written = await store.rules.add(expected)
+    if (written.digest, written.by) != (expected.digest, expected.by):
         raise ConfigError(f"{written.origin}, were written at the same moment; look at them and try again")
     return written
 
 
-def checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are stored. Raises ConfigError, which names the setting."""
+def checked(values: Mapping[str, Any]) -> Rules:
+    """Raises ConfigError, which names the rule."""
     for name, seen, expected in problems_of(values):
         raise ConfigError(f"{name} is {seen}; expected {expected}")
     try:
-        found = SettlementRules.model_validate_json(json.dumps(values), strict=True)
+        rules = Rules.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
-        name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        name, problem = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            said = f"no rule of settlement has this name; expected one of {', '.join(SettlementRules.model_fields)}"
-        raise ConfigError(f"{name} is {shortened(first['input'])}; {said}" if name else said) from exc
-    ESTIMATORS.require(found.advantage, list(Advantage))
-    return found.model_dump(mode="json")
+            problem = f"no rule has this name; expected one of {', '.join(Rules.model_fields)}"
+        raise ConfigError(f"{name} is {shortened(first['input'])}; {problem}" if name else problem) from exc
+    ESTIMATORS.require(rules.advantage, list(Advantage))
+    return rules
 
 
 def _parsed(argument: str) -> tuple[str, Any]:
@@ -115,17 +121,18 @@ def _parsed(argument: str) -> tuple[str, Any]:
 
 def _print(known: Sequence[RunRules]) -> None:
     out, newest = console(), known[0]
-    out.print(newest.origin, markup=False)
-    settings = table("setting", "value", "meaning")
-    for name, value in newest.settlement.items():
-        field = SettlementRules.model_fields.get(name)
-        settings.add_row(name, _shown(value), (field.description if field is not None else "") or "")
+    out.print(newest.origin, f"digest {newest.digest[:16]}", markup=False)
+    settings = table("section", "rule", "value", "meaning")
+    for section, kind in SECTIONS.items():
+        for name, value in newest.sections[section].items():
+            field = kind.model_fields.get(name)
+            settings.add_row(section, name, _shown(value), (field.description if field is not None else "") or "")
     out.print(settings)
     for one, before in pairwise(known):
         changes = [
-            f"{name} {_shown(before.settlement.get(name))} → {_shown(value)}"
-            for name, value in one.settlement.items()
-            if before.settlement.get(name) != value
+            f"{name} {_shown(before.values.get(name))} → {_shown(value)}"
+            for name, value in one.values.items()
+            if before.values.get(name) != value
         ]
         out.print(f"{one.origin}: {', '.join(changes)}", markup=False, soft_wrap=True)
     out.print(f"declared: {known[-1].origin}" if len(known) > 1 else "", markup=False, soft_wrap=True)

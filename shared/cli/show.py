@@ -23,6 +23,7 @@ from shared.episodes.state import EpisodeState, ThreadState, TurnState
 from shared.episodes.stored import StoredEpisode, read_episode
 from shared.errors import ConfigError
 from shared.store import Store
+from shared.store.views.terms import rules_texts
 from shared.what_if.sampled import Spell, speller
 
 EXAMPLES = """Examples:
@@ -83,6 +84,8 @@ def show(
 
 
 async def _list_recent(store: Store, limit: int) -> None:
+    for text in await rules_texts(store):
+        console().print(text, markup=False, soft_wrap=True)
     records = await store.records.recent(limit)
     if not records:
         console().print("no episode has ended yet")

@@ -141,6 +141,12 @@ class ServiceConfig(BaseSettings):
         """Where a setting was given: flags, environment, a file; empty: nowhere."""
         return self._sources.get(name, "")
 
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """A configuration of these settings alone, which remembers where this one's were given. Raises ValidationError."""
+        other = type(self)(**values)
+        other._sources = self._sources
+        return other
+
     @classmethod
     def load_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
         """`load` for a `main`: prints the message and exits with status 2 if the configuration is wrong."""

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shared.errors import MalformedDocument
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class Document(BaseModel):

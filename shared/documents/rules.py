@@ -1,10 +1,10 @@
 """The rules of a run: settings that belong to the run and not to a process, since they decide what is learned.
 
     run_rules "main:1" ─ declared by the first process that starts     groups opened since: rules 1
-    run_rules "main:2" ─ `tandem rules RUN --set advantage=zscore`     groups opened since: rules 2
+    run_rules "main:2" ─ `tandem rules RUN --set temperature=0.8`      groups opened since: rules 2
 
-A number is written once and never changes. The claim that opens a group stamps the newest number on its task, and the settler of
-the group reads that one: settlement is a function of documents. `settlement` is the first section; others may follow.
+A number is written once and never changes. The claim that opens a group stamps the newest number on its task: its episodes are
+played and scored by that number, and its settler reads it. So a group is a function of documents.
 """
 
 import hashlib
@@ -19,17 +19,25 @@ from shared.documents.base import Document
 from shared.documents.data import Task
 
 FIRST = 1
-SECTIONS = ("settlement",)
+SECTIONS = ("group", "scoring", "prompt", "sampling", "budget", "policies", "actors", "agents", "environments")
 
 
 class RunRules(Document):
-    """One number of one policy's rules."""
+    """One number of one policy's rules. Its sections are those of `shared.rules.run_rules`, as plain values."""
 
     collection: ClassVar[str] = "run_rules"
     id: str = Field(alias="_id")  # policy:number
     policy: str
     number: int = Field(ge=FIRST)
-    settlement: dict[str, Any]  # of `shared.rules.groups.SettlementRules`
+    group: dict[str, Any]  # size, selection, masks, advantage
+    scoring: dict[str, Any]  # of tasks that say nothing of their own, and scores that come later
+    prompt: dict[str, Any]  # instructions, chat template, tools' format, context policy
+    sampling: dict[str, Any]  # temperatures, sources of turns
+    budget: dict[str, Any]  # turns and tokens
+    policies: dict[str, Any]  # that take turns besides this one
+    actors: dict[str, Any]  # seats, and who speaks when
+    agents: dict[str, Any]  # of episodes that a foreign agent plays
+    environments: dict[str, Any]
     digest: str  # of all sections
     by: str  # the worker, or the person at a machine, that wrote it
     since: datetime | None = None
@@ -42,9 +50,18 @@ class RunRules(Document):
         return cls(id=identity, policy=policy, number=number, **values, digest=digest, by=by)
 
     @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        return {name: getattr(self, name) for name in SECTIONS}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """{rule: value}: no two sections have a rule of one name."""
+        return {name: value for section in self.sections.values() for name, value in section.items()}
+
+    @property
     def is_whole(self) -> bool:
         """Whether the sections are those that were written."""
-        return self.digest == digest_of({name: getattr(self, name) for name in SECTIONS})
+        return self.digest == digest_of(self.sections)
 
     @property
     def origin(self) -> str:
@@ -58,7 +75,7 @@ def rules_id(policy: str, number: int) -> str:
 
 
 def rules_of(task: Task) -> str:
-    """Id of the rules by which a group is settled; the first ones where it was opened before there were any."""
+    """Id of a group's rules; the first ones where it was opened before there were any."""
     return rules_id(task.policy, FIRST if task.rules is None else task.rules)
 
 

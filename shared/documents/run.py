@@ -145,7 +145,7 @@ class TrainerEnd(Document):
 
 
 class StoredSettings(Document):
-    """What a service ran with, resolved and without secrets: one document for each that was different."""
+    """What a service ran with, resolved, under the run's rules and without secrets: one document for each that was different."""
 
     collection: ClassVar[str] = "settings"
     id: str = Field(alias="_id")  # kind:hash of its values
@@ -172,7 +172,7 @@ class Run(Document):
         {},
         exclude_if=lambda costs: not costs,  # processes of earlier versions refuse the field
     )
-    configs: dict[str, dict[str, Any]] = {}  # of each kind of service the last start's; every one's: `StoredSettings`
+    settings: dict[str, str] = {}  # of each kind of service the last start's, by their id in `settings`
     created_at: datetime | None = None
 
 

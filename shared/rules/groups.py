@@ -75,7 +75,7 @@ class GroupConfig(BaseModel):
 
 
 class SettlementRules(GroupConfig, frozen=True, extra="forbid"):
-    """The section `settlement` of a run's rules, as settlement reads it: whole, and of one number."""
+    """The rules that settlement reads, of one number."""
 
     untrained_policies: list[str] = Field(
         [], description="Policies that take turns and get no training data (frozen_policies, or all actors frozen)."

@@ -25,13 +25,10 @@ class ResettlingVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._database = database
 
-    async def claim_settings(self, name: str, values: Mapping[str, Any]) -> Document:
-        """Store settings in the run's document unless some are there; returns those that are there now."""
-        lacking = {"_id": RUN_ID, f"configs.{name}": {"$exists": False}}
-        await self._database["runs"].update_one(lacking, [{"$set": {f"configs.{name}": literal(dict(values))}}])
-        found = await self._database["runs"].find_one({"_id": RUN_ID}, {"configs": 1})
-        stored: Document = (found or {}).get("configs", {}).get(name, {})
-        return stored
+    async def claim_settings(self, name: str, settings: str) -> None:
+        """Note settings, by their id, in the run's document, unless some are there."""
+        lacking = {"_id": RUN_ID, f"settings.{name}": {"$exists": False}}
+        await self._database["runs"].update_one(lacking, [{"$set": {f"settings.{name}": literal(settings)}}])
 
     async def played(self, policy: str) -> list[str]:
         """Training tasks whose episodes have all ended, in the order in which they were opened."""

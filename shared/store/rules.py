@@ -36,6 +36,10 @@ class RuleVerbs:
         """Every number of a policy, the newest first. Unreadable ones are left out, and logged."""
         return await readable(RunRules, self._rules.find({"policy": policy}).sort([("number", DESCENDING)]))
 
+    async def policies(self) -> list[str]:
+        """Those with rules."""
+        return sorted(await self._rules.distinct("policy"))
+
     async def of_task(self, task: Task) -> RunRules:
         """The rules by which the group is settled. Raises DataError."""
         identity = rules_of(task)

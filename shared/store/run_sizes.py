@@ -58,7 +58,8 @@ async def sized_run(store: Store) -> SizedRun | None:
     alive, data_runs = 0, set[str]()
     try:
         run = await store.runs.read()  # a run of another version is not known to be over
-        data_runs = {str(config["data_run"]) for config in run.configs.values() if config.get("data_run")}
+        settings = (await store.settings.last(run)).values()
+        data_runs = {str(values["data_run"]) for values in settings if values.get("data_run")}
         found = await condition_of(store)
         condition, reason = found.condition, found.reason
         alive = len(await store.workers.live())

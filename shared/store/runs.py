@@ -1,6 +1,5 @@
 """Verbs on the run's document and on its workers."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pymongo import ReturnDocument
@@ -93,9 +92,9 @@ class RunVerbs:
     async def is_paused(self) -> bool:
         return await self._runs.find_one({"_id": RUN_ID, "state": RunState.PAUSED.value}, {"_id": 1}) is not None
 
-    async def save_config(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Store the resolved configuration of a kind of service."""
-        await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"configs.{kind}": literal(dict(values))}}])
+    async def note_settings(self, kind: str, settings: str) -> None:
+        """The last start of a kind of service has these settings, by their id."""
+        await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"settings.{kind}": literal(settings)}}])
 
     async def note_step_cost(self, policy: str, cost: StepCost) -> None:
         """What a step of the policy costs, as the launcher knows it now."""
@@ -108,12 +107,12 @@ class RunVerbs:
         *,
         seen: Run | None = None,
         checkpoint: SavedCheckpoint | None = None,
-        config: Mapping[str, Any] | None = None,
+        settings: str | None = None,
     ) -> int:
         """At a trainer's start: store its budget; returns its generation, the fence of its claims and commits.
 
         `seen`: the run when the trainer decided to begin. Raises LeaseLost if another has begun or saved a checkpoint since.
-        `checkpoint`: its starting point; None: the run's initial weights. `config`: its resolved configuration.
+        `checkpoint`: its starting point; None: the run's initial weights. `settings`: their id.
         """
         run = seen or await self.read()
         began_from = checkpoint.step if checkpoint else 0
@@ -132,7 +131,7 @@ class RunVerbs:
                         f"starts.{policy}": {"$concatArrays": [{"$ifNull": [f"$starts.{policy}", []]}, [began_from]]},
                         f"checkpoints.{policy}": literal(checkpoint.to_mongo()) if checkpoint else "$$REMOVE",
                         f"ends.{policy}": "$$REMOVE",
-                        **({f"configs.trainer-{policy}": literal(dict(config))} if config is not None else {}),
+                        **({f"settings.trainer-{policy}": literal(settings)} if settings is not None else {}),
                     }
                 },
                 {"$set": {"state": PAUSED_OR_GOES_ON}},

@@ -7,7 +7,7 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents.run import StoredSettings
+from shared.documents.run import Run, StoredSettings
 from shared.store.indexes import add_index
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
@@ -15,6 +15,10 @@ from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 MOST_WORKERS = 1_000  # per document; beyond it, the most recent ones
+
+
+def trainer_kind(policy: str) -> str:
+    return f"trainer-{policy}"
 
 
 @survives_outages
@@ -45,6 +49,19 @@ class SettingsVerbs:
             upsert=True,
         )
         return identity
+
+    async def last(self, run: Run | None) -> dict[str, dict[str, Any]]:
+        """{kind of service: the settings of its last start}, as the run's document says; a kind without any is left out."""
+        if run is None or not run.settings:
+            return {}
+        found = self._settings.find({"_id": {"$in": list(run.settings.values())}})
+        by_id = {one.id: one.values for one in await readable(StoredSettings, found)}
+        return {kind: by_id[identity] for kind, identity in run.settings.items() if identity in by_id}
+
+    async def of_trainer(self, run: Run | None, policy: str) -> dict[str, Any]:
+        """Of its last start; {}: there was none."""
+        kind = trainer_kind(policy)
+        return (await self.last(run)).get(kind, {})
 
     async def of_worker(self, worker: str) -> list[StoredSettings]:
         """Its settings, the newest first; several if an earlier process had the same id."""

@@ -66,10 +66,15 @@ def settled_without(left: Sequence[str] | None) -> Document:
 
 
 def settled_by(rules: Sequence[int] | None) -> Document:
-    """Filter of groups that are settled by rules of these numbers. One that was opened before there were rules has the first."""
+    """Filter of groups with rules of these numbers. One that was opened before there were rules has the first."""
     if rules is None:
         return {}
     return {"rules": {"$in": [*rules, None] if FIRST in rules else list(rules)}}
+
+
+def opened_by(rules: Sequence[int] | None) -> Document:
+    """The same, or groups that are not open yet."""
+    return {} if rules is None else {"$or": [{"status": TaskStatus.CREATED.value}, settled_by(rules)]}
 
 
 def holding(claim: Claim, worker: str | None = None) -> Document:

@@ -38,6 +38,7 @@ from shared.store.slots import (
     claim_pipeline,
     close_group,
     holding,
+    opened_by,
     playable_without,
     reopened,
     settled,
@@ -114,19 +115,20 @@ class TaskVerbs:
         without: Sequence[Unplayable] = (),
         untold: bool = False,
         rules: int | None = None,
+        of_rules: Sequence[int] | None = None,
         full_environments: Sequence[str] = (),
     ) -> Claim | None:
         """Lease the first free slot, or one with an expired lease, of the earliest playable task; None: there is none.
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
-        `without`, `full_environments`: skip these. `untold`: its agent is told later. `rules`: the number of the rules by
-        which a group that this opens is settled.
+        `without`, `full_environments`: skip these. `untold`: its agent is told later. `rules`: the number of the rules of
+        a group that this opens; `of_rules`: those of the groups that are open already, None: any.
         """
         where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
-        where |= CLAIMABLE_NOW | playable_without(without, full_environments)
+        where |= CLAIMABLE_NOW | playable_without(without, full_environments) | opened_by(of_rules)
         while True:
             document = await self._spoilt.update(
                 where, claim_pipeline(worker, lease_s, max_failures, untold=untold, rules=rules)

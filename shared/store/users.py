@@ -84,7 +84,7 @@ ROLES = (
     Role("keeper", _rights(add=(*TOLD, "policy_versions", "leases"), write=("inference_services",), read=("tasks",))),
     Role(
         "trainer",
-        _rights(add=(*DATA, *TOLD, "policy_versions", "leases", *TRAINED), read=("inference_services",)),
+        _rights(add=(*DATA, *TOLD, "policy_versions", "leases", *TRAINED), read=("inference_services", *RULES)),
     ),
     Role("operator", _rights(write=COLLECTIONS), on_server=("listDatabases",)),
     Role("viewer", {EVERY: BROWSE, **dict.fromkeys(WRITTEN, WRITE)}, on_server=("listDatabases",)),

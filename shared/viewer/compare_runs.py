@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.documents.run import Run
 from shared.viewer.asked import PageRequest
 from shared.viewer.curves import Chart, Series, Values
 from shared.viewer.dashboard import chosen_policy, curves
@@ -40,7 +39,8 @@ async def comparison(names: list[str], a: PageRequest, b: PageRequest) -> RunCom
         _together(first.get(key), second.get(key), (a.run.name, b.run.name), by_hours)
         for key in dict.fromkeys([*first, *second])
     ]
-    return RunComparison(names, a.run.name, b.run.name, charts, differences(a.run, b.run))
+    settings = [await asked.store.settings.last(asked.run) for asked in (a, b)]
+    return RunComparison(names, a.run.name, b.run.name, charts, differences(*settings))
 
 
 async def _charts(asked: PageRequest) -> dict[str, Chart]:
@@ -92,9 +92,9 @@ def _at(every: Sequence[float], own: Values, values: Values) -> Values:
     return [by_place.get(place) for place in every]
 
 
-def differences(a: Run, b: Run) -> list[SettingDifference]:
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[SettingDifference]:
     """Of the resolved settings of every kind of service; names that only one has are `–` in the other."""
-    left, right = _flat(a.configs), _flat(b.configs)
+    left, right = _flat(a), _flat(b)
     found = []
     for name in sorted({*left, *right}):
         if left.get(name) != right.get(name):

@@ -214,7 +214,7 @@ async def tree_page(asked: PageRequest) -> TreeView:
             slots.append(record.traj_id)
         except (DataError, MalformedDocument) as exc:
             problems.append(str(exc))
-    rules = loss_rules(asked, task.policy)
+    rules = await loss_rules(asked, task.policy)
     in_step = [tree for tree in trees if tree.record_id in data and data[tree.record_id].group_size > 0]
     spell = await speller(asked.store, task.policy)
     branches = _branches(trees, slots, spell)
@@ -237,9 +237,9 @@ def _tree(record: Record, data: DBRecordData | None, tokens: list[DispatchTokens
     return flatten(record.id, tokens, {d.id: 0.0 for d in tokens})
 
 
-def loss_rules(asked: PageRequest, policy: str) -> LossRules:
+async def loss_rules(asked: PageRequest, policy: str) -> LossRules:
     """Of the trainer's last start."""
-    config = asked.run.configs.get(f"trainer-{policy}", {})
+    config = await asked.store.settings.of_trainer(asked.run, policy)
     return LossRules(
         bool(config.get("drop_zero_advantage", False)),
         float(config.get("minimal_advantage", 0.0)),

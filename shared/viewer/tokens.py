@@ -93,7 +93,7 @@ async def tokens_page(asked: PageRequest) -> TokensView:
     first = asked.number("first", 0)
     prompt = unpack_ints(turn.dispatch.prompt_ids).tolist()
     advantage = turn.dispatch.advantage if entry is None else entry.advantage
-    why_not = _why_not(turn, data, entry, loss_rules(asked, turn.policy))
+    why_not = _why_not(turn, data, entry, await loss_rules(asked, turn.policy))
     is_trained = not why_not
     shade = _shades(colour, versions, advantage, steps)
     spell = await speller(asked.store, turn.policy)

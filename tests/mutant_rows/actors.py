@@ -94,9 +94,9 @@ MUTANTS = (
     ),
     Mutant(
         "actors: a policy whose actors are all fixed does not hold up admission",
-        "sampler/config.py",
-        "if p in self.frozen_policies or self._never_learns(p)]",
-        "if p in self.frozen_policies]",
+        "shared/rules/run_rules.py",
+        "if policy in frozen or never_learns(policy)]",
+        "if policy in frozen]",
         f"{PINNED}::test_admission_waits_only_for_trainers_of_policies_with_a_trained_actor",
     ),
     Mutant(

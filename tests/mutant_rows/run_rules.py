@@ -9,7 +9,7 @@ MUTANTS = (
     Mutant(
         "rules: another setting is refused at start",
         IN_FORCE,
-        "        self._refuse_others(newest, in_force)\n",
+        "        self._compare(newest)\n",
         "",
         f"{RULES}::test_another_setting_is_refused_with_both_values_where_it_was_given_and_the_remedy",
     ),
@@ -19,6 +19,27 @@ MUTANTS = (
         '{"$cond": [{"$eq": ["$status", TaskStatus.CREATED]}, rules, "$rules"]}',
         '{"$literal": rules}',
         f"{RULES}::test_a_group_is_settled_by_the_rules_that_it_was_opened_with",
+    ),
+    Mutant(
+        "rules: an episode goes by the rules of its group",
+        "sampler/service/ruled_resources.py",
+        "return self._by_number.get(FIRST if task.rules is None else task.rules, self._base)",
+        "return self._base",
+        f"{RULES}::test_a_change_reaches_episodes_of_groups_that_are_opened_later_alone",
+    ),
+    Mutant(
+        "rules: another chat template is refused at start",
+        "sampler/settlement/declared_rules.py",
+        'name in ("other_policies", "template_digest")',
+        'name in ("other_policies",)',
+        f"{RULES}::test_another_chat_template_is_refused_by_its_digest",
+    ),
+    Mutant(
+        "rules: slots of groups whose rules a process cannot apply are left to others",
+        "shared/store/slots.py",
+        'return {} if rules is None else {"$or": [{"status": TaskStatus.CREATED.value}, settled_by(rules)]}',
+        "return {}",
+        f"{RULES}::test_episodes_of_rules_that_a_process_cannot_play_are_left_to_others_and_an_alarm_says_why",
     ),
     Mutant(
         "rules: groups of rules that a process cannot apply are left to others",

@@ -55,14 +55,14 @@ MUTANTS = (
     Mutant(
         "resettle: other settings than before are refused",
         "sampler/what_if/resettle.py",
-        "    if stored != wanted:\n",
+        "    if stored != expected:\n",
         "    if False:\n",
         f"{RESETTLE}::test_what_does_not_fit_is_refused_with_the_remedy",
     ),
     Mutant(
         "resettle: a run with tasks of its own is no target",
         "sampler/what_if/resettle.py",
-        "    if SETTINGS not in (await target.runs.read()).configs:",
+        "    if SETTINGS not in (await target.runs.read()).settings:",
         "    if False:",
         f"{RESETTLE}::test_a_run_with_tasks_of_its_own_and_the_run_itself_are_no_target",
     ),

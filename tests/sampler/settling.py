@@ -2,17 +2,18 @@
 
 from sampler.config import SamplerConfig
 from sampler.settlement import settle as settlement
-from sampler.settlement.current_rules import declared
+from sampler.settlement.declared_rules import declared
 from shared.documents import Task
 from shared.documents.rules import FIRST, RunRules
 from shared.store import Store
+from tests.sampler.episodes import TEMPLATE
 
 
 async def rules_number(store: Store, config: SamplerConfig) -> int:
     """The number of these rules, which are added where the run has none like them."""
     known = await store.rules.all(config.policy)
-    sections = {"settlement": declared(config).model_dump(mode="json")}
-    number = next((one.number for one in known if one.settlement == sections["settlement"]), None)
+    sections = declared(config, template_digest=TEMPLATE.digest).sections()
+    number = next((one.number for one in known if one.sections == sections), None)
     if number is None:
         number = known[0].number + 1 if known else FIRST
         await store.rules.add(RunRules.of(config.policy, number, sections, "test"))

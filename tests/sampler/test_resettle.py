@@ -114,7 +114,6 @@ async def test_the_same_settings_give_the_same_documents_also_of_a_group_with_a_
 ) -> None:
     task = await varied_group(store)
     await settle(store, task, config(store, default_scorers=[], min_turns=2, advantage="gigpo"))
-    await store.runs.save_config("sampler", {"min_turns": 2, "advantage": "gigpo"})
     await anew(mongod, store, target.run)
     old, new = await everything(store), await everything(target)
     assert new["record_data"] == old["record_data"]

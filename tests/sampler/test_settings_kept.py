@@ -40,9 +40,9 @@ async def test_each_distinct_settings_of_samplers_are_stored_once_including_thei
 ) -> None:
     path = agents_file(tmp_path, monkeypatch)
     runs: list[dict[str, Any]] = [
-        {"temperature": 1.0, "agent_config_path": str(path)},
-        {"temperature": 0.5},
-        {"temperature": 0.5},
+        {"poll_s": 1.0, "agent_config_path": str(path), "default_scorer": "exact_match"},
+        {"poll_s": 0.5},
+        {"poll_s": 0.5},
     ]
     for number, options in enumerate(runs):
         async with running_sampler(store, **options) as running:
@@ -51,7 +51,7 @@ async def test_each_distinct_settings_of_samplers_are_stored_once_including_thei
             assert len(found) == min(2, number + 1)
             assert not running.done()
     first, second = await kept(store)
-    assert [each["values"]["temperature"] for each in (first, second)] == [1.0, 0.5]
+    assert [each["values"]["poll_s"] for each in (first, second)] == [1.0, 0.5]
     assert [each["workers"] for each in (first, second)] == [["w"], ["w"]]
     assert first["values"]["agents"]["scorer_agent"]["models"] == [
         {

@@ -5,7 +5,8 @@ import pytest
 
 from sampler.config import SamplerConfig
 from sampler.service.settling import Settling
-from sampler.settlement.current_rules import CurrentRules, declared
+from sampler.settlement.current_rules import CurrentRules
+from sampler.settlement.declared_rules import declared
 from sampler.settlement.settle import settle
 from shared.audit.run import audit
 from shared.store import Store
@@ -97,5 +98,5 @@ async def test_a_settler_killed_at_any_command_is_completed_by_a_process_with_ot
 
 async def test_no_setting_of_a_process_reaches_settlement() -> None:
     """All that decides it is in the run's rules: whatever `declared` reads is compared at every start."""
-    assert declared(make_config(OTHER_SETTINGS)).model_dump() != declared(make_config({})).model_dump()
+    assert declared(make_config(OTHER_SETTINGS), "").settlement != declared(make_config({}), "").settlement
     assert "config" not in settle.__annotations__

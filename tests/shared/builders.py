@@ -1,5 +1,6 @@
 """Small documents for tests."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, Slot, Task, TaskPayload, task_id
@@ -87,3 +88,8 @@ async def let_time_pass(store: Store) -> None:
 async def claim(store: Store, worker: str = "w", **kwargs: Any) -> Any:
     options = {"policy": "main", "split": "train", "lease_s": 60.0, "seq_limit": None, "max_failures": 8} | kwargs
     return await store.tasks.claim_slot(worker, **options)
+
+
+async def set_settings(store: Store, kind: str, values: Mapping[str, Any], worker: str = "w") -> None:
+    """As a service does at its start."""
+    await store.runs.note_settings(kind, await store.settings.keep(kind, values, worker))

@@ -15,9 +15,10 @@ from shared.documents.rules import RunRules
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus
 from shared.processes.mongod import Mongod
+from shared.rules.run_rules import Rules
 from shared.store import Store
 from shared.tokens.flatten import data_fields
-from tests.shared.builders import claim, make_data, make_task
+from tests.shared.builders import claim, make_data, make_task, set_settings
 from tests.shared.episodes import SCHEMAS, announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
 
 TASK = "main:train:0:t0"
@@ -183,7 +184,7 @@ def played(mongod: Mongod) -> str:
     async def play_it() -> None:
         async with Store.open(mongod.connection_string, "audited") as store:
             await whole_run(store, tasks=1)
-            await store.rules.add(RunRules.of("main", 1, {"settlement": {"advantage": "mean"}}, "test"))
+            await store.rules.add(RunRules.of("main", 1, Rules(template_digest="").sections(), "test"))
             await store.database["tasks"].update_many({}, {"$set": {"rules": 1}})
             assert (await audit(store)).ok
 
@@ -312,7 +313,7 @@ async def test_the_limit_of_use_is_the_trainers_setting_or_the_given_one(store: 
     await train(store, 2, max_trained_count=2)
     assert (await audit(store, newest_step=2)).results[Check.STEPS].violations == 2
     assert (await audit(store, newest_step=2, max_trained_count=2)).ok
-    await store.runs.save_config("trainer-main", {"max_trained_count": 2})
+    await set_settings(store, "trainer-main", {"max_trained_count": 2})
     assert (await audit(store, newest_step=2)).ok
 
 

@@ -12,6 +12,8 @@ import pymongo
 import pytest
 from pymongo.errors import ConnectionFailure, WriteConcernError
 
+from sampler.config import SamplerConfig
+from sampler.settlement.current_rules import CurrentRules
 from shared.documents.run import Admission
 from shared.errors import ConfigError, LeaseLost, StoreUnavailable
 from shared.store import Store, primary
@@ -62,6 +64,30 @@ async def test_the_work_continues_through(servers: ReplicaSet, store: Store, fau
         await working
         await blocking(servers.whole)
         assert await problems(store, 12) == []
+
+
+@pytest.mark.parametrize("fault", ["none", "step down"])
+async def test_of_two_samplers_that_start_a_run_at_once_one_declares_the_rules_and_the_other_is_refused(
+    servers: ReplicaSet, store: Store, fault: str
+) -> None:
+    def rules(policy: str, worker: str, **given: object) -> CurrentRules:
+        needed = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "policy": policy}
+        return CurrentRules(store, SamplerConfig.from_sources({"flags": needed | given}), worker)
+
+    async with asyncio.timeout(PATIENCE_S):
+        for policy in ("p0", "p1", "p2", "p3"):
+            starts = [rules(policy, f"w{n}", temperature=0.5 + n / 10).begin() for n in range(4)]
+            falling = asyncio.create_task(blocking(servers.step_down if fault == "step down" else servers.whole))
+            ends = await asyncio.gather(*starts, return_exceptions=True)
+            await falling
+            (written,) = await store.rules.all(policy)
+            begun = [n for n, end in enumerate(ends) if not isinstance(end, BaseException)]
+            assert [f"w{n}" for n in begun] == [written.by]
+            assert written.values["temperature"] == 0.5 + begun[0] / 10
+            refused = [str(end) for end in ends if isinstance(end, ConfigError)]
+            assert len(refused) == 3
+            assert all(f"expected {written.values['temperature']}, as the run has it" in text for text in refused)
+            assert (await rules(policy, "later").begin()).temperature == written.values["temperature"]
 
 
 async def test_an_import_that_a_rollback_undid_was_not_acknowledged_and_is_made_again(

@@ -80,14 +80,14 @@ async def test_a_login_revoked_during_a_run_gives_a_one_sentence_error(guarded: 
     with pymongo.MongoClient(guarded.uri("ann")) as admin:
         admin.admin.command("createUser", run, pwd=PASSWORD, roles=[{"role": "readWrite", "db": run}])
         async with Store.open(guarded.uri(run), run) as store:
-            await store.runs.save_config("sampler", {})
+            await store.runs.note_settings("sampler", "x")
             if change == "role":
                 admin.admin.command("revokeRolesFromUser", run, roles=[{"role": "readWrite", "db": run}])
             else:
                 admin.admin.command("dropUser", run)
             with pytest.raises(StoreRefused) as caught:
-                await store.runs.save_config("sampler", {})
-    assert str(caught.value).startswith("save_config: refused: ")
+                await store.runs.note_settings("sampler", "x")
+    assert str(caught.value).startswith("note_settings: refused: ")
     assert "expected a db_connection_string with user, password and authSource" in str(caught.value)
     assert len(str(caught.value)) < 400, "of the command, with its documents, only the beginning"
     assert PASSWORD not in str(caught.value)
@@ -147,7 +147,7 @@ def test_a_password_is_in_no_argument_log_file_or_document_of_a_launched_run(gua
     environments: dict[str, bytes] = {}
     with pymongo.MongoClient(guarded.uri("ann")) as client:
         deadline = time.monotonic() + PATIENCE_S
-        while set((client[run].runs.find_one() or {}).get("configs", {})) != {"sampler", "keeper", "trainer-main"}:
+        while set((client[run].runs.find_one() or {}).get("settings", {})) != {"sampler", "keeper", "trainer-main"}:
             assert time.monotonic() < deadline
             assert process.poll() is None, process.communicate()[0]
             _look_at(run, arguments, environments)

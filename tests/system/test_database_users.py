@@ -52,8 +52,8 @@ ALLOWED = {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "trained_steps", "trainer_logprobs", "leases"], "fiu"),
-        "inference_services": "f",
-        **dict.fromkeys(["environment_services", "run_rules", "notes", "saved_views"], ""),
+        **dict.fromkeys(["inference_services", "run_rules"], "f"),
+        **dict.fromkeys(["environment_services", "notes", "saved_views"], ""),
     },
 }
 COLLECTIONS = sorted(ALLOWED["sampler"])

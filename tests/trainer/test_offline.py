@@ -15,6 +15,7 @@ from shared.documents.states import DataStatus, RunState
 from shared.errors import ConfigError, DataError
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tests.shared.builders import set_settings
 from tests.shared.episodes import announce, whole_run
 from trainer.data import offline
 from trainer.data.offline import bring_in, check_source
@@ -74,7 +75,7 @@ def run_starts(bridge: StoreBridge) -> list[int]:
 
 def prepare(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
     bridge(bridge.store.database["runs"].update_one({"_id": "run"}, {"$set": {"trainer_generations.main": 0}}))
-    bridge(bridge.store.runs.save_config("trainer-main", config.snapshot()))
+    bridge(set_settings(bridge.store, "trainer-main", config.snapshot()))
     bring_in(bridge, config, parallel)
 
 

@@ -7,8 +7,11 @@ import pytest
 
 from sampler.settlement.config import Advantage
 from shared.configuration.sections import flat_values
+from shared.documents.rules import RunRules
 from shared.errors import ConfigError
+from shared.rules.run_rules import Rules
 from trainer.losses import Aggregation, LossConfig
+from trainer.run.preset_check import preset_problem
 from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
 from trainer.settings.presets import PRESETS
@@ -113,3 +116,13 @@ def test_a_setting_that_does_nothing_is_told_with_what_makes_it_so(
 )
 def test_what_a_preset_brings_may_be_made_meaningless(flags: str) -> None:
     assert not load("--preset", *flags.split()).without_effect()
+
+
+def test_a_preset_for_another_estimator_than_the_run_has_is_told_with_both_values() -> None:
+    rules = RunRules.of("main", 2, Rules(template_digest="", advantage="mean").sections(), "a person")
+    told = preset_problem("demo", "grpo", rules)
+    assert told is not None
+    assert "preset grpo is for advantage=zscore, and the run has mean (rules 2 of policy main, by a person)" in told
+    assert "tandem rules demo --set advantage=zscore" in told
+    assert preset_problem("demo", "minirl", rules) is None
+    assert preset_problem("demo", "grpo", None) is None

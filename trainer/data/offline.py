@@ -28,7 +28,7 @@ def check_source(bridge: StoreBridge, config: TrainerConfig) -> None:
     run = bridge(bridge.store.runs.get())
     offline = config.data.offline
     now = offline.data_run if offline else None
-    before = (run.configs.get(f"trainer-{config.policy}", {}) if run else {}).get("data_run")
+    before = bridge(bridge.store.settings.of_trainer(run, config.policy)).get("data_run")
     if before != now and bridge(bridge.store.data.count_by_status(config.policy)):
         raise ConfigError(
             f"run {config.run} has the data of {f'run {before}' if before else 'its own samplers'}, and data_run is "

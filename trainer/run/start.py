@@ -1,4 +1,4 @@
-"""The start of a trainer, before and after it takes over: seeds, warnings, the learner, and its settings in the run."""
+"""The start of a trainer, before it takes over: seeds, warnings, and the learner."""
 
 import logging
 import random
@@ -11,10 +11,9 @@ from shared.files.output_names import CHECKPOINTS
 from trainer.checkpoints import checkpoint
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
-from trainer.run.status import worker_id
+from trainer.run.preset_check import log_preset
 from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
-from trainer.settings.presets import PRESETS
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.shared_device import TrainerDevice
@@ -22,7 +21,7 @@ from trainer.step.shared_device import TrainerDevice
 log = logging.getLogger(__name__)
 
 
-def seed_and_warn(config: TrainerConfig, parallel: Parallel) -> None:
+def seed_and_warn(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
     """Seed this rank; rank 0 logs the preset, and settings that have no effect or do not fit each other."""
     seed = config.seed + parallel.data.rank
     random.seed(seed)
@@ -30,11 +29,7 @@ def seed_and_warn(config: TrainerConfig, parallel: Parallel) -> None:
     torch.manual_seed(seed)
     if not parallel.is_main:
         return
-    if config.preset is not None:
-        preset = PRESETS[config.preset]
-        log.info(
-            "preset %s (%s): samplers should run with --advantage %s", config.preset, preset.source, preset.advantage
-        )
+    log_preset(bridge, config)
     warn_of_unused(config, config.without_effect())
     if config.data.max_staleness > 0 and not config.loss.weighs_what_others_sampled:
         log.warning(
@@ -70,9 +65,3 @@ def resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
             "an output_dir of its own"
         )
     log.info("resumed from %s at step %d", newest, resumed.step)
-
-
-def store_settings(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
-    """In the run's documents, by rank 0: once per content."""
-    if parallel.is_main:
-        bridge(bridge.store.settings.keep(f"trainer-{config.policy}", config.snapshot(), worker_id(config)))

@@ -13,10 +13,12 @@ import logging
 from shared.documents.run import Admission, Run, SavedCheckpoint
 from shared.errors import ConfigError, LeaseLost
 from shared.files.output_names import CHECKPOINTS
+from shared.store.settings import trainer_kind
 from trainer.checkpoints import checkpoint
 from trainer.data.offline import bring_in, check_source
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
+from trainer.run.status import worker_id
 from trainer.settings.config import TrainerConfig
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:
     )
     while True:
         seen = startable_run(bridge, config, step)
+        settings = bridge(bridge.store.settings.keep(trainer_kind(config.policy), config.snapshot(), worker_id(config)))
         try:
             return bridge(
                 bridge.store.runs.start_trainer(
@@ -58,7 +61,7 @@ def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:
                     admission,
                     seen=seen,
                     checkpoint=checkpoint_at(config, step),
-                    config=config.snapshot(),
+                    settings=settings,
                 )
             )
         except LeaseLost as exc:

@@ -104,7 +104,7 @@ async def read(store: Store, config: BisectConfig) -> BisectedTurn:
     published = await published_versions(store, policy)
     run = await store.runs.read()
     steps = await store.steps.surviving(policy, run.starts.get(policy, []))
-    momentum = float(run.configs.get(f"trainer-{policy}", {}).get("adam_beta1", 0.9))
+    momentum = float((await store.settings.of_trainer(run, policy)).get("adam_beta1", 0.9))
     trained = sorted(step.step for step in steps)
     starts = run.starts.get(policy, [])
     logged = {step: (await store.steps.metrics_of(policy, step, starts)).get(RATE) for step in trained}

@@ -87,7 +87,7 @@ def kept_weights(published: Sequence[PolicyVersion], run_dir: Path, device: str)
 async def published_versions(store: Store, policy: str) -> list[PolicyVersion]:
     """Raises DataError for a run that was trained on the data of another one."""
     run = await store.runs.read()
-    if other := run.configs.get(f"trainer-{policy}", {}).get("data_run"):
+    if other := (await store.settings.of_trainer(run, policy)).get("data_run"):
         raise DataError(
             f"run {store.run} trains offline: its episodes were sampled by the versions of run {other}; ask that run"
         )

@@ -91,8 +91,8 @@ class Keeper:
             await self._run(stop)
 
     async def _run(self, stop: asyncio.Event) -> None:
-        await self._store.runs.save_config("keeper", self._config.snapshot())
-        await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
+        settings = await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
+        await self._store.runs.note_settings("keeper", settings)
         await announce_first(self._store, self._config)
         async with self._share.occupied() if self._share else contextlib.nullcontext():
             try:

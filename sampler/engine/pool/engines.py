@@ -49,13 +49,30 @@ class Engines:
         self._unreachable: dict[str, list[str]] = {}  # by policy: the sentences
         self._told: set[str] = set()
         self._host = socket.gethostname()
-        foreign = [name for name in config.turn_sources if name != LAGGING]
-        self._policies = list(dict.fromkeys([*config.policies, *foreign]))
-        self._unchecked = set(foreign)
-        models = {config.policy: config.model_name_or_path, **config.other_policies}
-        self.policy_clients = {policy: self._policy_client(policy, model) for policy, model in models.items()}
-        self.every_version = {policy: self._pool(policy, model, lagging=None) for policy, model in models.items()}
-        self.sources = [self._source(name, share) for name, share in config.turn_sources.items()]
+        self._policies = list(config.policies)
+        self._unchecked: set[str] = set()
+        self._models = {config.policy: config.model_name_or_path, **config.other_policies}
+        self.policy_clients = {policy: self._policy_client(policy, model) for policy, model in self._models.items()}
+        self.every_version = {policy: self._pool(policy, model, lagging=None) for policy, model in self._models.items()}
+        self._sources: dict[str, Source] = {}
+        self.sources = self.sources_under(config)
+
+    def clients_under(self, config: SamplerConfig) -> dict[str, PolicyClient]:
+        """By policy: the same engines, with the templates of other settings. Raises ConfigError."""
+        return {
+            policy: replace(self.policy_clients[policy], template=self._template(policy, model, config))
+            for policy, model in self._models.items()
+        }
+
+    def sources_under(self, config: SamplerConfig) -> list[Source]:
+        """The sources of other settings; the engines of each are looked at from now on."""
+        for name in config.turn_sources:
+            if name not in self._sources:
+                self._sources[name] = self._source(name)
+                if name != LAGGING and name not in self._policies:
+                    self._policies.append(name)
+                    self._unchecked.add(name)
+        return [replace(self._sources[name], share=share) for name, share in config.turn_sources.items()]
 
     async def look(self) -> None:
         """Raises ConfigError if a source of turns has another tokenizer."""
@@ -121,18 +138,20 @@ class Engines:
         return [seen(service) for service in self._asked(policy, lagging=lagging)]
 
     def _policy_client(self, policy: str, model: Path) -> PolicyClient:
-        config = self._config
-        which = config.chat_template if policy == config.policy or config.chat_template == "none" else "auto"
-        template = chosen_template(model, TemplateChoice(which, config.tool_call_parser, config.chat_template_kwargs))
-        template = replace(template, max_tokens=config.max_tokens)
+        template = self._template(policy, model, self._config)
         check_vocabulary(model, template)
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
-    def _source(self, name: str, share: float) -> Source:
+    def _template(self, policy: str, model: Path, config: SamplerConfig) -> ChatTemplate:
+        which = config.chat_template if policy == config.policy or config.chat_template == "none" else "auto"
+        template = chosen_template(model, TemplateChoice(which, config.tool_call_parser, config.chat_template_kwargs))
+        return replace(template, max_tokens=config.max_tokens)
+
+    def _source(self, name: str) -> Source:
         """Its turns are trained by the process's own policy: so the tokens of any source must be in its vocabulary."""
         policy = self._config.policy if name == LAGGING else name
         pool = self._pool(policy, self._config.model_name_or_path, lagging=name == LAGGING)
-        return Source(name, None if name == LAGGING else name, share, pool)
+        return Source(name, None if name == LAGGING else name, 0.0, pool)
 
     def _pool(self, policy: str, model: Path, *, lagging: bool | None) -> EnginePool:
         limits = PoolLimits(refresh_s=self._config.poll_s)
@@ -143,7 +162,7 @@ class Engines:
 
     def _pools(self) -> list[EnginePool]:
         own = [client.pool for client in self.policy_clients.values()]
-        return [*own, *self.every_version.values(), *(source.pool for source in self.sources)]
+        return [*own, *self.every_version.values(), *(source.pool for source in self._sources.values())]
 
 
 def vocabulary_of(model: Path) -> int | None:

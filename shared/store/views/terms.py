@@ -1,4 +1,4 @@
-"""What a run was set up to do: what a step costs, and by which rules its groups are settled. For people."""
+"""What a run was set up to do: what a step costs, and its rules. For people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,14 +7,18 @@ from typing import Any
 from shared.documents.rules import RunRules
 from shared.documents.run import Run
 from shared.errors import MalformedDocument
-from shared.rules.groups import SettlementRules
+from shared.names import cut
+from shared.rules.run_rules import Rules
 from shared.store import Store
+
+MOST_CHARS = 80  # of one value, such as a system prompt
+ALWAYS = ("advantage", "temperature", "default_scorer", "template_digest")
 
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
     """Of one policy. `costs`: sentences, none for a run without a launcher. `rules`: the newest number and its origin.
-    `chosen`: its settings that differ from the defaults, and always the estimator of advantages and the default scorers."""
+    `chosen`: its rules that differ from the defaults, and always `ALWAYS`."""
 
     policy: str
     costs: list[str]
@@ -35,7 +39,7 @@ async def terms_of(store: Store, run: Run | None, policies: list[str]) -> list[R
         costs = [] if cost is None else [text for text in (cost.size_text(), cost.time_text()) if text]
         rules = next(iter(await store.rules.all(policy)), None)
         origin = None if rules is None else rules.origin
-        found.append(RunTerms(policy, costs, origin, {**chosen_of(rules), **scorers_of(run)}))
+        found.append(RunTerms(policy, costs, origin, chosen_of(rules)))
     return [one for one in found if one.costs or one.rules]
 
 
@@ -47,21 +51,26 @@ async def terms_of_run(store: Store, policy: str) -> list[RunTerms]:
     return await terms_of(store, run, [policy])
 
 
+async def rules_texts(store: Store) -> list[str]:
+    """The newest rules of every policy that has some."""
+    terms = await terms_of(store, None, await store.rules.policies())
+    return [one.rules_text for one in terms if one.rules_text is not None]
+
+
 def chosen_of(rules: RunRules | None) -> Mapping[str, Any]:
     if rules is None:
         return {}
-    defaults = SettlementRules().model_dump(mode="json")
-    settled = rules.settlement
-    return {name: value for name, value in settled.items() if name == "advantage" or value != defaults.get(name)}
+    defaults = Rules(template_digest="").model_dump(mode="json")
+    return {
+        name: _scorers(value) if name == "default_scorers" else value
+        for name, value in rules.values.items()
+        if name in ALWAYS or value != defaults.get(name)
+    }
 
 
-def scorers_of(run: Run | None) -> Mapping[str, Any]:
-    """Those of tasks that name none, as the last sampler was started."""
-    given = {} if run is None else run.configs.get("sampler", {})
-    listed = given.get("default_scorers") or [{"name": name} for name in [given.get("default_scorer")] if name]
-    names = [f"{one.get('weight', 1):g} x {one.get('name')}" for one in listed if isinstance(one, Mapping)]
-    return {"default_scorers": ", ".join(names)} if names else {}
+def _scorers(listed: Any) -> str:
+    return ", ".join(f"{one.get('weight', 1):g} x {one.get('name')}" for one in listed if isinstance(one, Mapping))
 
 
 def shown(value: Any) -> str:
-    return "none" if value is None else str(value)
+    return "none" if value is None else cut(str(value), MOST_CHARS)

@@ -7,10 +7,13 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI
 
 from shared.documents import TaskPayload
+from shared.documents.rules import RunRules
 from shared.documents.states import RecordStatus, SlotStatus
+from shared.rules.run_rules import Rules
 from shared.store import Store
 from tests.sampler.gateway.agents import ADD, ScriptedEngine, call, trained_ids
 from tests.sampler.gateway.gateways import documents, gateway, tasks
+from tests.sampler.running import until
 from tests.shared.builders import make_task
 
 CALLS = [call("add", a=1, b=2), call("add", a=3, b=4), "<answer>7</answer>"]
@@ -51,6 +54,29 @@ async def test_an_episode_is_claimed_played_and_finished_from_outside(store: Sto
     assert trained_ids(dispatches) == engine.exchanges
     assert [[one.result for one in d.tool_calls] for d in dispatches] == [["3"], ["3"], []]
     assert offer["api_key"] not in str(record.model_dump()) + str([d.model_dump() for d in dispatches])
+
+
+async def test_an_attempt_goes_by_the_rules_of_its_group_at_every_gateway_after_a_change(store: Store) -> None:
+    await tasks(store, 2)
+    engine = ScriptedEngine([*CALLS, *CALLS])
+    async with gateway(store, engine, heartbeat_s=0.05) as one:
+        first = await one.claim()
+        messages = list(first["messages"])
+        await step(one.sdk(first["api_key"]), messages)
+        (rules,) = await store.rules.all("main")
+        changed = Rules.model_validate(rules.values | {"temperature": 0.5})
+        await store.rules.add(RunRules.of("main", 2, changed.sections(), "a person"))
+        await until(lambda: asyncio.sleep(0.01, one.service._rules.number), lambda number: number == 2)
+        await step(one.sdk(first["api_key"]), messages)
+        async with gateway(store, engine) as another:
+            await step(another.sdk(first["api_key"]), messages)
+            second = await another.claim()
+            await step(one.sdk(second["api_key"]), list(second["messages"]))
+    temperatures = [
+        [dispatch.sampling_params["temperature"] for dispatch in (await documents(store, offer["record"]))[1]]
+        for offer in (first, second)
+    ]
+    assert temperatures == [[1.0] * 3, [0.5]]
 
 
 async def test_a_turn_of_an_attempt_reads_no_request_that_this_process_wrote(store: Store) -> None:
@@ -115,7 +141,11 @@ async def test_an_attempt_may_fail_or_be_given_back(
 async def test_an_agent_that_crashes_at_a_limit_of_the_episode_is_scored(store: Store) -> None:
     """As one in the sampler's process is, and whichever process met the limit."""
     await tasks(store)
-    async with gateway(store, ScriptedEngine(CALLS), max_turns=1) as a, gateway(store, ScriptedEngine([])) as b:
+    one_turn = {"max_turns": 1}
+    async with (
+        gateway(store, ScriptedEngine(CALLS), **one_turn) as a,
+        gateway(store, ScriptedEngine([]), **one_turn) as b,
+    ):
         offer = await a.claim()
         messages = list(offer["messages"])
         await step(a.sdk(offer["api_key"]), messages)

@@ -10,11 +10,12 @@ import pytest
 from shared.cli.status import look
 from shared.documents.rules import RunRules
 from shared.documents.run import Admission, InferenceService, Worker
+from shared.documents.scoring import WeightedScorer
 from shared.documents.step_cost import StepCost
 from shared.processes.mongod import Mongod
-from shared.rules.groups import SettlementRules
+from shared.rules.run_rules import Rules
 from shared.store import Store
-from tests.shared.builders import claim, make_task
+from tests.shared.builders import claim, make_task, set_settings
 from tests.shared.cli.commands import RECORD, Command
 from tests.shared.episodes import CALCULATOR, SCHEMAS, announce
 
@@ -41,15 +42,17 @@ async def test_status_says_what_a_step_costs_and_by_which_rules_groups_are_settl
     await announce(store, 0)
     cost = StepCost(groups=4, generations=8, tokens_each=2048)
     await store.runs.note_step_cost("main", cost)
-    await store.runs.save_config("sampler", {"default_scorer": "math"})
-    settled = SettlementRules().model_dump(mode="json")
-    await store.rules.add(RunRules.of("main", 1, {"settlement": settled | {"advantage": "rloo", "min_turns": 2}}, "a"))
+    rules = Rules(template_digest="d1", advantage="rloo", min_turns=2, default_scorers=[WeightedScorer(name="math")])
+    await store.rules.add(RunRules.of("main", 1, rules.sections(), "a"))
     result = await asyncio.to_thread(tandem, "status", store.run)
     assert result.exit_code == 0, (result.output, result.exception)
     shown = result.stdout
     assert "a step is 4 groups x 8 = 32 episodes of at most 2,048 sampled tokens: 65,536 tokens at worst" in shown
     assert "tokens/s: about" not in shown, "not measured yet"
-    assert "by a: min_turns=2 advantage=rloo default_scorers=1 x math" in shown
+    assert (
+        "by a: min_turns=2 advantage=rloo default_scorer=none default_scorers=1 x math template_digest=d1 temperature=1.0"
+        in " ".join(shown.split())
+    )
     await store.runs.note_step_cost("main", cost.model_copy(update={"tokens_per_s": 100.0, "mean_tokens": 50.0}))
     assert (
         "about 16 s of sampling for a step, 50 tokens an episode so far"
@@ -85,7 +88,7 @@ async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store:
 
 
 async def test_a_run_without_a_trainer_is_played_once_every_task_has_ended(store: Store) -> None:
-    await store.runs.save_config("sampler", {})
+    await set_settings(store, "sampler", {})
     assert (await look(store)).state == "unstarted", "no process was ever heard of"
     await store.workers.heartbeat(Worker(id="one", kind="sampler", host="one", pid=1, stats={}, heartbeat_s=600))
     assert (await look(store)).state == "running", "nothing is queued yet"

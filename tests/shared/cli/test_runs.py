@@ -16,7 +16,7 @@ from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.events import Event
 from shared.store.pipelines import EPOCH
-from tests.shared.builders import claim, import_tasks
+from tests.shared.builders import claim, import_tasks, set_settings
 from tests.shared.cli.commands import Command
 from tests.shared.cli.test_cli_processes import spawn
 from tests.shared.episodes import play, whole_run
@@ -99,7 +99,7 @@ async def test_what_lives_or_is_not_tandems_alone_is_kept_with_the_reason(
     elif of == "a version":
         await runs.update_one({}, {"$inc": {"schema_version": 1}})
     elif of == "a run that needs it":
-        await another.runs.save_config("trainer-main", {"data_run": store.run})
+        await set_settings(another, "trainer-main", {"data_run": store.run})
     else:
         await runs.update_one({}, {"$set": {"created_at": "long ago"}})
     result = await asyncio.to_thread(tandem, "gc", store.run, "--older_than_days", "0", "--yes")

@@ -7,6 +7,7 @@ from shared.documents.rules import RunRules
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
 from shared.documents.states import LeaseKind, OfferState
 from shared.documents.trainer_logprobs import TrainerLogprobs, TurnLogprobs, trainer_logprobs_id
+from shared.rules.run_rules import Rules
 from shared.store import Store
 from tests.shared.episodes import SCHEMAS, announce
 from tests.shared.late_write_rows.rows import Late, row
@@ -25,27 +26,31 @@ async def _(store: Store, late: Late) -> None:
 
 @row("resettling.claim_settings")
 async def _(store: Store, late: Late) -> None:
-    await late(store.resettling.claim_settings("resettle", {"advantage": "zscore"}))
-    assert await store.resettling.claim_settings("resettle", {"advantage": "mean"}) == {"advantage": "zscore"}
-    await store.runs.save_config("sampler", {"advantage": "zscore"})
+    await late(store.resettling.claim_settings("resettle", "first"))
+    await store.resettling.claim_settings("resettle", "second")
+    assert (await store.runs.read()).settings == {"resettle": "first"}
+    await store.runs.note_settings("sampler", "first")
 
 
 @row("rules.add")
 async def _(store: Store, late: Late) -> None:
     """Of two that write the same number, the first one's counts; and a later number stays the newest."""
-    first = RunRules.of("main", 1, {"settlement": {"advantage": "zscore"}}, "first")
+    sections = {
+        advantage: Rules(template_digest="", advantage=advantage).sections() for advantage in ("zscore", "mean")
+    }
+    first = RunRules.of("main", 1, sections["zscore"], "first")
     await late(store.rules.add(first))
-    found = await store.rules.add(RunRules.of("main", 1, {"settlement": {"advantage": "mean"}}, "second"))
-    assert found.settlement == first.settlement
-    await store.rules.add(RunRules.of("main", 2, {"settlement": {"advantage": "mean"}}, "a person"))
+    found = await store.rules.add(RunRules.of("main", 1, sections["mean"], "second"))
+    assert found.sections == first.sections
+    await store.rules.add(RunRules.of("main", 2, sections["mean"], "a person"))
 
 
 @row("runs.start_trainer")
 async def _(store: Store, late: Late) -> None:
     await late(
-        store.runs.start_trainer("main", ADMISSION, checkpoint=SavedCheckpoint(step=2, folder="x"), config={"a": 1})
+        store.runs.start_trainer("main", ADMISSION, checkpoint=SavedCheckpoint(step=2, folder="x"), settings="first")
     )
-    await store.runs.start_trainer("main", ADMISSION, config={"a": 2})
+    await store.runs.start_trainer("main", ADMISSION, settings="second")
 
 
 @row("runs.end_trainer")

@@ -177,7 +177,8 @@ async def test_a_window_reads_its_own_episodes_by_the_index(store: Store) -> Non
 
 
 async def test_two_runs_are_compared_curve_by_curve(viewer: Client, store: Store, played: str) -> None:
-    await store.runs.start_trainer("main", Admission(groups_per_step=4, max_staleness=1), config={"lr": 1})
+    settings = await store.settings.keep("trainer-main", {"lr": 1}, "t")
+    await store.runs.start_trainer("main", Admission(groups_per_step=4, max_staleness=1), settings=settings)
     await add_steps(store, [1, 2])
     found = (await viewer.get(f"/compare.json?a={played}&b={store.run}")).json()
     reward = next(chart for chart in found["charts"] if chart["key"] == "reward")

@@ -4,6 +4,7 @@ from shared.documents.run import TrainedStep, step_id
 from shared.store import Store
 from shared.store.views.dashboard import reward_sources, step_rows
 from shared.viewer.curves import SOURCE
+from tests.shared.builders import set_settings
 from tests.shared.viewer.conftest import Client
 from tests.shared.viewer.stories import Told, tell
 
@@ -17,7 +18,7 @@ async def test_a_token_of_an_episode_that_the_trainer_leaves_out_has_no_loss(vie
         ({"minimal_advantage": 0.25}, [True, False], "minimal_advantage"),
         ({"skip_non_positive_advantage": True}, [True, True], "skip_non_positive_advantage"),
     ):
-        await store.runs.save_config("trainer-main", settings)
+        await set_settings(store, "trainer-main", settings)
         found = [(await viewer.get(path)).json() for path in paths]
         assert [not view["is_trained"] for view in found] == left_out
         assert [why in view["why_not"] for view in found] == left_out

@@ -1,6 +1,6 @@
-"""Settings for an episode whose context grows too long or whose model loops. Guide: docs/train/context.md.
+"""Rules of an episode whose context grows too long or whose model loops. Guide: docs/train/context.md.
 
-They are fields of the sampler's configuration.
+They are settings of the sampler, and belong to the run (`shared/rules/run_rules.py`).
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Settings for episodes of several actors. Guide: docs/bring/actors.md. They are fields of the sampler's configuration."""
+"""Rules of episodes of several actors. Guide: docs/bring/actors.md. They are settings of the sampler, and belong to the run."""
 
 from typing import Self
 

@@ -1,0 +1,98 @@
+"""All rules of a run: the settings that decide what is learned. Guide: docs/train/rules.md.
+
+    a rule            two processes that differ in it would make different training data: temperature, max_turns, advantage
+    not a rule        how a process runs (addresses, time-outs, concurrency, files), and what a task says itself
+
+`RuleSettings` are settings of the sampler. `Rules` are those of one number, as a document has them by section; they add what a
+process derives from its own settings: the chat template's digest, and the names of the policies.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from shared.documents.actors import Actor, trains
+from shared.names import PolicyName
+from shared.rules.actors import ActorsConfig
+from shared.rules.context import NewContext
+from shared.rules.episodes import AgentRules, BudgetRules, GameRules, PromptRules, SamplingRules, ScoringRules
+from shared.rules.groups import GroupConfig, SettlementRules
+
+
+class RuleSettings(
+    GroupConfig, ScoringRules, PromptRules, SamplingRules, BudgetRules, ActorsConfig, AgentRules, GameRules
+):
+    """Settings of the sampler that belong to the run."""
+
+    @property
+    def budget_tokens(self) -> int:
+        """The longest prompt before the context policy acts."""
+        return self.context_budget_tokens or self.max_tokens - self.max_new_tokens
+
+    @model_validator(mode="after")
+    def a_whole_reply_fits_behind_the_context_budget(self) -> Self:
+        most = self.max_tokens - self.max_new_tokens
+        if self.new_context is not NewContext.DISABLED and not 0 < self.budget_tokens <= most:
+            raise ValueError(
+                f"context_budget_tokens is {self.budget_tokens}; expected at most max_tokens - max_new_tokens = {most}"
+            )
+        return self
+
+
+class TemplateRules(PromptRules):
+    """The prompt of a number."""
+
+    template_digest: str = Field(
+        description="Digest of the chat template, which model_name_or_path or the setting chat_template names."
+    )
+
+
+class PolicyRules(BaseModel):
+    """Policies that take turns besides the one that owns the tasks."""
+
+    other_policies: list[PolicyName] = Field(
+        [], description="Their names; the setting has their folders, which are a process's own."
+    )
+    frozen_policies: list[str] = Field([], description="Those without a trainer, which get no training data.")
+
+
+class Rules(RuleSettings, TemplateRules, PolicyRules, frozen=True, extra="forbid"):
+    """All rules of one number."""
+
+    @property
+    def untrained_policies(self) -> list[str]:
+        return untrained(self.other_policies, self.frozen_policies, self.actors)
+
+    @property
+    def settlement(self) -> SettlementRules:
+        values = {name: getattr(self, name) for name in GroupConfig.model_fields}
+        return SettlementRules(**values, untrained_policies=sorted(self.untrained_policies))
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Plain values, as a document has them."""
+        values = self.model_dump(mode="json")
+        return {section: {name: values[name] for name in kind.model_fields} for section, kind in SECTIONS.items()}
+
+
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "group": GroupConfig,
+    "scoring": ScoringRules,
+    "prompt": TemplateRules,
+    "sampling": SamplingRules,
+    "budget": BudgetRules,
+    "policies": PolicyRules,
+    "actors": ActorsConfig,
+    "agents": AgentRules,
+    "environments": GameRules,
+}
+
+
+def untrained(other: Sequence[str], frozen: Sequence[str], actors: Mapping[str, Actor]) -> list[str]:
+    """The policies without a trainer: those that are frozen, and those whose actors are all frozen or pinned."""
+
+    def never_learns(policy: str) -> bool:
+        labels = [actor.label for actor in actors.values() if actor.policy == policy]
+        return bool(labels) and not any(map(trains, labels))
+
+    return [policy for policy in other if policy in frozen or never_learns(policy)]
