@@ -13,7 +13,7 @@ from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
 from sampler.environments.choosing import Environments
 from sampler.gateway.agent_sandbox import AgentSandbox
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer
 from sampler.model_acts import ModelActs
 from sampler.parsers import Parser, get_parser

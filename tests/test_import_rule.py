@@ -149,7 +149,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     graphlib.TopologicalSorter(imports).prepare()
 
 
-MCP_DOCKER = ("requests", "sessions", "starting", "links", "forks", "tools")  # from the top
+MCP_DOCKER = ("requests", "sessions", "starting", "links", "tools")  # from the top
 
 
 def test_no_room_of_mcp_docker_imports_one_above_it() -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sampler.mcp_docker.config import McpDockerConfig
-from sampler.mcp_docker.forks.processes import ForkServer, bundled_module
 from sampler.mcp_docker.links.channel import RemoteChannel, ServerChannel, StdioChannel
 from sampler.mcp_docker.links.modern_link import ModernLink
 from sampler.mcp_docker.links.server_link import ServerLink
 from sampler.mcp_docker.starting.tool_set import MakeLinks
+from sampler.mcp_docker.tools.forked import bundled_module
 from shared.errors import ConfigError
+from shared.forks.processes import ForkServer
 from shared.mcp.limits import TransportLimits
 from shared.mcp.servers import ToolServer, parse_servers
 from shared.sandbox import IsolationLevel, Launch

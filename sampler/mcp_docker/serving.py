@@ -10,15 +10,16 @@ from dataclasses import astuple
 from pathlib import Path
 
 from sampler.mcp_docker.config import McpDockerConfig
-from sampler.mcp_docker.forks.processes import ForkServer
 from sampler.mcp_docker.requests.app import GatewayApp
 from sampler.mcp_docker.requests.endpoint import McpEndpoint
 from sampler.mcp_docker.requests.older_api import OlderApi
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions.sessions import SessionRules, Sessions
 from sampler.mcp_docker.starting.pool import SetPool
+from sampler.mcp_docker.tools.forked import loaded_tools
 from shared.configuration.secrets import token_of
 from shared.files.private_folder import private_folder, temporary_folder
+from shared.forks.processes import ForkServer
 from shared.http.connections import ConnectionLimits
 from shared.http.listening import in_url, listening_socket
 from shared.http.server import HttpServer
@@ -44,7 +45,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
         if any(astuple(left)):
             log.warning("removed what an earlier gateway left behind: %s", left)
         modules = forked_modules(servers, level)
-        forks = ForkServer(modules, folder, config.readable) if modules else None
+        forks = ForkServer(loaded_tools(modules), folder, config.readable) if modules else None
         if forks is not None:
             await forks.open()
         sessions = _sessions(

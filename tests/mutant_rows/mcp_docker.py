@@ -255,7 +255,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fork that fails is the end of one session",
-        "sampler/mcp_docker/forks/server.py",
+        "shared/forks/tools.py",
         '        except OSError as exc:\n            print(f"a bundled tool cannot be forked',
         '        except KeyError as exc:\n            print(f"a bundled tool cannot be forked',
         "tests/sampler/mcp_docker/test_gateway_malformed.py::"

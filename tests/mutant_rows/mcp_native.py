@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "what the killed warden of a fork has left",
-        "sampler/mcp_docker/forks/processes.py",
+        "shared/forks/processes.py",
         "            await asyncio.to_thread(end_marked, self._mark)\n",
         "",
         "tests/sampler/mcp_docker/test_forks.py::test_a_warden_that_stands_still_leaves_no_process",

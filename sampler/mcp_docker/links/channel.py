@@ -17,10 +17,11 @@ from mcp import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from sampler.mcp_docker.forks.processes import ForkedProcess, ForkServer, ForksFailed, bundled_module
 from sampler.mcp_docker.links.errors import ServerGone, StartFailed
 from sampler.mcp_docker.links.messages import Message, NotAMessage, decoded, one_line
 from sampler.mcp_docker.links.remote_client import RemoteClient, StatelessClient
+from sampler.mcp_docker.tools.forked import bundled_module
+from shared.forks.processes import ForkedProcess, ForkServer, ForksFailed
 from shared.mcp.busy import Line
 from shared.mcp.limits import TransportLimits
 from shared.mcp.messages import MessageLines, MessageTooLong

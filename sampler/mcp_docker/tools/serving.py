@@ -4,12 +4,14 @@ Calls run at the same time (`calls`). If all tools are quick, one follows the ot
 """
 
 import os
+import sys
+from types import ModuleType
 
 from sampler.mcp_docker.tools.arguments import ToolArguments, argument
 from sampler.mcp_docker.tools.bundled import BundledServer, BundledTool, ToolRefusal, server_of
 from sampler.mcp_docker.tools.connection import BundledConnection
 
-__all__ = ["BundledServer", "BundledTool", "ToolArguments", "ToolRefusal", "argument", "run", "server_of"]
+__all__ = ["BundledServer", "BundledTool", "ToolArguments", "ToolRefusal", "argument", "run", "run_module", "server_of"]
 
 _PIECE_BYTES = 64 * 1024
 
@@ -22,6 +24,11 @@ def run(server: BundledServer, stdin: int = 0, stdout: int = 1) -> None:
     from sampler.mcp_docker.tools.calls import serve  # which loads asyncio
 
     serve(server, stdin, stdout)
+
+
+def run_module(module: ModuleType) -> None:
+    """As the command line `-m MODULE` does, whose arguments `sys.argv` has."""
+    run(module.tool_server(sys.argv[1:]))
 
 
 def _answer_in_turn(server: BundledServer, stdin: int, stdout: int) -> None:

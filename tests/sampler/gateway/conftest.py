@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 
 HEAVY = """
 import os, pathlib, threading

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from sampler.gateway.child import EndedCommand, run_command
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 from sampler.gateway.server import OpenAttempt
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from sampler.config import SamplerConfig
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 from shared.store import Store

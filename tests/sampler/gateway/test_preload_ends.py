@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 from tests.sampler.gateway.preloading import processes_of, run, script
 from tests.sampler.mcp_docker.gateways import until_gone
 
@@ -93,7 +93,7 @@ async def test_everything_ends_with_a_killed_sampler(folder: Path) -> None:
     sampler = f"""
 import asyncio
 from pathlib import Path
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 from tests.sampler.gateway.preloading import run
 asyncio.run(run({[sys.executable, script(folder, waiting), str(folder / "pids")]}, PreloadedInterpreter(), ["heavy"]))
 """
@@ -112,7 +112,7 @@ async def test_the_folder_of_a_killed_sampler_is_removed_by_the_next(
     words = [sys.executable, script(folder, "print(1)")]
     sampler = f"""
 import asyncio, os, signal, tempfile
-from sampler.gateway.preload.interpreters import PreloadedInterpreter
+from sampler.gateway.preload import PreloadedInterpreter
 tempfile.tempdir = {str(folder)!r}
 asyncio.run(PreloadedInterpreter().command({words}, ["heavy"], None))
 os.kill(os.getpid(), signal.SIGKILL)

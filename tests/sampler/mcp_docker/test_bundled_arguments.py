@@ -92,6 +92,6 @@ def test_the_schema_is_pydantics_without_titles(cls: type[ToolArguments]) -> Non
 
 
 def test_a_process_that_forks_the_calculator_loads_neither_pydantic_nor_asyncio(tmp_path: Path) -> None:
-    program = "import sys, sampler.mcp_docker.forks.server, sampler.mcp_docker.tools.calculator; print(*sys.modules)"
+    program = "import sys, shared.forks.tools, sampler.mcp_docker.tools.calculator; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"pydantic", "pydantic_core", "asyncio", "mcp", "inspect", "logging"} & set(loaded.stdout.split())

@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.mcp_docker.forks.processes import ForkServer
 from sampler.mcp_docker.links.channel import StdioChannel
 from sampler.mcp_docker.links.server_link import ServerLink
 from sampler.mcp_docker.starting import tool_set
 from sampler.mcp_docker.starting.tool_set import Profile, ToolSet
+from sampler.mcp_docker.tools.forked import loaded_tools
+from shared.forks.processes import ForkServer
 from shared.sandbox import IsolationLevel, Launch
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, RawClient, gateway, until_gone, until_running
 
@@ -76,7 +77,7 @@ async def test_an_end_that_hangs_is_told_and_not_waited_for_for_ever(
     entry = BUNDLED["calculator"]
     command = (entry["command"], *entry["args"])
     state = tmp_path / "state"
-    forks = ForkServer([command[2]], state, [ROOT])
+    forks = ForkServer(loaded_tools([command[2]]), state, [ROOT])
     await forks.open()
 
     def links(folder: Path) -> list[ServerLink]:

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 from mcp import Client
 
-from sampler.mcp_docker.forks.server import ForkServerLoop
 from sampler.mcp_docker.requests.client_profile import MAX_CAPABILITIES_CHARS
 from sampler.mcp_docker.sessions.sessions import MAX_PROFILES, Sessions
 from sampler.mcp_docker.starting.tool_set import Profile
+from shared.forks.tools import ToolForks
 from shared.sandbox.warden import Specification
 from shared.sandbox.watch import Bounds
 from tests.sampler.mcp_docker.gateways import TOOL_SERVERS, RawClient, gateway
@@ -110,7 +110,7 @@ def test_a_fork_that_fails_is_reported_as_the_end_of_that_session_alone(
 
     monkeypatch.setattr(os, "fork", refused)
     with ours, theirs:
-        loop = ForkServerLoop(theirs, {"tool": ModuleType("tool")})
+        loop = ToolForks(theirs, {"tool": ModuleType("tool")}, lambda module: None)
         specification = Specification("/", Bounds(1, 1, 1, 1, 1), [], None, []).text()
         loop.start({"start": 7, "module": "tool", "specification": specification}, [])
         loop.report()

@@ -1,7 +1,7 @@
-"""Forks an agent's script from a process that has its packages loaded: `PYTHON fork_server.py SOCKET GUARD FOLDER MODULE...`
+"""Forks an agent's script from a process that has its packages loaded: `PYTHON server.py SOCKET GUARD FOLDER MODULE...`
 
-    fork_client ──SOCKET: arguments, environment, directory; stdin, stdout, stderr──▶ fork server ──fork──▶ guard ──fork──▶ script
-         ◀───────────────────────────── status, when the last of its processes has ended ─────┘
+    client ──SOCKET: arguments, environment, directory; stdin, stdout, stderr──▶ fork server ──fork──▶ guard ──fork──▶ script
+      ◀───────────────────────────── status, when the last of its processes has ended ─────┘
 
 Loading a framework takes seconds of processor time, a fork some milliseconds. A script runs as it does from the command line:
 `__main__`, `sys.argv`, `sys.path[0]`, the directory, the environment, standard streams, exit status. What a module reads from
@@ -9,6 +9,8 @@ the environment when it is loaded, it read before.
 
 `guard` (`shared.processes.guard`, by its file's path) ends the descendants of a script, also when the client is killed. FOLDER:
 the script's, where its own modules are. Runs on Python 3.10 or newer, without Tandem.
+
+`Forks` is what every fork server has: `tools` starts bundled tools by it.
 """
 
 import atexit
@@ -27,6 +29,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
@@ -38,7 +41,7 @@ NUM_STREAMS = 3
 _RECEIVE_S = 30.0
 _LEAVE_S = 1.0  # of a script that is told to end: less than the client's own guard waits
 _REST_S = 0.1
-_FAILED = 1
+FAILED = 1
 
 
 def main() -> None:
@@ -62,7 +65,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
     print(READY, os.getpid(), flush=True)
-    PreloadedForks(listening, guard, lifeline).serve()
+    ScriptForks(listening, guard, lifeline).serve()
 
 
 def _loaded(name: str, path: str) -> ModuleType:
@@ -74,25 +77,73 @@ def _loaded(name: str, path: str) -> ModuleType:
     return module
 
 
-class PreloadedForks:
+class Forks:
+    """Of this process, which has one thread. `ends`: can be read when one of them has ended."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, Any] = {}  # by pid: what `start` was given
+        self.ends, self._wakeup = os.pipe()
+
+    def begin(self) -> None:
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def start(self, what: object, run: Callable[[], None], held: Sequence[int] = ()) -> int:
+        """Run `run` in a fork, without the descriptors `held` of this process; its pid. Raises OSError."""
+        pid = os.fork()
+        if pid:
+            self.running[pid] = what
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            for descriptor in (*held, self.ends, self._wakeup):
+                os.close(descriptor)
+            run()
+        except BaseException:  # noqa: BLE001 - the fork ends here: it must not go on as a second server
+            traceback.print_exc()
+        finally:
+            os._exit(FAILED)
+
+    def ended(self) -> Iterator[tuple[int, Any, int]]:
+        """Pid, what it was started for, and status (negative: by this signal) of each that has ended."""
+        os.read(self.ends, 4096)
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid in self.running:  # else a process of what was loaded
+                    yield pid, self.running.pop(pid), os.waitstatus_to_exitcode(status)
+
+
+def become(streams: Sequence[int], environment: Mapping[str, str], directory: str) -> None:
+    """In a fork: standard streams, directory and environment of its own."""
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+class ScriptForks:
     """Until the sampler closes the lifeline."""
 
     def __init__(self, listening: socket.socket, guard: ModuleType, lifeline: int) -> None:
         self._listening, self._guard, self._lifeline = listening, guard, lifeline
-        self._running: dict[int, socket.socket] = {}  # by the guard's pid
-        self._told, self._tell = os.pipe()
+        self._forks = Forks()  # each a guard, started for a connection
 
     def serve(self) -> None:
-        os.set_blocking(self._tell, False)
-        signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._forks.begin()
         while True:
-            ready = self._guard.readable([self._listening.fileno(), self._told, self._lifeline])
+            ready = self._guard.readable([self._listening.fileno(), self._forks.ends, self._lifeline])
             if self._lifeline in ready:
                 return  # our own guard ends the scripts
-            if self._told in ready:
-                os.read(self._told, 4096)
-                self._send_ends()
+            if self._forks.ends in ready:
+                for _, connection, status in self._forks.ended():
+                    with connection, contextlib.suppress(OSError):  # the client has been killed
+                        connection.send(STATUS.pack(status), socket.MSG_DONTWAIT)
             if self._listening.fileno() in ready:
                 try:
                     connection, _ = self._listening.accept()
@@ -103,47 +154,18 @@ class PreloadedForks:
                 self._fork(connection)
 
     def _fork(self, connection: socket.socket) -> None:
+        others = [other.fileno() for other in self._forks.running.values()]
+        held = (self._listening.fileno(), self._lifeline, *others)
         try:
-            pid = os.fork()
+            self._forks.start(connection, lambda: self._become_guard(connection), held)
         except OSError as exc:  # too many processes, no memory: this client's script fails, the others run on
             print(f"cannot fork: {exc}", file=sys.stderr, flush=True)
             connection.close()
-            return
-        if pid:
-            self._running[pid] = connection
-            return
-        try:
-            self._become_guard(connection)
-        except BaseException:  # noqa: BLE001 - the fork ends here: it must not go on as a second server
-            traceback.print_exc()
-        finally:
-            os._exit(_FAILED)
-
-    def _send_ends(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # none is left
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                if (connection := self._running.pop(pid, None)) is not None:  # else a package's own process
-                    with connection, contextlib.suppress(OSError):  # the client has been killed
-                        connection.send(STATUS.pack(os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT)
 
     def _become_guard(self, connection: socket.socket) -> None:
         """Never returns."""
-        signal.set_wakeup_fd(-1)
-        self._listening.close()
-        for other in self._running.values():
-            other.close()
-        for own in (self._told, self._tell, self._lifeline):
-            os.close(own)
         request, streams = _received(connection)
-        for target, stream in enumerate(streams):
-            os.dup2(stream, target)
-            os.close(stream)
-        os.chdir(request["directory"])
-        os.environ.clear()
-        os.environ.update(request["environment"])
+        become(streams, request["environment"], request["directory"])
         self._guard.keep(connection.detach(), lambda: None, lambda: _run(request["arguments"]), leave_s=_LEAVE_S)
 
 
@@ -165,7 +187,7 @@ def _run(arguments: list[str]) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as a Python that starts sets them; the guard gave a command's
         signal.signal(number, signal.SIG_IGN)
     _seed()
-    status = _FAILED
+    status = FAILED
     sys.modules["__main__"] = script = ModuleType("__main__")  # to the end: exit functions and threads find it
     try:
         if arguments[0] == "-m":
@@ -184,7 +206,7 @@ def _run(arguments: list[str]) -> None:
         status = _status_of(exc.code)
     except BaseException as exc:  # noqa: BLE001 - as the interpreter does with what a script raises
         sys.excepthook(type(exc), exc, _of_script(exc.__traceback__))
-        status = -signal.SIGINT if isinstance(exc, KeyboardInterrupt) else _FAILED
+        status = -signal.SIGINT if isinstance(exc, KeyboardInterrupt) else FAILED
     finally:
         _leave(status)
 
@@ -209,7 +231,7 @@ def _status_of(code: object) -> int:
     if code is None or isinstance(code, int):
         return code or 0
     print(code, file=sys.stderr)
-    return _FAILED
+    return FAILED
 
 
 def _leave(status: int) -> None:

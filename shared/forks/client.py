@@ -1,4 +1,4 @@
-"""Stands for an agent's script that runs as a fork: `python -I -S fork_client.py SOCKET SCRIPT|-m MODULE ARGUMENT...`
+"""Stands for an agent's script that runs as a fork: `python -I -S client.py SOCKET SCRIPT|-m MODULE ARGUMENT...`
 
 It hands its environment, directory and standard streams over, waits, and ends as the script did. If it is told to end, or
 killed, the script's processes are ended.

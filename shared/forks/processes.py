@@ -1,4 +1,4 @@
-"""The gateway's side of `fork_server`: starting bundled tools as forks, with the interface of `sandbox.SandboxedProcess`."""
+"""The gateway's side of `tools`: starting bundled tools as forks, with the interface of `shared.sandbox.SandboxedProcess`."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,12 @@ import sys
 import uuid
 from asyncio.streams import FlowControlMixin
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
-from sampler.mcp_docker.forks.server import MAX_START_BYTES
 from shared.errors import TandemError
+from shared.forks.tools import MAX_START_BYTES
 from shared.processes.guarded import MARK, end_marked
 from shared.processes.run_module import command
 from shared.sandbox import Launch, cgroups
@@ -26,7 +27,6 @@ from shared.sandbox.processes import planned, readable_for
 
 log = logging.getLogger(__name__)
 
-TOOLS = "sampler.mcp_docker.tools."
 _PIPE_BYTES = 256 * 1024
 _STDERR_BYTES = 4096
 _REPORT_BYTES = 4096
@@ -37,22 +37,27 @@ _MB = 1024 * 1024
 _SOURCES = Path(__file__).parents[2]
 
 
-def bundled_module(words: Sequence[str]) -> str | None:
-    """The module of `PYTHON -m sampler.mcp_docker.tools.NAME …`, if the command is one."""
-    if len(words) >= 3 and words[0] == sys.executable and words[1] == "-m" and words[2].startswith(TOOLS):
-        return words[2]
-    return None
-
-
 class ForksFailed(TandemError):
     """The process that forks bundled tools does not start, or cannot load them."""
 
 
-class ForkServer:
-    """One per gateway. `modules`: those that it loads, and forks. `readable`: what some of them may read."""
+@dataclass(frozen=True, slots=True)
+class LoadedTools:
+    """`modules`: those that are loaded, and forked. `run`: "MODULE:FUNCTION", which serves the tool of a module in its fork.
 
-    def __init__(self, modules: Sequence[str], state_folder: Path, readable: Sequence[Path] = ()) -> None:
-        self._modules, self._state_folder, self._readable = list(modules), state_folder, readable
+    `with_wardens`: a module that `run` loads for tools that are not alone.
+    """
+
+    modules: Sequence[str]
+    run: str
+    with_wardens: str
+
+
+class ForkServer:
+    """One per gateway. `readable`: what some of its tools may read."""
+
+    def __init__(self, tools: LoadedTools, state_folder: Path, readable: Sequence[Path] = ()) -> None:
+        self._tools, self._state_folder, self._readable = tools, state_folder, readable
         self._alone: frozenset[str] = frozenset()  # modules whose tools have no warden
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -68,12 +73,12 @@ class ForkServer:
         mark = f"{folder_key(self._state_folder)}-{uuid.uuid4().hex}"  # by which the next gateway finds its forks
         environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(_SOURCES), MARK: mark}
         settings = {
-            "modules": self._modules,
+            **asdict(self._tools),
             "state_folder": str(self._state_folder.resolve()),
             "readable": readable_for(sys.executable, tuple(self._readable), environment["PATH"]),
         }
         with theirs:
-            words = command("sampler.mcp_docker.forks.server", str(theirs.fileno()), json.dumps(settings))
+            words = command("shared.forks.tools", str(theirs.fileno()), json.dumps(settings))
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 words, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
             )

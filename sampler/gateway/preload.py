@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sampler.gateway.preload import fork_client, fork_server
 from sampler.tools.isolation import wrapped
 from shared.errors import ConfigError
+from shared.forks import client as fork_client
+from shared.forks import server as fork_server
 from shared.processes import guard
 from shared.processes.guarded import ChildCommand, GuardedProcess, end_process, start_process
 from shared.processes.temporary import TemporaryFolder
@@ -80,7 +81,7 @@ class PreloadedInterpreter:
                 await self._start(command, modules, user)
         assert self._folder is not None, "made by _start"
         folder = self._folder.path
-        client = (command.python, "-I", "-S", str(folder / "fork_client.py"), str(folder / "socket"))
+        client = (command.python, "-I", "-S", str(folder / "client.py"), str(folder / "socket"))
         return [*command.before, *client, *command.arguments]
 
     async def close(self) -> None:
@@ -107,7 +108,7 @@ class PreloadedInterpreter:
         if user is not None:
             for path in (folder, *folder.iterdir()):
                 os.chown(path, pwd.getpwnam(user).pw_uid, -1)
-        named = (str(folder / "fork_server.py"), "socket", str(folder / "guard.py"))
+        named = (str(folder / "server.py"), "socket", str(folder / "guard.py"))
         words = (*command.before, command.python, *named, command.folder, *modules)
         try:
             self._server = await start_process(wrapped(ChildCommand(words, cwd=str(folder)), user, "off"))

@@ -1,1 +1,0 @@
-"""Bundled tools as forks of one process that has them loaded."""
