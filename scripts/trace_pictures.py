@@ -11,16 +11,14 @@ Both receivers have one project, the default one.
 import argparse
 import asyncio
 import io
-import socket
 from pathlib import Path
 
 from PIL import Image
 
 from scripts.chromium import PageOfChromium, browser
-from shared.http.server import HttpServer
+from scripts.viewer_pictures import served_viewer
 from shared.store import Store
 from shared.traces.spans import trace_id
-from shared.viewer.app import make_app
 from shared.viewer.asked import in_url
 
 WIDTH, HEIGHT, GAP = 780, 1000, 12
@@ -58,16 +56,10 @@ async def parts_of(options: argparse.Namespace) -> list[Image.Image]:
 
 
 async def _own(page: PageOfChromium, options: argparse.Namespace) -> Image.Image:
-    async with Store.open(options.db_connection_string, options.run, read_only=True) as store:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = HttpServer(make_app(store.client), log_level="warning")
-            serving = asyncio.create_task(server.serve(sockets=[listener]), name="viewer")
-            try:
-                path = f"/runs/{in_url(options.run)}/rollouts/{in_url(options.record)}"
-                return await _taken(page, f"http://127.0.0.1:{listener.getsockname()[1]}{path}", WIDTH, "true")
-            finally:
-                server.should_exit = True
-                await serving
+    path = f"/runs/{in_url(options.run)}/rollouts/{in_url(options.record)}"
+    opened = Store.open(options.db_connection_string, options.run, read_only=True)
+    async with opened as store, served_viewer(store) as url:
+        return await _taken(page, url + path, WIDTH, "true")
 
 
 async def _taken(page: PageOfChromium, url: str, width: int, shown: str = SHOWN) -> Image.Image:

@@ -10,6 +10,8 @@ import argparse
 import asyncio
 import re
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,25 @@ def main() -> None:
 
 async def pictures(run: str, connection_string: str, other: str | None) -> dict[str, bytes]:
     """{name: PNG}. Raises RuntimeError if a page has a problem in the browser."""
-    async with Store.open(connection_string, run, read_only=True) as store:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = HttpServer(make_app(store.client), log_level="warning")
-            serving = asyncio.create_task(server.serve(sockets=[listener]), name="viewer")
-            try:
-                async with browser() as page:
-                    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-                    return await _taken(page, url, await paths(store, run, other))
-            finally:
-                server.should_exit = True
-                await serving
+    async with (
+        Store.open(connection_string, run, read_only=True) as store,
+        served_viewer(store) as url,
+        browser() as page,
+    ):
+        return await _taken(page, url, await paths(store, run, other))
+
+
+@asynccontextmanager
+async def served_viewer(store: Store) -> AsyncIterator[str]:
+    """Its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(make_app(store.client), log_level="warning")
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="viewer")
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.deploy_check import images
-from scripts.deploy_check.compose import Compose, DeployCheckFailed, health_of, name_of, say, service_of
+from scripts.deploy_check.compose import Compose, DeployCheckFailed, Figures, health_of, name_of, say, service_of
 from scripts.deploy_check.settings import DeployCheckConfig
 from shared.errors import TandemError
 from shared.processes.interrupt import run_command
@@ -26,13 +26,13 @@ LAST_STEPS = 5
 
 
 class DeploymentTrial:
-    """The steps in order; `figures` is what they found."""
+    """The steps in order."""
 
     def __init__(self, config: DeployCheckConfig) -> None:
         self.config = config
         self.environment = {"RUN_NAME": config.run, "TRAINER_FLAGS": f"--max_steps {config.max_steps}"}
         self.compose = Compose(config.project, self.environment, tls=config.tls)
-        self.figures: dict[str, Any] = {}
+        self.figures = Figures()
 
     def run(self) -> None:
         if self.config.build:
@@ -50,14 +50,14 @@ class DeploymentTrial:
     def build(self) -> None:
         started = time.monotonic()
         self.compose.run("build", "prepare", "mcp", "trainer", "cpu-engine", quiet=False)
-        self._told("build_s", time.monotonic() - started)
+        self.figures.add("build_s", time.monotonic() - started)
 
     def bring_up(self) -> None:
         """`up` alone: MongoDB, and MCP-Docker with its own tools."""
         started = time.monotonic()
         self.compose.run("up", "-d", profiles=False)
         self._healthy("mongo", "mcp")
-        self._told("up_to_healthy_s", time.monotonic() - started)
+        self.figures.add("up_to_healthy_s", time.monotonic() - started)
         imported = ("tasks", "import", self.config.run, "/tasks/train.jsonl", "--num_generations", "8")
         say(self.compose.tandem(*imported).strip().splitlines()[-1])
 
@@ -68,7 +68,7 @@ class DeploymentTrial:
         )
         self._scale(self.config.samplers)
         self._healthy(*SERVICES)
-        self._told("all_healthy_s", time.monotonic() - started)
+        self.figures.add("all_healthy_s", time.monotonic() - started)
         quarter = max(1, self.config.max_steps // 4)
         self._until_step(quarter)
         self._scale(self.config.many_samplers)
@@ -82,7 +82,7 @@ class DeploymentTrial:
             for service in SERVICES:
                 self._kill(service)
         self._until_ended()
-        self._told("training_s", time.monotonic() - started)
+        self.figures.add("training_s", time.monotonic() - started)
 
     def _scale(self, samplers: int) -> None:
         say(f"--scale sampler={samplers}")
@@ -104,26 +104,28 @@ class DeploymentTrial:
             return bool(records.get("scored", 0) + records.get("ready", 0) > before) or self._has_ended()
 
         self.compose.until(f"another record after {service} was killed", goes_on, self.config.step_timeout_s)
-        self._told(f"kill_{service}_to_next_record_s", time.monotonic() - started)
+        self.figures.add(f"kill_{service}_to_next_record_s", time.monotonic() - started)
 
     def finish(self) -> None:
         self.figures["audit"] = self.compose.audit(self.config.run)
         rewards = self._rewards(self.compose.run("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "trainer",
                                                  f"/output/{self.config.run}/metrics.jsonl"))  # fmt: skip
-        self._told("rewards", rewards)
+        self.figures.add("rewards", rewards)
         if self.config.bare_metrics is not None:
             bare = self._rewards(self.config.bare_metrics.read_text(encoding="utf-8"))
-            self._told("rewards_bare", bare)
+            self.figures.add("rewards_bare", bare)
             common = min(len(bare), len(rewards))
             for name, found in (("", rewards), ("_bare", bare)):
                 last = found[max(0, common - LAST_STEPS) : common]
-                self._told(f"reward{name}_up_to_step_{common}", sum(last) / len(last))
+                self.figures.add(f"reward{name}_up_to_step_{common}", sum(last) / len(last))
         self._look_at_tools()
         status = self._status()
-        self._told("status", {name: status[name] for name in ("records", "record_data", "abandoned", "malformed")})
-        self._told("confinement", {service_of(one): images.confinement(one) for one in self.compose.containers()})
-        self._told("restarts", {name_of(one): one["RestartCount"] for one in self.compose.containers()})
-        self._told("running", images.running(self.compose))
+        self.figures.add(
+            "status", {name: status[name] for name in ("records", "record_data", "abandoned", "malformed")}
+        )
+        self.figures.add("confinement", {service_of(one): images.confinement(one) for one in self.compose.containers()})
+        self.figures.add("restarts", {name_of(one): one["RestartCount"] for one in self.compose.containers()})
+        self.figures.add("running", images.running(self.compose))
 
     def back_up(self) -> None:
         """Save, delete every container and volume, restore: the database says the same of the run."""
@@ -139,9 +141,9 @@ class DeploymentTrial:
         )  # MCP-Docker with its own tools
         self.compose.run("up", "-d", profiles=False)
         self._healthy("mongo", "mcp")
-        self._told("backup_and_restore_s", time.monotonic() - started)
+        self.figures.add("backup_and_restore_s", time.monotonic() - started)
         after = self._status()["records"]
-        self._told("records_restored", after)
+        self.figures.add("records_restored", after)
         if after != before or not self.compose.audit(self.config.run)["ok"]:
             raise DeployCheckFailed(
                 f"the restored database has the records {after}; expected {before}, and a clean audit"
@@ -150,7 +152,7 @@ class DeploymentTrial:
     def _look_at_tools(self) -> None:
         """The episodes' calls went through MCP-Docker: its counts since it was started last."""
         calls = {words[0]: float(words[1]) for words in map(str.split, images.mcp_counts(self.compose).splitlines())}
-        self._told("mcp_docker", calls)
+        self.figures.add("mcp_docker", calls)
         if not any("calls_total" in name and value > 0 for name, value in calls.items()):
             raise DeployCheckFailed("no call went through MCP-Docker")
 
@@ -158,18 +160,19 @@ class DeploymentTrial:
         prefix, _, tag = self.compose.image.rpartition("/sampler:")
         for name in IMAGES:
             image = f"{prefix}/{name}:{tag}"
-            self._told(f"image_{name}_mb", round(images.size_mb(self.compose, image)))
-            self._told(f"image_{name}_without_base_mb", round(images.own_mb(self.compose, image, self.compose.base)))
-        self._told("sampler_torch", images.files_with_torch(self.compose, self.compose.image))
-        self._told("sampler_secrets", images.secrets_in(self.compose, self.compose.image))
+            self.figures.add(f"image_{name}_mb", round(images.size_mb(self.compose, image)))
+            self.figures.add(
+                f"image_{name}_without_base_mb", round(images.own_mb(self.compose, image, self.compose.base))
+            )
+        self.figures.add("sampler_torch", images.files_with_torch(self.compose, self.compose.image))
+        self.figures.add("sampler_secrets", images.secrets_in(self.compose, self.compose.image))
         if self.figures["sampler_torch"] or self.figures["sampler_secrets"]:
             raise DeployCheckFailed("the sampler's image has torch or a secret, see above")
 
     # ------------------------------------------------------------------ what the run says
 
     def _status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.compose.tandem("status", self.config.run, "--json"))
-        return found
+        return self.compose.status(self.config.run)
 
     def _step(self) -> int:
         policies = self._status()["policies"]
@@ -207,10 +210,6 @@ class DeploymentTrial:
     def _rewards(lines: str) -> list[float]:
         by_step = {int(line["step"]): line.get("reward/mean") for line in map(json.loads, lines.splitlines())}
         return [round(float(reward), 4) for _, reward in sorted(by_step.items()) if reward is not None]
-
-    def _told(self, name: str, value: Any) -> None:
-        self.figures[name] = round(value, 3) if isinstance(value, float) else value
-        say(f"{name}: {json.dumps(self.figures[name], default=str)}")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import httpx
 from openai import APIStatusError, AsyncOpenAI
 from pydantic import Field
 
-from scripts.deploy_check.compose import Compose, DeployCheckFailed, health_of, name_of, say
+from scripts.deploy_check.compose import Compose, DeployCheckFailed, Figures, health_of, name_of, say
 from scripts.deploy_check.settings import ContainersConfig, Count
 from shared.errors import TandemError
 from shared.names import RunName
@@ -129,13 +129,13 @@ class HostAgents:
 
 
 class AgentsTrial:
-    """The steps in order; `figures` is what they found."""
+    """The steps in order."""
 
     def __init__(self, config: AgentsCheckConfig) -> None:
         self.config = config
         variables = {"RUN_NAME": config.run, "GATEWAY_URL": config.url, "GATEWAY_PORT": str(config.port)}
         self.compose = Compose(config.project, variables, PROFILES, tls=config.tls)
-        self.figures: dict[str, Any] = {}
+        self.figures = Figures()
 
     def run(self) -> None:
         if self.config.build:
@@ -157,7 +157,7 @@ class AgentsTrial:
             .strip()
             .splitlines()[-1]
         )
-        self._told("healthy_s", time.monotonic() - started)
+        self.figures.add("healthy_s", time.monotonic() - started)
 
     def _up(self) -> None:
         self.compose.run("up", "-d", "--scale", f"gateway={self.config.gateways}", *SERVICES)
@@ -185,9 +185,9 @@ class AgentsTrial:
             agents.all_are_played()
             await asyncio.wait([playing], timeout=self.config.step_timeout_s)
         await playing
-        self._told("playing_s", time.monotonic() - started)
-        self._told("attempts", dict(Counter(agents.ended.values())))
-        self._told("asked_again_by_agents", dict(agents.lost))
+        self.figures.add("playing_s", time.monotonic() - started)
+        self.figures.add("attempts", dict(Counter(agents.ended.values())))
+        self.figures.add("asked_again_by_agents", dict(agents.lost))
         unscored = {record: end for record, end in agents.ended.items() if end != "scored"}
         if unscored:
             raise DeployCheckFailed(
@@ -210,7 +210,7 @@ class AgentsTrial:
         await asyncio.to_thread(self.compose.docker, how, name_of(container))
         await self._until(f"attempts to end after {how}", lambda: not was_open & agents.open)
         ends = Counter(agents.ended[record] for record in was_open)
-        self._told(f"open_at_{how}", dict(ends))
+        self.figures.add(f"open_at_{how}", dict(ends))
         await self._more(agents, self.config.at_once)
 
     async def _more(self, agents: HostAgents, count: int) -> None:
@@ -221,21 +221,17 @@ class AgentsTrial:
         await asyncio.to_thread(self.compose.until, what, is_so, self.config.step_timeout_s)
 
     def _are_played(self) -> bool:
-        tasks = json.loads(self.compose.tandem("status", self.config.run, "--json"))["tasks"]["eval"]
+        tasks = self.compose.status(self.config.run)["tasks"]["eval"]
         return not any(count for status, count in tasks.items() if status not in ("settled", "abandoned", "skipped"))
 
     def _audit(self) -> None:
-        status = json.loads(self.compose.tandem("status", self.config.run, "--json"))
-        self._told("records", {name: count for name, count in status["records"].items() if count})
-        self._told("workers", [f"{one['kind']} {one['doing']}" for one in status["workers"]])
+        status = self.compose.status(self.config.run)
+        self.figures.add("records", {name: count for name, count in status["records"].items() if count})
+        self.figures.add("workers", [f"{one['kind']} {one['doing']}" for one in status["workers"]])
         audit = self.compose.audit(self.config.run)
-        self._told("audit_ok", audit["ok"])
+        self.figures.add("audit_ok", audit["ok"])
         if not audit["ok"]:
             raise DeployCheckFailed(f"tandem audit found violations: {json.dumps(audit)[:2000]}")
-
-    def _told(self, name: str, value: Any) -> None:
-        self.figures[name] = round(value, 3) if isinstance(value, float) else value
-        say(f"{name}: {json.dumps(self.figures[name], default=str)}")
 
 
 def main() -> None:

@@ -28,6 +28,14 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+class Figures(dict[str, Any]):
+    """What a check measured; each figure is printed when it is there."""
+
+    def add(self, name: str, value: Any) -> None:
+        self[name] = round(value, 3) if isinstance(value, float) else value
+        say(f"{name}: {json.dumps(self[name], default=str)}")
+
+
 class Compose:
     """One Compose project. `environment`: variables of the Compose file. `profiles`: of each command. `tls`: its file too."""
 
@@ -54,13 +62,17 @@ class Compose:
     def tandem(self, *arguments: str, check: bool = True) -> str:
         return self.run("run", "--rm", "-T", "--no-deps", "tandem", *arguments, check=check)
 
+    def status(self, run: str) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.tandem("status", run, "--json"))
+        return status
+
     def audit(self, run: str) -> dict[str, Any]:
         """What `tandem audit` found, violations too. Raises DeployCheckFailed if it ended without a report."""
-        told = self.tandem("audit", run, "--json", check=False)
-        if not told.strip():
-            told = self.tandem("audit", run, "--json")  # which says why
-        found: dict[str, Any] = json.loads(told)
-        return found
+        output = self.tandem("audit", run, "--json", check=False)
+        if not output.strip():
+            output = self.tandem("audit", run, "--json")  # which says why
+        report: dict[str, Any] = json.loads(output)
+        return report
 
     def back_up(self, verb: str, file: Path) -> str:
         """deploy/backup.sh of this project."""
