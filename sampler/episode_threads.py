@@ -21,8 +21,8 @@ from sampler.rendering.words import reply_words
 from sampler.resources import Resources
 from sampler.turn import Turn
 from shared.documents import DispatchedSamplingTask
+from shared.episodes.origin import EarlierTurn, Origin
 from shared.episodes.state import EpisodeState, TurnState
-from shared.what_if.fork import EarlierTurn, Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from sampler.tools import ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.fork import ForkOrigin
 from shared.documents.tool_schemas import ToolSchemas, hash_of
+from shared.episodes.origin import Origin, read_origin
 from shared.errors import ConfigError
 from shared.names import shortened
-from shared.what_if.fork import Origin, read_origin
 
 SHOWN_CHARS = 200  # of a result
 

@@ -3,7 +3,7 @@
 # The first call makes .venv; the same name again continues the run. Pass what you have; the rest is started locally.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [[ " $* " =~ " "(-h|--help)" " ]] && ! scripts/setup.sh is_done; then cat scripts/launch/guide.txt; exit 0; fi
+if [[ " $* " =~ " "(-h|--help)" " ]] && ! scripts/setup.sh is_done; then cat scripts/tandem/launch/guide.txt; exit 0; fi
 scripts/setup.sh
 wait_for_python=(); if env --block-signal=INT true 2>/dev/null; then wait_for_python=(env --block-signal=INT); fi
-exec "${wait_for_python[@]}" .venv/bin/python -m scripts.launch --method minirl "$@"  # a Ctrl-C while Python itself starts is held back until it can be answered
+exec "${wait_for_python[@]}" .venv/bin/python -m tandem.launch --method minirl "$@"  # a Ctrl-C while Python itself starts is held back until it can be answered

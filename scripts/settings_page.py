@@ -19,15 +19,15 @@ from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
-from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import Section, Setting, sections_of, settings_of
 from shared.files.written_file import write_text_whole
 from shared.tasks.mix import TasksConfig
+from tandem.launch.settings import LaunchConfig
+from tandem.what_if.verify import VerifyConfig
 from trainer.export import ExportConfig
 from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
-from trainer.verify import VerifyConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 SERVICES: tuple[type[ServiceConfig], ...] = (

@@ -19,9 +19,9 @@ from scripts.chromium import PageOfChromium, browser
 from shared.http.server import HttpServer
 from shared.names import TRAIN_SPLIT
 from shared.store import Store
-from shared.viewer.app import RUN_PAGES, make_app
-from shared.viewer.asked import in_url
-from shared.viewer.rendering import query
+from tandem.viewer.app import RUN_PAGES, make_app
+from tandem.viewer.asked import in_url
+from tandem.viewer.rendering import query
 
 HIGHEST = 1500  # pixels
 ALSO_DARK = ("dashboard",)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.mutant_rows import MUTANTS
 from tests.mutant_rows.mutant import Mutant
+from tests.surroundings import python_path
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("sampler", "shared", "trainer", "scripts", "tests", "assets", "docs", "pyproject.toml")
@@ -80,7 +81,7 @@ def caught(copy: Path, mutant: Mutant) -> bool:
 
 def tested(copy: Path, tests: Sequence[str]) -> int:
     """pytest's exit status. Nothing is taken from the original tree, and no compiled file outlives a change."""
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": python_path(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(
         command,

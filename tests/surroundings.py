@@ -5,6 +5,7 @@ Slurm, torchrun and Accelerate, keys of other services, proxies, and what change
 The language is always the same. A list of what goes would forget the next variable; a list of what stays cannot.
 """
 
+import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -20,10 +21,15 @@ PARTS = (
 FIXED = {"LANG": "C.UTF-8", "TERM": "xterm"}
 
 
+def python_path(root: Path) -> str:
+    """`PYTHONPATH` for the packages of the tree `root`, also where another one is installed."""
+    return f"{root}{os.pathsep}{root / 'scripts'}"
+
+
 def make_clean(environment: MutableMapping[str, str], root: Path) -> None:
     """Leave only what is listed. `PYTHONPATH` stays if it names this tree: `tests.mutants` tests a copy."""
     for name in list(environment):
         stays = name in SYSTEM or name in PARTS or name.startswith(PREFIXES)
-        if not stays and (name != "PYTHONPATH" or environment[name] != str(root)):
+        if not stays and (name != "PYTHONPATH" or environment[name] != python_path(root)):
             del environment[name]
     environment.update(FIXED)

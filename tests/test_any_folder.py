@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sampler.environments.worker_process import WorkerProcess
-from shared.cli.programs import LAUNCH_OPTIONS, PROGRAMS, launched, split
 from shared.processes.run_module import PACKAGES, command
+from tandem.commands.programs import LAUNCH_OPTIONS, PROGRAMS, launched, split
+from tests.surroundings import python_path
 
 ROOT = Path(__file__).parents[1]
 TANDEM = Path(sys.executable).parent / "tandem"
@@ -62,7 +63,7 @@ def project(tmp_path: Path) -> Path:
 def run(words: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TANDEM_", "PYTHON", "DB_"))}
     if "-c" in words:  # this tree, also where another one is installed: `tests/mutants.py` tests a copy
-        clean["PYTHONPATH"] = str(ROOT)
+        clean["PYTHONPATH"] = python_path(ROOT)
     return subprocess.run(words, cwd=folder, env=clean, capture_output=True, text=True, timeout=280)
 
 
@@ -74,13 +75,13 @@ def test_every_program_is_a_command_that_never_imports_from_the_current_folder(p
 
 
 def test_the_programs_in_the_table_are_all_that_there_are() -> None:
-    """Every package of the services with a `__main__`, and the file `trainer/verify.py`."""
+    """Every package of the services with a `__main__`, the launcher, and the file `scripts/tandem/what_if/verify.py`."""
     found = {
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
         for package in ("sampler", "trainer")
         for path in (ROOT / package).rglob("__main__.py")
     }
-    assert found | {"trainer.verify"} == {module for module, *_ in PROGRAMS.values()}
+    assert found | {"tandem.launch", "tandem.what_if.verify"} == {module for module, *_ in PROGRAMS.values()}
 
 
 @pytest.mark.parametrize("name", ["own_scorers", "own_scorers.py"])

@@ -17,9 +17,9 @@ from sampler.gateway.service import GatewayConfig
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.tools import parse_servers
 from scripts.deploy_check.images import SECRET
-from shared.cli import app
 from shared.configuration.loading import ServiceConfig
 from shared.store.users import ROLES
+from tandem import app
 from trainer.settings.config import TrainerConfig
 
 ROOT = Path(__file__).parents[1]

@@ -11,12 +11,12 @@ from accelerate.commands.config.config_args import load_config_from_file
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.keeper import KeeperConfig
 from sampler.environments.config import EnvironmentsConfig
-from scripts.launch.policies import load_policies
-from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
 from shared.configuration.sections import flattened, settings_of
 from shared.errors import ConfigError
 from shared.tasks.mix import TasksConfig
+from tandem.launch.policies import load_policies
+from tandem.launch.settings import LaunchConfig
 from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 

@@ -72,7 +72,7 @@ def test_the_wheel_runs_in_an_empty_folder_with_its_launch_settings(built: Path,
     (tmp_path / "empty").mkdir()
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r})\n"
-        "from shared.cli.programs import launched; import shared\n"
+        "from tandem.commands.programs import launched; import shared\n"
         "print(shared.__file__); print(launched('trainer', ['--run', 'r'])[4])"
     )
     done = subprocess.run(

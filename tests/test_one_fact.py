@@ -29,6 +29,7 @@ FACTS = {
 # Of one name and one value, and yet two facts: changing one is no reason to change the other.
 COINCIDENCES = {
     "ALIKE": "the rounding of rewards in a group, and of advantages in a batch",
+    "FAILED": "the exit status of a program, and of a fork, whose server imports the standard library alone",
     "MAX_MESSAGE_CHARS": "kept of an engine's refusal, and of an error of the user's own code",
     "POLL_S": "how often a keeper looks at an offer, and a trainer for groups",
     "_POLL_S": "two waits for a process to end, of different kinds",

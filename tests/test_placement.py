@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.gpus import Gpu, GpuSettings, PolicyGpus, visible_gpus
-from scripts.launch.placement import Wanted, lines, place
 from shared.errors import ConfigError
+from tandem.launch.gpus import Gpu, GpuSettings, PolicyGpus, visible_gpus
+from tandem.launch.placement import Wanted, lines, place
 
 MAIN = Wanted("main", heads=32)
 TURNS = "trainer-main"

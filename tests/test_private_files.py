@@ -16,11 +16,11 @@ import pytest
 
 from sampler.environments.adapters import mariadb_server
 from sampler.gateway.workplace import plain_workplace
-from scripts.launch.children import Children, Program
 from shared.files.private_file import append_private, write_private
 from shared.files.private_folder import make_private_folder
 from shared.processes.mongod import Mongod
 from shared.tasks.tables import Mapped, convert
+from tandem.launch.children import Children, Program
 
 ROOT = Path(__file__).parents[1]
 WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "copyfile", "copy", "copytree", "touch"}
@@ -42,9 +42,9 @@ PUBLIC = {
     "sampler/engine/keeper/cache.py": WEIGHTS,
     "trainer/reporting/metrics.py": FIGURES,
     "scripts/deploy_check/__main__.py": FIGURES,
-    "shared/cli/database.py": "passwords, made with mode 0400",
+    "scripts/tandem/commands/database.py": "passwords, made with mode 0400",
     "scripts/deploy_check/agents.py": "a certificate, in a folder with mode 0700",
-    "scripts/launch/lock.py": "the launcher's pid",
+    "scripts/tandem/launch/lock.py": "the launcher's pid",
     "shared/processes/output.py": "/dev/null",
     "scripts/viewer_pictures.py": "the documentation's pictures, of the example",
     "scripts/make_example.py": "the bundled example",

@@ -10,10 +10,10 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
-from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import flat_values, settings_of
 from shared.errors import ConfigError
+from tandem.launch.settings import LaunchConfig
 from tests.test_written_settings import EVERY, required
 from trainer.settings.config import TrainerConfig
 from trainer.settings.presets import PRESETS

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.settings import PLAIN_NAMES
 from shared.processes.mongod import Mongod
+from tandem.launch.settings import PLAIN_NAMES
 from tests.mutants import copied
-from tests.surroundings import FIXED, PARTS, PREFIXES, SYSTEM, make_clean
+from tests.surroundings import FIXED, PARTS, PREFIXES, SYSTEM, make_clean, python_path
 
 ROOT = Path(__file__).parents[1]
 DIRTY = {
@@ -51,7 +51,9 @@ def test_tests_pass_in_a_dirty_copy_whose_path_has_a_blank(tmp_path: Path, mongo
     (copy / "output" / "demo" / "metrics.jsonl").write_text("{}\n")
     (copy / "logs").mkdir()
     (copy / "logs" / "demo_train_0.log").write_text("Traceback\n")
-    environment = os.environ | DIRTY | {"DB_CONNECTION_STRING": mongod.connection_string, "PYTHONPATH": str(copy)}
+    environment = (
+        os.environ | DIRTY | {"DB_CONNECTION_STRING": mongod.connection_string, "PYTHONPATH": python_path(copy)}
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *TESTS]
     done = subprocess.run(
         command, cwd=copy, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=800, check=False
@@ -63,8 +65,8 @@ def test_a_callers_variables_are_taken_away_but_for_those_that_are_listed() -> N
     environment = DIRTY | {"PATH": "/bin", "CHECK_SGLANG": "0", "PYTEST_ADDOPTS": "-x", "PYTHONPATH": "/elsewhere"}
     make_clean(environment, ROOT)
     assert environment == {"PATH": "/bin", "CHECK_SGLANG": "0", "PYTEST_ADDOPTS": "-x"} | FIXED
-    make_clean(of_a_copy := {"PYTHONPATH": str(ROOT)}, ROOT)
-    assert of_a_copy["PYTHONPATH"] == str(ROOT), "of a copy of the tree, which is tested"
+    make_clean(of_a_copy := {"PYTHONPATH": python_path(ROOT)}, ROOT)
+    assert of_a_copy["PYTHONPATH"] == python_path(ROOT), "of a copy of the tree, which is tested"
 
 
 def test_a_test_that_may_be_left_out_by_a_variable_is_given_it() -> None:

@@ -15,11 +15,12 @@ import pytest
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
-from scripts.launch.settings import LaunchConfig
-from shared.cli import app
 from shared.configuration.sections import settings_of
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem import app
+from tandem.launch.settings import LaunchConfig
+from tests.surroundings import python_path
 from trainer.settings.config import TrainerConfig
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +93,7 @@ def test_every_command_of_tandem_and_every_flag_exists() -> None:
 
 
 def test_a_log_that_a_page_names_is_one_that_the_launcher_writes() -> None:
-    source = (ROOT / "scripts" / "launch" / "services.py").read_text(encoding="utf-8")
+    source = (ROOT / "scripts" / "tandem" / "launch" / "services.py").read_text(encoding="utf-8")
     written = set(re.findall(r"""(?:part|log_path)\(f?"([a-z]+)""", source))
     assert written >= {"engine", "sample", "train", "tools", "environments"}
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
@@ -102,8 +103,8 @@ def test_a_log_that_a_page_names_is_one_that_the_launcher_writes() -> None:
 
 def run(folder: Path, *words: str, **variables: str) -> str:
     """What a command that fails says in a folder without output of a run; the launcher goes to its own."""
-    folder = ROOT if "scripts.launch" in words else folder
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    folder = ROOT if "tandem.launch" in words else folder
+    environment = os.environ | {"PYTHONPATH": python_path(ROOT)} | variables
     done = subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
     )
@@ -112,7 +113,7 @@ def run(folder: Path, *words: str, **variables: str) -> str:
 
 
 NO_SERVER = "mongodb://127.0.0.1:1/"
-LAUNCH = ("-m", "scripts.launch", "demo", "--method", "minirl")
+LAUNCH = ("-m", "tandem.launch", "demo", "--method", "minirl")
 SAMPLER = ("-m", "sampler", "--run", "demo", "--model_name_or_path", str(ROOT / "assets" / "example" / "model"))
 
 
@@ -120,10 +121,10 @@ SAMPLER = ("-m", "sampler", "--run", "demo", "--model_name_or_path", str(ROOT / 
     ("words", "variables", "row"),
     [
         pytest.param(
-            ("-m", "shared.cli", "status", "demo"), {"HOME": "/nonexistent"}, "no database given", id="no-database"
+            ("-m", "tandem", "status", "demo"), {"HOME": "/nonexistent"}, "no database given", id="no-database"
         ),
         pytest.param(
-            ("-m", "shared.cli", "status", "demo"), {"DB_CONNECTION_STRING": NO_SERVER}, "MongoDB at …", id="no-server"
+            ("-m", "tandem", "status", "demo"), {"DB_CONNECTION_STRING": NO_SERVER}, "MongoDB at …", id="no-server"
         ),
         pytest.param((*LAUNCH, "--dry-run"), {"MODEL": "/nonexistent"}, "MODEL is …", id="no-model"),
         pytest.param((*LAUNCH, "--max_stepz", "3"), {}, "unknown …; did you", id="unknown-option"),
@@ -142,7 +143,7 @@ def test_what_a_newcomer_sees_is_on_the_page(
 
 
 def test_a_run_that_is_not_there_is_on_the_page(store: Store, mongod: Mongod, tmp_path: Path) -> None:
-    said = run(tmp_path, "-m", "shared.cli", "status", "nosuchrun", DB_CONNECTION_STRING=mongod.connection_string)
+    said = run(tmp_path, "-m", "tandem", "status", "nosuchrun", DB_CONNECTION_STRING=mongod.connection_string)
     assert says(said, "no run … at …")
 
 

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.config import SamplerConfig
-from sampler.what_if.replay import EngineReplayConfig
-from scripts.launch.settings import LaunchConfig
 from scripts.settings_page import SERVICES as DOCUMENTED
 from shared.configuration.loading import SECTIONS, ServiceConfig, read_section
 from shared.configuration.sections import flat_values, others_in_section, settings_of
 from shared.errors import ConfigError
 from shared.files.yaml_file import Scalar, open_yaml_file
+from tandem.launch.settings import LaunchConfig
+from tandem.what_if.bisect import BisectConfig
+from tandem.what_if.engine_replay import EngineReplayConfig
+from tandem.what_if.replay import ReplayConfig
 from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
-from trainer.what_if.bisect import BisectConfig
-from trainer.what_if.replay import ReplayConfig
 
 EVERY: tuple[type[ServiceConfig], ...] = (*DOCUMENTED, EngineReplayConfig, ReplayConfig, BisectConfig)
 SERVICES = [kind for kind in EVERY if kind.section in SECTIONS]

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
-from scripts.launch.policies import load_policies
-from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.secrets import SECRETS, is_secret_variable
 from shared.configuration.sections import settings_of
 from shared.errors import ConfigError
 from shared.tasks.mix import TasksConfig
+from tandem.launch.policies import load_policies
+from tandem.launch.settings import LaunchConfig
+from tandem.what_if.verify import VerifyConfig
 from trainer.export import ExportConfig
 from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
-from trainer.verify import VerifyConfig
 
 ROOT = Path(__file__).parents[1]
 SERVICES: tuple[type[ServiceConfig], ...] = (
@@ -172,12 +172,10 @@ def test_a_file_that_cannot_be_opened_is_refused_in_a_sentence(path: str) -> Non
             kind.load([*given, "--config", path])
 
 
-@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper", "scripts.launch", "shared.cli"])
+@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper", "tandem.launch", "tandem"])
 def test_a_program_says_it_in_a_line_and_exits_with_2(module: str) -> None:
-    wrong = (
-        ["status", "../x"] if module == "shared.cli" else ["a.b"] if module == "scripts.launch" else ["--run", "../x"]
-    )
-    more = [] if module in ("shared.cli", "scripts.launch") else ["--model_name_or_path", "m"]
+    wrong = ["status", "../x"] if module == "tandem" else ["a.b"] if module == "tandem.launch" else ["--run", "../x"]
+    more = [] if module in ("tandem", "tandem.launch") else ["--model_name_or_path", "m"]
     done = subprocess.run(
         [sys.executable, "-m", module, *wrong, *more],
         cwd=ROOT,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.deploy_check import images
-from scripts.deploy_check.compose import Compose, DeployCheckFailed, Figures, health_of, name_of, say, service_of
+from scripts.deploy_check.compose import Compose, DeployCheckFailed, PrintedFigures, health_of, name_of, say, service_of
 from scripts.deploy_check.settings import DeployCheckConfig
 from shared.errors import TandemError
 from shared.processes.interrupt import run_command
@@ -32,7 +32,7 @@ class DeploymentTrial:
         self.config = config
         self.environment = {"RUN_NAME": config.run, "TRAINER_FLAGS": f"--max_steps {config.max_steps}"}
         self.compose = Compose(config.project, self.environment, tls=config.tls)
-        self.figures = Figures()
+        self.figures = PrintedFigures()
 
     def run(self) -> None:
         if self.config.build:

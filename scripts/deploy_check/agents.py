@@ -21,7 +21,7 @@ import httpx
 from openai import APIStatusError, AsyncOpenAI
 from pydantic import Field
 
-from scripts.deploy_check.compose import Compose, DeployCheckFailed, Figures, health_of, name_of, say
+from scripts.deploy_check.compose import Compose, DeployCheckFailed, PrintedFigures, health_of, name_of, say
 from scripts.deploy_check.settings import ContainersConfig, Count
 from shared.errors import TandemError
 from shared.names import RunName
@@ -135,7 +135,7 @@ class AgentsTrial:
         self.config = config
         variables = {"RUN_NAME": config.run, "GATEWAY_URL": config.url, "GATEWAY_PORT": str(config.port)}
         self.compose = Compose(config.project, variables, PROFILES, tls=config.tls)
-        self.figures = Figures()
+        self.figures = PrintedFigures()
 
     def run(self) -> None:
         if self.config.build:

@@ -28,7 +28,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-class Figures(dict[str, Any]):
+class PrintedFigures(dict[str, Any]):
     """What a check measured; each figure is printed when it is there."""
 
     def add(self, name: str, value: Any) -> None:

@@ -1,7 +1,8 @@
 """Runs a program of ours by its module's name, wherever it is started: `python .../run_module.py MODULE ARGUMENTS...`.
 
-Our packages are those next to this file, also in a folder, or with a PYTHONPATH, that has a `shared`, `sampler` or `trainer` of
-its own: `python -m` would take those. The working directory is the last place that is searched, for modules of the user's own.
+Our packages are those next to this file, also in a folder, or with a PYTHONPATH, that has a `shared`, `sampler`, `trainer` or
+`tandem` of its own: `python -m` would take those. The working directory is the last place that is searched, for modules of the
+user's own.
 Needs nothing but Python's library, and no version newer than a worker's (`worker_python`).
 """
 
@@ -17,7 +18,8 @@ import runpy
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PACKAGES = ("sampler", "shared", "trainer")
+PLACES = [ROOT, os.path.join(ROOT, "scripts")]  # of sources, `tandem` lies in scripts/
+PACKAGES = ("sampler", "shared", "trainer", "tandem")
 
 
 class OurPackages:
@@ -25,7 +27,7 @@ class OurPackages:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        return importlib.machinery.PathFinder.find_spec(name, [ROOT], target) if name in PACKAGES else None
+        return importlib.machinery.PathFinder.find_spec(name, PLACES, target) if name in PACKAGES else None
 
 
 def command(module: str, *arguments: str) -> list[str]:

@@ -14,9 +14,9 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper
 from sampler.errors import KeyRefused
-from scripts.launch.step_cost import ProbeRefused, probe
 from shared.store import Store
 from shared.weights.assembly import Assembly
+from tandem.launch.step_cost import ProbeRefused, probe
 from tests.contract.engines import Engine, Reference, started
 from tests.contract.flights import Until
 from tests.contract.kept import keeping

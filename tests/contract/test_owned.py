@@ -14,11 +14,11 @@ import pytest
 
 from sampler.engine.client.engine_client import EngineClient
 from sampler.errors import KeyRefused
-from scripts.launch import commands
-from scripts.launch.settings import LaunchConfig
 from shared.documents.states import ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.launch import commands
+from tandem.launch.settings import LaunchConfig
 from tests.contract.engines import MODEL, ROOT, START_S, skip_without_sglang
 
 pytestmark = pytest.mark.timeout(2 * START_S)

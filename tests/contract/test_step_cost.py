@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from scripts.launch.step_cost import probe
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.documents.step_cost import StepCost
+from tandem.launch.step_cost import probe
 from tests.contract.engines import Engine
 
 

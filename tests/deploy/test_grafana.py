@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from sampler.engine.local import answers
-from shared.cli.metrics import HELP
 from shared.documents.run import Worker
 from shared.processes.metrics_page import as_page, of_process, of_worker
+from tandem.commands.metrics import HELP
 from trainer.run.status import Status
 from trainer.run.step_reports import HEADLINE
 

@@ -23,8 +23,8 @@ from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
 from sampler.gateway.service import GatewayConfig
-from shared.cli import app
 from shared.configuration.loading import ServiceConfig
+from tandem import app
 from tests.deploy.manifests import (
     BASE,
     FOREIGN,
@@ -185,7 +185,7 @@ def test_no_container_is_root_or_writes_where_it_need_not(manifests: list[Manife
 
 
 def test_samplers_are_scaled_by_a_figure_that_is_served(manifests: list[Manifest]) -> None:
-    from shared.cli.metrics import HELP
+    from tandem.commands.metrics import HELP
 
     scaled = [m for m in manifests if m["kind"] == "ScaledObject"]
     if "sampler" not in {name for name, _ in pods(manifests)}:

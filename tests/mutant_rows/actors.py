@@ -139,6 +139,6 @@ MUTANTS = (
         "shared/store/questions.py",
         '.sort([("finished_at", -1)]).limit(limit).to_list()',
         '.sort([("finished_at", -1)]).to_list()',
-        "tests/shared/test_league.py::test_no_more_records_are_read_than_the_limit",
+        "tests/tandem/test_league.py::test_no_more_records_are_read_than_the_limit",
     ),
 )

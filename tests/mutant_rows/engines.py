@@ -22,7 +22,7 @@ MUTANTS = (
     ),
     Mutant(
         "the launcher's probe sends the engines' key",
-        "scripts/launch/step_cost.py",
+        "scripts/tandem/launch/step_cost.py",
         '{"authorization": f"Bearer {api_key}"} if api_key else {}',
         "{}",
         "tests/contract/test_api_key.py::test_an_engine_with_an_api_key_is_used_with_it_and_refuses_requests_without_it_at_once",

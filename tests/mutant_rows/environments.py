@@ -30,7 +30,7 @@ MUTANTS = (
         "shared/tasks/controllers.py",
         "request.add_unredirected_header(",
         "request.add_header(",
-        "tests/shared/cli/test_cli_controllers.py::test_a_token_is_not_sent_on_to_another_address",
+        "tests/tandem/commands/test_cli_controllers.py::test_a_token_is_not_sent_on_to_another_address",
     ),
     Mutant(
         "environments: bound of sessions",

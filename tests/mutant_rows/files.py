@@ -57,17 +57,17 @@ MUTANTS = (
     ),
     Mutant(
         "files: a failed import makes no run",
-        "shared/cli/connect.py",
+        "scripts/tandem/commands/connect.py",
         "create=must_exist",
         "create=True",
-        "tests/shared/cli/test_cli_import.py::test_a_failed_import_leaves_no_run",
+        "tests/tandem/commands/test_cli_import.py::test_a_failed_import_leaves_no_run",
     ),
     Mutant(
         "files: an export of nothing is refused",
         "shared/files/data_file.py",
         "        if not groups:\n",
         "        if False:\n",
-        "tests/shared/cli/test_cli_import.py::test_commands_on_a_run_without_anything_say_so",
+        "tests/tandem/commands/test_cli_import.py::test_commands_on_a_run_without_anything_say_so",
     ),
     Mutant(
         "files: of two columns of one name none is lost",

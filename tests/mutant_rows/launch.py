@@ -5,21 +5,21 @@ from tests.mutant_rows.mutant import Mutant
 MUTANTS = (
     Mutant(
         "a child that failed is not forgiven by a later stop",
-        "scripts/launch/children.py",
+        "scripts/tandem/launch/children.py",
         "child.may_exit |= child.returncode is None",
         "child.may_exit = True",
         "tests/system/test_launch_children.py::test_a_trainer_may_end_itself_but_not_with_an_error",
     ),
     Mutant(
         "a trainer's failure is the launch's",
-        "scripts/launch/children.py",
+        "scripts/tandem/launch/children.py",
         "        if status and not child.may_exit:",
         "        if status == 7:",
         "tests/system/test_launch_children.py::test_a_trainer_may_end_itself_but_not_with_an_error",
     ),
     Mutant(
         "clients of a dead database are stopped at once",
-        "scripts/launch/children.py",
+        "scripts/tandem/launch/children.py",
         "CLIENTS_OF_NOTHING_S = 3.0",
         "CLIENTS_OF_NOTHING_S = 600.0",
         "tests/system/test_launch_causes.py"
@@ -34,28 +34,28 @@ MUTANTS = (
     ),
     Mutant(
         "a second SIGTERM does not end the grace",
-        "scripts/launch/waiting.py",
+        "scripts/tandem/launch/waiting.py",
         "if event.is_set() and number == signal.SIGINT:",
         "if event.is_set():",
         "tests/system/test_launch_joining.py::test_only_ctrl_c_after_a_signal_ends_the_grace",
     ),
     Mutant(
         "torchrun's own store keeps its port",
-        "scripts/launch/nodes.py",
+        "scripts/tandem/launch/nodes.py",
         """ + (environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")""",
         "",
         "tests/system/test_launch_nodes.py::test_torchrun_itself_starts_a_launcher_per_machine_which_keeps_off_its_store",
     ),
     Mutant(
         "children do not get the launcher's rank under torchrun",
-        "scripts/launch/children.py",
+        "scripts/tandem/launch/children.py",
         " or is_of_torchrun(name)",
         "",
         "tests/system/test_launch_nodes.py::test_children_do_not_inherit_the_launchers_rank_under_torchrun",
     ),
     Mutant(
         "a machine that is not the first stays until the last version was evaluated",
-        "scripts/launch/following.py",
+        "scripts/tandem/launch/following.py",
         "return not held_out or await EvalRound(store, policy, newest.version).is_complete()",
         "return True",
         "tests/system/test_launch_joining.py::"
@@ -63,21 +63,21 @@ MUTANTS = (
     ),
     Mutant(
         "own code: a log is read in bounded time",
-        "scripts/launch/errors.py",
+        "scripts/tandem/launch/errors.py",
         "max(self._at, size - MAX_BYTES)",
         "self._at",
         "tests/system/test_launch_errors.py::test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time",
     ),
     Mutant(
         "GPUs: one is not given twice",
-        "scripts/launch/placement.py",
+        "scripts/tandem/launch/placement.py",
         "    _check_overlaps(chosen)\n",
         "",
         "tests/test_placement.py::test_gpus_of_several_policies_are_kept_apart",
     ),
     Mutant(
         "GPUs: an engine on a trainer's GPU takes turns",
-        "scripts/launch/placement.py",
+        "scripts/tandem/launch/placement.py",
         "_device_of(trainers[0]) if trainers else None",
         "None",
         "tests/test_placement.py::test_what_is_given_is_taken",

@@ -3,9 +3,9 @@
 from tests.mutant_rows.mutant import Mutant
 
 START = "tests/shared/test_program_start.py::"
-COMMANDS = "tests/shared/cli/test_surroundings_of_commands.py::"
-EXPORT = "tests/shared/traces/test_export.py::"
-OTLP = "tests/shared/traces/test_otlp.py::"
+COMMANDS = "tests/tandem/commands/test_surroundings_of_commands.py::"
+EXPORT = "tests/tandem/traces/test_export.py::"
+OTLP = "tests/tandem/traces/test_otlp.py::"
 MUTANTS = (
     Mutant(
         "Ctrl-C while a program loads is one line",
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "a command of no run finds the server that runs here",
-        "shared/cli/connect.py",
+        "scripts/tandem/commands/connect.py",
         "running = _running_here() if run is None else None",
         "running = None",
         f"{COMMANDS}test_a_command_of_no_run_finds_the_server_that_runs_here",
@@ -107,28 +107,28 @@ MUTANTS = (
     ),
     Mutant(
         "texts of megabytes are cut",
-        "shared/cli/long_texts.py",
+        "scripts/tandem/commands/long_texts.py",
         "if prints_whole.get() or len(text) <= MOST_CHARS:",
         "if True:",
         f"{COMMANDS}test_texts_of_megabytes_are_cut_with_the_option_that_prints_all",
     ),
     Mutant(
         "OTLP: a long wait is left",
-        "shared/traces/otlp.py",
+        "scripts/tandem/traces/otlp.py",
         "            if wait_s > LONGEST_WAIT_S:\n",
         "            wait_s = min(wait_s, 0.1)\n            if wait_s > LONGEST_WAIT_S:\n",
         f"{EXPORT}test_a_receiver_that_asks_for_a_long_wait_is_left_with_a_sentence",
     ),
     Mutant(
         "OTLP: an echoed key is hidden",
-        "shared/traces/otlp.py",
+        "scripts/tandem/traces/otlp.py",
         "        self._secrets = _secrets(headers.values())",
         "        self._secrets = _secrets([])",
         f"{OTLP}test_a_receiver_that_echoes_a_header_shows_no_key",
     ),
     Mutant(
         "OTLP: a record with a time before 1970 is left out",
-        "shared/traces/otlp.py",
+        "scripts/tandem/traces/otlp.py",
         "        except (ValueError, OverflowError, TypeError) as exc:  # a time before",
         "        except (KeyError,) as exc:  # a time before",
         f"{EXPORT}test_a_record_that_otlp_cannot_hold_is_left_out_and_named",
@@ -149,17 +149,17 @@ MUTANTS = (
     ),
     Mutant(
         "the viewer's links stay below a proxy's path",
-        "shared/viewer/templates/base.html",
+        "scripts/tandem/viewer/templates/base.html",
         """href="{{ root }}/static/style.css\"""",
         """href="/static/style.css\"""",
-        "tests/shared/viewer/test_sub_path.py::test_every_link_of_every_page_stays_below_the_proxys_path",
+        "tests/tandem/viewer/test_sub_path.py::test_every_link_of_every_page_stays_below_the_proxys_path",
     ),
     Mutant(
         "a proxy's header that is no path is ignored",
-        "shared/viewer/sub_path.py",
+        "scripts/tandem/viewer/sub_path.py",
         "root = given if is_sub_path(given) else self._root_path",
         "root = given or self._root_path",
-        "tests/shared/viewer/test_sub_path.py::test_a_header_that_is_no_path_changes_nothing",
+        "tests/tandem/viewer/test_sub_path.py::test_a_header_that_is_no_path_changes_nothing",
     ),
     Mutant(
         "a version's files are a list in MongoDB",

@@ -166,10 +166,10 @@ MUTANTS = (
     ),
     Mutant(
         "calls: types of a rescored conversation",
-        "sampler/what_if/rescored.py",
+        "scripts/tandem/what_if/rescored.py",
         "tools.get(dispatch.tools_hash, ())",
         "()",
-        "tests/sampler/test_resettle.py::test_scorers_read_calls_with_the_types_of_the_tools_that_the_model_had",
+        "tests/tandem/test_resettle.py::test_scorers_read_calls_with_the_types_of_the_tools_that_the_model_had",
     ),
     Mutant(
         "calls: a bound on the schemas visited for a reply",

@@ -71,7 +71,7 @@ MUTANTS = (
         "shared/store/questions.py",
         """, "seq": {"$lt": seq_limit}}""",
         "}",
-        "tests/shared/cli/test_metrics.py::test_wanted_episodes_are_the_slots_within_the_budget_not_the_whole_queue",
+        "tests/tandem/commands/test_metrics.py::test_wanted_episodes_are_the_slots_within_the_budget_not_the_whole_queue",
     ),
     Mutant(
         "renewal of leases: the write",
@@ -85,7 +85,7 @@ MUTANTS = (
         "shared/store/runs.py",
         'f"trainer_generations.{policy}": end.trainer_generation, f"ends.{policy}": None}',
         'f"ends.{policy}": None}',
-        "tests/shared/cli/test_run_ends.py::test_a_trainer_that_was_replaced_cannot_end_the_run",
+        "tests/tandem/commands/test_run_ends.py::test_a_trainer_that_was_replaced_cannot_end_the_run",
     ),
     Mutant(
         "a step's metrics are said once",
@@ -169,7 +169,7 @@ MUTANTS = (
         "shared/store/liveness.py",
         '{"$multiply": [MISSED_HEARTBEATS, period_s]}',
         "0",
-        "tests/shared/cli/test_cli_reading.py::test_an_engine_whose_keeper_was_killed_is_said_to_be_silent",
+        "tests/tandem/commands/test_cli_reading.py::test_an_engine_whose_keeper_was_killed_is_said_to_be_silent",
     ),
     Mutant(
         "leases: a device is taken only from engines that sleep",
@@ -208,10 +208,10 @@ MUTANTS = (
     ),
     Mutant(
         "an audit reads requests that were not answered",
-        "shared/audit/run.py",
+        "scripts/tandem/audit/run.py",
         'in d.get("weight_versions", ())}',
         'in d["weight_versions"]}',
-        "tests/shared/test_audit.py::test_a_held_out_episode_of_other_weights_or_with_training_data_is_a_violation",
+        "tests/tandem/test_audit.py::test_a_held_out_episode_of_other_weights_or_with_training_data_is_a_violation",
     ),
     Mutant(
         "a password that is being changed survives a kill",
@@ -222,7 +222,7 @@ MUTANTS = (
     ),
     Mutant(
         "a change of the password that was killed is finished",
-        "shared/cli/database.py",
+        "scripts/tandem/commands/database.py",
         "if new_admin_password or upcoming.exists() else None",
         "if new_admin_password else None",
         f"{USERS}::test_the_administrator_gets_a_new_password_also_after_a_kill",
@@ -236,7 +236,7 @@ MUTANTS = (
     ),
     Mutant(
         "commands that read need no right to write",
-        "shared/cli/status.py",
+        "scripts/tandem/commands/status.py",
         "work, read_only=True)",
         "work)",
         f"{USERS}::test_each_service_does_its_work_with_its_own_user",
@@ -250,7 +250,7 @@ MUTANTS = (
     ),
     Mutant(
         "calls that make a password at once use the first one",
-        "shared/cli/database.py",
+        "scripts/tandem/commands/database.py",
         "        if only_first:\n",
         "        if False:\n",
         "tests/shared/test_cli_database.py::test_calls_that_make_a_password_at_once_use_the_same_one",

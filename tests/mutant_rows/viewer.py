@@ -2,27 +2,27 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-NOTES = "tests/shared/viewer/test_notes.py"
-CHROMIUM = "tests/shared/viewer/test_in_chromium.py"
-APP = "tests/shared/viewer/test_viewer_app.py"
+NOTES = "tests/tandem/viewer/test_notes.py"
+CHROMIUM = "tests/tandem/viewer/test_in_chromium.py"
+APP = "tests/tandem/viewer/test_viewer_app.py"
 
-EPISODES = "tests/shared/viewer/test_episode_pages.py"
-LARGE = "tests/shared/viewer/test_large_runs.py"
-BIAS = "tests/shared/test_selection_bias.py"
+EPISODES = "tests/tandem/viewer/test_episode_pages.py"
+LARGE = "tests/tandem/viewer/test_large_runs.py"
+BIAS = "tests/tandem/test_selection_bias.py"
 
-INCOMPLETE = "tests/shared/viewer/test_incomplete_runs.py"
+INCOMPLETE = "tests/tandem/viewer/test_incomplete_runs.py"
 
 MUTANTS = (
     Mutant(
         "viewer: log-probs of an undone step are not shown",
-        "shared/viewer/trained_tokens.py",
+        "scripts/tandem/viewer/trained_tokens.py",
         'and survives(document["step"], document["trainer_generation"], starts)',
         "and starts is not None",
-        "tests/shared/viewer/test_forks_and_resumes.py::test_log_probs_of_a_step_that_a_resume_undid_are_not_shown",
+        "tests/tandem/viewer/test_forks_and_resumes.py::test_log_probs_of_a_step_that_a_resume_undid_are_not_shown",
     ),
     Mutant(
         "viewer: a token is found by its place in the whole context",
-        "shared/viewer/tokens.py",
+        "scripts/tandem/viewer/tokens.py",
         "trained=trained.at(turn.shared + first + k, logprob),",
         "trained=trained.at(first + k, logprob),",
         f"{EPISODES}::test_a_token_says_what_the_documents_have_and_what_they_do_not",
@@ -57,14 +57,14 @@ MUTANTS = (
     ),
     Mutant(
         "ledger: nothing compared is no good news",
-        "shared/viewer/ledger.py",
+        "scripts/tandem/viewer/ledger.py",
         "tested=sum(side.comparison.p is not None for side in sides)",
         "tested=len(sides)",
         f"{INCOMPLETE}::test_a_page_says_what_is_missing",
     ),
     Mutant(
         "viewer: turns that are gone are named",
-        "shared/viewer/rollout.py",
+        "scripts/tandem/viewer/rollout.py",
         "lost = [name for name in record.traj if name not in stored]",
         "lost = []",
         f"{INCOMPLETE}::test_a_page_says_what_is_missing",
@@ -78,63 +78,63 @@ MUTANTS = (
     ),
     Mutant(
         "ledger: a few trained groups say nothing",
-        "shared/evaluation/selection_bias.py",
+        "scripts/tandem/evaluation/selection_bias.py",
         "if trained_groups < LEAST_GROUPS:",
         "if trained_groups < 0:",
         "tests/shared/test_ledger_alarms.py::test_groups_that_are_drawn_by_lot_alarm_no_more_often_than_is_said",
     ),
     Mutant(
         "ledger: groups share their fate",
-        "shared/evaluation/selection_bias.py",
+        "scripts/tandem/evaluation/selection_bias.py",
         "statistic = float(((d_K * scale_K) ** 2).sum()) / (squares / total)",
         "statistic = float(((d_K * scale_K) ** 2).sum()) * trained_GK.sum()",
         f"{BIAS}::test_a_fair_selection_rings_about_as_often_as_it_says",
     ),
     Mutant(
         "viewer: a page with another name may not ask",
-        "shared/viewer/guard.py",
+        "scripts/tandem/viewer/guard.py",
         "if _host_name(host) not in LOOPBACK_HOSTS:",
         "if not host:",
         f"{APP}::test_a_page_with_another_name_may_not_ask",
     ),
     Mutant(
         "viewer: every request needs the token",
-        "shared/viewer/guard.py",
+        "scripts/tandem/viewer/guard.py",
         "elif not any(",
         'elif scope["path"] != "/runs.json" and not any(',
         f"{APP}::test_with_a_token_every_request_needs_it",
     ),
     Mutant(
         "viewer: a form of another site writes nothing",
-        "shared/viewer/guard.py",
+        "scripts/tandem/viewer/guard.py",
         "return origin is None or ",
         "return True or origin is None or ",
         f"{NOTES}::test_a_form_of_another_site_writes_nothing",
     ),
     Mutant(
         "viewer: only forms of notes and views are taken",
-        "shared/viewer/guard.py",
+        "scripts/tandem/viewer/guard.py",
         'if scope["method"] not in METHODS and not is_form:',
         'if scope["method"] not in METHODS and scope["method"] != "POST":',
         f"{NOTES}::test_everything_else_is_read_only",
     ),
     Mutant(
         "viewer: a form is bounded before it is read",
-        "shared/viewer/notes.py",
+        "scripts/tandem/viewer/notes.py",
         "if len(body) > MAX_FORM_BYTES:",
         "if len(body) > 1 << 30:",
         f"{NOTES}::test_a_wrong_form_is_refused_with_what_was_expected",
     ),
     Mutant(
         "viewer: a saved view leads to a page of the run",
-        "shared/viewer/notes.py",
+        "scripts/tandem/viewer/notes.py",
         "if path and (path[0]",
         "if not path and (path[0]",
         f"{NOTES}::test_a_wrong_form_is_refused_with_what_was_expected",
     ),
     Mutant(
         "viewer: what is being written survives the news",
-        "shared/viewer/static/live.js",
+        "scripts/tandem/viewer/static/live.js",
         "if (inUse(region)) { waiting = true; continue; }",
         "",
         f"{CHROMIUM}::test_a_note_that_is_being_written_survives_the_news",
@@ -151,7 +151,7 @@ MUTANTS = (
         "shared/store/views/dashboard.py",
         "every = max(1, -(-last // MOST_POINTS))",
         "every = 1",
-        "tests/shared/viewer/test_dashboard.py::test_of_many_steps_every_nth_is_read_and_the_last",
+        "tests/tandem/viewer/test_dashboard.py::test_of_many_steps_every_nth_is_read_and_the_last",
     ),
     Mutant(
         "viewer: a window reads its own versions",
@@ -172,20 +172,20 @@ MUTANTS = (
         "shared/store/views/dashboard.py",
         "for one in (newest, logged, last)), number",
         "for one in (newest, last)), number",
-        "tests/shared/viewer/test_polling.py::test_nothing_new_is_304_and_each_change_is_told_once",
+        "tests/tandem/viewer/test_polling.py::test_nothing_new_is_304_and_each_change_is_told_once",
     ),
     Mutant(
         "viewer: a document that breaks a page is named",
-        "shared/viewer/pages.py",
+        "scripts/tandem/viewer/pages.py",
         "raise await unreadable(asked, exc) from exc",
         "raise",
-        "tests/shared/viewer/test_unreadable_documents.py::test_ids_of_seven_bytes_are_named_with_their_query",
+        "tests/tandem/viewer/test_unreadable_documents.py::test_ids_of_seven_bytes_are_named_with_their_query",
     ),
     Mutant(
         "viewer: a resume's undone steps are not shown",
         "shared/store/views/dashboard.py",
         "if not _survives(document, starts):",
         "if not starts:",
-        "tests/shared/viewer/test_dashboard.py::test_a_resume_shows_the_steps_that_are_part_of_the_weights",
+        "tests/tandem/viewer/test_dashboard.py::test_a_resume_shows_the_steps_that_are_part_of_the_weights",
     ),
 )

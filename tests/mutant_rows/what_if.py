@@ -2,31 +2,31 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-TRAINED = "tests/trainer/test_what_if.py"
-RESETTLE = "tests/sampler/test_resettle.py"
+TRAINED = "tests/tandem/test_weights_what_if.py"
+RESETTLE = "tests/tandem/test_resettle.py"
 FORK = "tests/sampler/test_fork.py"
 OF_FORKS = "tests/sampler/test_forks_of_forks.py"
-COMMAND = "tests/shared/cli/test_fork.py"
+COMMAND = "tests/tandem/commands/test_fork.py"
 SCORES = "tests/sampler/engine/local/test_prompt_scores.py"
 
 MUTANTS = (
     Mutant(
         "replay: tokens of other weights than the engine serves are left out",
-        "sampler/what_if/replay.py",
+        "scripts/tandem/what_if/engine_replay.py",
         "    found[turn.versions != version] = np.nan\n",
         "",
         f"{TRAINED}::test_tokens_of_other_weights_than_the_engine_serves_are_not_compared_unless_asked_for",
     ),
     Mutant(
         "replay: nothing compared is no agreement",
-        "shared/what_if/replayed.py",
+        "scripts/tandem/what_if/replayed.py",
         "return self.compared > 0 and self.largest <= tolerance",
         "return self.largest <= tolerance",
-        "tests/shared/test_what_if.py::test_nothing_compared_is_no_agreement",
+        "tests/tandem/test_what_if.py::test_nothing_compared_is_no_agreement",
     ),
     Mutant(
         "bisect: momentum is taken out of the changes",
-        "trainer/what_if/bisected.py",
+        "scripts/tandem/what_if/bisected.py",
         "        u = (moved - carried) /",
         "        u = moved /",
         f"{TRAINED}::test_the_step_and_the_group_with_wrong_rewards_are_found",
@@ -47,42 +47,42 @@ MUTANTS = (
     ),
     Mutant(
         "resettle: what a judge said before an interruption stays",
-        "sampler/what_if/rescored.py",
+        "scripts/tandem/what_if/rescored.py",
         '        "score": scores[name],\n',
         '        "score": float(scored[name][0].value),\n',
         f"{RESETTLE}::test_scorers_read_the_stored_conversation_and_an_interrupted_call_keeps_what_they_said",
     ),
     Mutant(
         "resettle: other settings than before are refused",
-        "sampler/what_if/resettle.py",
+        "scripts/tandem/what_if/resettle.py",
         "    if stored != expected:\n",
         "    if False:\n",
         f"{RESETTLE}::test_what_does_not_fit_is_refused_with_the_remedy",
     ),
     Mutant(
         "resettle: a run with tasks of its own is no target",
-        "sampler/what_if/resettle.py",
+        "scripts/tandem/what_if/resettle.py",
         "    if SETTINGS not in (await target.runs.read()).settings:",
         "    if False:",
         f"{RESETTLE}::test_a_run_with_tasks_of_its_own_and_the_run_itself_are_no_target",
     ),
     Mutant(
         "resettle: a run with processes of its own is no target",
-        "sampler/what_if/resettle.py",
+        "scripts/tandem/what_if/resettle.py",
         "bool(await target.workers.all())",
         "False",
         f"{RESETTLE}::test_a_run_that_is_in_use_is_no_target",
     ),
     Mutant(
         "replay: a log-prob that is no number is a difference",
-        "shared/what_if/replayed.py",
+        "scripts/tandem/what_if/replayed.py",
         "apart[broken] = np.inf",
         "pass",
-        "tests/shared/test_what_if.py::test_a_log_prob_that_is_no_number_is_a_difference",
+        "tests/tandem/test_what_if.py::test_a_log_prob_that_is_no_number_is_a_difference",
     ),
     Mutant(
         "fork: the audit compares the first prompt with the origin's",
-        "shared/audit/forks.py",
+        "scripts/tandem/audit/forks.py",
         "first.parent is None and found == expected,",
         "first.parent is None,",
         f"{FORK}::test_the_audit_tells_a_fork_of_another_prompt_and_one_whose_origin_is_gone",
@@ -117,28 +117,28 @@ MUTANTS = (
     ),
     Mutant(
         "fork: it must be said what becomes of earlier tool calls",
-        "shared/cli/fork.py",
+        "scripts/tandem/commands/fork.py",
         "    if calls and not (stateless or replay):\n",
         "    if False:\n",
-        "tests/shared/cli/test_fork.py::test_it_must_be_said_what_becomes_of_earlier_tool_calls",
+        "tests/tandem/commands/test_fork.py::test_it_must_be_said_what_becomes_of_earlier_tool_calls",
     ),
     Mutant(
         "fork: a task file makes none",
         "shared/tasks/lines.py",
         'if name != "fork")',
         'if name != "")',
-        "tests/shared/cli/test_fork.py::test_a_task_file_makes_no_fork",
+        "tests/tandem/commands/test_fork.py::test_a_task_file_makes_no_fork",
     ),
     Mutant(
         "fork of a fork: tool calls of the episodes before are its own, too",
-        "shared/what_if/fork.py",
+        "shared/episodes/origin.py",
         "        before = [] if self.ancestor is None else self.ancestor.path\n",
         "        before = []\n",
         f"{OF_FORKS}::test_tool_calls_of_every_episode_before_are_said_to_the_command_and_made_again",
     ),
     Mutant(
         "fork of a fork: replies of the episodes before keep their sampled ids",
-        "shared/what_if/fork.py",
+        "shared/episodes/origin.py",
         "await read_origin(store, record.tid) if record.split == FORK_SPLIT else None",
         "None",
         f"{OF_FORKS}::test_a_fork_of_a_fork_asks_with_exactly_the_ids_of_its_turn",
@@ -173,28 +173,28 @@ MUTANTS = (
     ),
     Mutant(
         "fork: a group that another command queued at the same moment is compared with the wish",
-        "shared/what_if/fork.py",
+        "shared/episodes/origin.py",
         "if not again or (new and is_of(found, fork, n)):",
         "if not again or new:",
         f"{COMMAND}::test_a_command_that_another_one_forestalls_takes_no_group_of_another_wish_for_its_own",
     ),
     Mutant(
         "fork: a command that was killed between its writes is completed by the next",
-        "shared/what_if/fork.py",
+        "shared/episodes/origin.py",
         "    if found.created_at is None:",
         "    if False:",
         f"{COMMAND}::test_a_command_killed_at_any_write_is_repeated_to_the_same_group",
     ),
     Mutant(
         "fork: a deleted group is not waited for",
-        "shared/cli/fork.py",
+        "scripts/tandem/commands/fork.py",
         "            if found is None:\n",
         "            found = found or task\n            if found is None:\n",
         f"{COMMAND}::test_a_fork_that_is_deleted_while_it_waits_ends_the_command",
     ),
     Mutant(
         "fork: an episode that another sampler played by default is refused before it is queued",
-        "shared/what_if/fork.py",
+        "shared/episodes/origin.py",
         'return str(had["sampler"]) if had.get("sampler") else None',
         "return None",
         f"{COMMAND}::test_an_episode_of_another_sampler_is_refused_before_anything_is_queued",

@@ -7,16 +7,16 @@ import pytest
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.sampler import AsyncSampler
-from shared.audit.report import Check
-from shared.audit.run import audit
 from shared.documents import Claim, DispatchedSamplingTask, Record, Task, TaskPayload
 from shared.documents.fork import ForkOrigin
 from shared.documents.packed import pack_ints, unpack_ints
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termination
+from shared.episodes.origin import queue_fork, read_origin
 from shared.errors import ConfigError
 from shared.store import Store
-from shared.what_if.fork import queue_fork, read_origin
-from shared.what_if.forked import read_fork
+from tandem.audit.report import Check
+from tandem.audit.run import audit
+from tandem.what_if.forked import read_fork
 from tests.sampler.scored_groups import config
 from tests.sampler.settling import settle
 from tests.sampler.test_mcp_sampler import NO_AGENTS, calls, episode, resources

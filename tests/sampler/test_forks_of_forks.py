@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from shared.audit.report import Check
-from shared.audit.run import audit
 from shared.documents import DispatchedSamplingTask, Record
 from shared.documents.packed import unpack_ints
 from shared.documents.states import RecordStatus, Termination
+from shared.episodes.origin import read_origin
 from shared.errors import ConfigError
 from shared.store import Store
-from shared.what_if.fork import read_origin
+from tandem.audit.report import Check
+from tandem.audit.run import audit
 from tests.sampler import test_mcp_sampler
 from tests.sampler.engines import STOP, answer
 from tests.sampler.test_fork import RIGHT, claimed, forked, played

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from sampler.scorers import GroupRequest, Score, register_group_scorer
-from shared.audit.run import audit
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import TaskStatus
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.scored_groups import config, data_of, leased, needing_group, scoring
 from tests.sampler.settling import settle
 

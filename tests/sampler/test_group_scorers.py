@@ -11,10 +11,10 @@ from sampler.service.settling import Settling
 from sampler.settlement import group_scoring
 from sampler.settlement.current_rules import CurrentRules
 from sampler.settlement.settle import claim_next
-from shared.audit.run import audit
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import RecordStatus, TaskStatus
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.groups import COLLECTIONS
 from tests.sampler.running import running_sampler, until
 from tests.sampler.scored_groups import ONE, config, data_of, leased, needing_group, scoring

@@ -17,10 +17,10 @@ from sampler.rendering.known_replies import KnownReplies
 from sampler.rendering.template import ChatTemplate
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.audit.run import audit
 from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.chats import NAMED, small_tokenizer
 from tests.sampler.conversations import TOOLS
 from tests.sampler.episodes import TEMPLATE, ended, resources, samples

@@ -9,11 +9,11 @@ import pytest
 from sampler import AsyncSampler, Score, ScoreComesLater
 from sampler.episode import play
 from scripts.bench.sampler_chat import Chat
-from shared.audit.run import audit
 from shared.documents import Feedback, TaskPayload
 from shared.documents.states import DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.episodes.feedback import give_feedback
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.late_commands import everything
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.gateway.agents import ScriptedEngine, played

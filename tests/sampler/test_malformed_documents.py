@@ -10,12 +10,12 @@ from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
 from sampler.config import SamplerConfig
-from shared.cli.status import look
 from shared.documents import Claim
 from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import RecordStatus, ServiceStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.store import Store
+from tandem.commands.status import look
 from tests.sampler.episodes import MODEL
 from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, make_answer, make_task

@@ -22,12 +22,12 @@ from sampler.parsers import get_parser
 from sampler.resources import Resources
 from sampler.scorers import Score
 from sampler.tools import ToolCatalog, ToolServer
-from shared.audit.report import Check
-from shared.audit.run import audit
 from shared.documents import DispatchedSamplingTask, TaskPayload
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.audit.report import Check
+from tandem.audit.run import audit
 from tests.late_commands import Recorder
 from tests.sampler import episodes
 from tests.sampler.agents.agents import browser

@@ -17,11 +17,11 @@ from sampler.rendering.new_messages import SentMessages
 from sampler.rendering.words import reply_words
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.audit.run import audit
-from shared.cli.status import look
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termination
 from shared.errors import ConfigError
 from shared.store import Store
+from tandem.audit.run import audit
+from tandem.commands.status import look
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.test_two_policies import debate
 from tests.shared.builders import claim, import_tasks

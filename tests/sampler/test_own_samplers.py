@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from sampler.errors import EngineRefused, EngineUnavailable
 from sampler.sampler import AsyncSampler
-from shared.cli.status import look
 from shared.documents import Task, TaskPayload
 from shared.documents.fork import ForkOrigin
 from shared.documents.states import Termination
@@ -19,6 +18,7 @@ from shared.errors import ConfigError, one_by_one
 from shared.names import FORK_SPLIT
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.commands.status import look
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import engine_is_up, running_sampler, until
 from tests.shared.builders import import_tasks, make_task

@@ -12,11 +12,11 @@ import pytest
 from sampler.kinds import scores_itself
 from sampler.mcp_sampler import MCPSampler
 from sampler.scorers import Score
-from shared.cli.status import look
 from shared.documents import Slot, TaskPayload
 from shared.documents.states import SlotStatus, Termination
 from shared.errors import ConfigError
 from shared.store import Store
+from tandem.commands.status import look
 from tests.sampler.boxes import PATIENCE_S, SERVERS
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task

@@ -11,11 +11,11 @@ import pytest
 
 from sampler import ChatPort, PortedSampler
 from sampler.episode import play
-from shared.audit.run import audit
 from shared.documents import TaskPayload
 from shared.documents.states import BranchCause
 from shared.episodes.state import EpisodeState
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.episodes import ended, resources
 from tests.sampler.threads import HeldEngine
 from tests.shared.builders import claim, make_task

@@ -20,11 +20,11 @@ from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.tools import ToolCatalog
-from shared.audit.run import audit
 from shared.documents.packed import unpack_ints
 from shared.documents.states import BranchCause, DispatchStatus, Termination
 from shared.store import Store
 from shared.tokens.flatten import tree_of
+from tandem.audit.run import audit
 from tests.sampler.engines import Up, answer
 from tests.sampler.families import FAMILIES, Call, Reply
 from tests.sampler.settling import settle_next

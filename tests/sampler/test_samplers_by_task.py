@@ -10,13 +10,13 @@ from sampler import AsyncSampler, MCPSampler, Score, Termination
 from sampler.config import SamplerConfig
 from sampler.gateway.agent_sampler import AgentSampler
 from sampler.kinds import BUNDLED, SamplerKinds
-from shared.cli.status import look
 from shared.documents import Task, TaskPayload
 from shared.documents.states import SlotStatus
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.tasks import sampler_names
 from shared.tasks.files import ImportTarget, import_task_file
+from tandem.commands.status import look
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task

@@ -6,11 +6,11 @@ from sampler.config import SamplerConfig
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.service.score_shares import FIRST, FIRST_GROUPS, ScoreShares
-from shared.cli.status import look
 from shared.documents import Slot, Task
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from tandem.commands.status import look
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.gateways import gateway
 from tests.sampler.gateway.test_external import step

@@ -1,9 +1,9 @@
 """A sampler whose tool server is unavailable: it waits, raises an alarm, counts no failure, and continues when it returns."""
 
-from shared.cli.status import RunStatus, look
 from shared.documents.states import Termination
 from shared.processes.mongod import free_port
 from shared.store import Store
+from tandem.commands.status import RunStatus, look
 from tests.sampler.boxes import PATIENCE_S, start_box
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks

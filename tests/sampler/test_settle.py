@@ -3,13 +3,13 @@
 import pytest
 
 from sampler.settlement.groups import read_episode
-from shared.audit.run import audit
 from shared.documents import DataClaim, TaskPayload
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus, RecordStatus, TaskStatus, Termination
 from shared.evaluation.rounds import evaluation_round
 from shared.store import Store
 from shared.tasks.admission import seq_limit
+from tandem.audit.run import audit
 from tests.sampler.builders import play_episode
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, timeless, varied_group
 from tests.sampler.settlement_cases import ESTIMATORS, make_config

@@ -6,11 +6,11 @@ import pytest
 from pymongo import AsyncMongoClient
 
 from sampler.settlement.settle import settle
-from shared.audit.run import audit
 from shared.documents import DataClaim
 from shared.documents.run import TrainedStep
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.late_commands import everything as every_document
 from tests.late_commands import open_line
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, restore, varied_group

@@ -8,8 +8,8 @@ from sampler.service.settling import Settling
 from sampler.settlement.current_rules import CurrentRules
 from sampler.settlement.declared_rules import declared
 from sampler.settlement.settle import settle
-from shared.audit.run import audit
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.killer import Killer
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, restore, timeless, varied_group
 from tests.sampler.settlement_cases import make_config

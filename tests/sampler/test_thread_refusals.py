@@ -9,11 +9,11 @@ import pytest
 from sampler.episode import play
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.audit.run import audit
 from shared.documents.states import DispatchStatus, SlotStatus, Termination
 from shared.episodes.state import EpisodeState
 from shared.errors import ConfigError
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.episodes import ended, resources
 from tests.sampler.threads import HeldEngine, Threaded, played, user
 from tests.shared.builders import claim, import_tasks

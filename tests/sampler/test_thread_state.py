@@ -7,10 +7,10 @@ from sampler.episode import play
 from sampler.history.conversation import Conversation
 from sampler.sampler import Turn
 from sampler.scorers import Score
-from shared.audit.run import Check, audit
 from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, Termination
 from shared.episodes.state import EpisodeState
 from shared.store import Store
+from tandem.audit.run import Check, audit
 from tests.sampler.episodes import ended, resources
 from tests.sampler.settling import settle_next
 from tests.sampler.threads import Drafts, HeldEngine, Threaded, played, user

@@ -11,11 +11,11 @@ import pytest
 from sampler.episode import play
 from sampler.settlement.advantages import returns
 from sampler.settlement.groups import ScoredEpisode, ScoredTurn, turn_rewards
-from shared.audit.run import Check, audit
 from shared.documents import ToolCallResult
 from shared.documents.states import BranchCause, DispatchStatus, ParentKind, Termination
 from shared.store import Store
 from shared.tokens.flatten import tree_of
+from tandem.audit.run import Check, audit
 from tests.sampler.episodes import ended, resources
 from tests.sampler.threads import Drafts, HeldEngine, Threaded, played, user
 from tests.shared.builders import claim, import_tasks

@@ -11,12 +11,12 @@ from sampler.episode import play
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.audit.run import audit
 from shared.documents.run import FileEntry
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.tokens.flatten import tree_of
+from tandem.audit.run import audit
 from tests.sampler.engines import Up
 from tests.sampler.episodes import LIMITS, ended, resources, says
 from tests.sampler.pools import fields_of, pools

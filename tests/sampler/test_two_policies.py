@@ -18,13 +18,13 @@ from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.service.process import ServiceProcess
 from sampler.service.service import SamplerService
-from shared.audit.run import Check, audit
 from shared.documents import DataClaim, DBRecordData
 from shared.documents.packed import unpack_ints
 from shared.documents.run import Admission, TrainedStep
 from shared.documents.states import DataStatus, SlotStatus, TaskStatus, Termination
 from shared.errors import ConfigError
 from shared.store import Store
+from tandem.audit.run import Check, audit
 from tests.sampler.chats import save_model_dir
 from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says
 from tests.sampler.pools import fields_of, pools

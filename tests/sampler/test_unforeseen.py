@@ -22,7 +22,6 @@ from sampler.sampler import AsyncSampler
 from sampler.service.settling import Settling
 from sampler.settlement import settle as settlement
 from sampler.settlement.current_rules import CurrentRules
-from shared.cli.status import look
 from shared.documents import Task
 from shared.documents.states import RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.errors import StoreUnavailable
@@ -33,6 +32,7 @@ from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.tasks import TaskVerbs
 from shared.unforeseen import MAX_TRACEBACK_CHARS, bug_of, is_of_the_process
+from tandem.commands.status import look
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.groups import completed_group
 from tests.sampler.running import running_sampler, until

@@ -26,7 +26,7 @@ from shared.documents.trainer_logprobs import TokenMark, TrainerLogprobs, TurnLo
 from shared.store import Store
 from shared.tokens.flatten import data_fields
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from shared.traces.spans import Episode
+from tandem.traces.spans import Episode
 from tests.shared.builders import claim, import_tasks, make_task
 
 RECORD = "main:train:0:t0:0:1"

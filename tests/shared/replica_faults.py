@@ -12,8 +12,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from shared.audit.run import audit
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.shared.builders import claim, make_task
 from tests.shared.episodes import play, settle, train
 from tests.shared.replica_set import ReplicaSet

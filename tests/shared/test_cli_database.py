@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from shared.cli import database
+from tandem.commands import database
 
 
 def test_calls_that_make_a_password_at_once_use_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from shared.cli.evaluation import ends_text
 from shared.documents import TaskPayload
 from shared.documents.run import PolicyVersion
 from shared.documents.states import TaskStatus
 from shared.evaluation.pass_rates import pass_at_k, wilson
 from shared.evaluation.rounds import best_steps, evaluation_round, evaluation_rounds
 from shared.store import Store
+from tandem.commands.evaluation import ends_text
 from tests.shared.builders import claim, make_task
 from tests.shared.episodes import announce
 from tests.shared.rounds import SOURCES, import_set, play

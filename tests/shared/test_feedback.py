@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from shared.audit.run import Check, audit
 from shared.documents import Feedback, Record, Slot, Task
 from shared.documents.states import RecordStatus, SlotStatus, TaskStatus
 from shared.episodes.feedback import give_feedback
 from shared.errors import FeedbackRefused, LeaseLost
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from tandem.audit.run import Check, audit
 from tests.late_commands import everything
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
 from tests.shared.episodes import play, play_and_wait

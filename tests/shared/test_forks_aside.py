@@ -10,19 +10,19 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.audit.report import Check
-from shared.audit.run import audit
-from shared.cli.status import look
 from shared.documents.fork import ForkOrigin
 from shared.documents.states import RecordStatus
+from shared.episodes.origin import queue_fork, read_origin
 from shared.evaluation.rounds import evaluation_rounds
 from shared.files.data_file import export_data
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.admission import OffPolicyBudget
 from shared.store.connecting import connect
-from shared.viewer.app import make_app
-from shared.what_if.fork import queue_fork, read_origin
+from tandem.audit.report import Check
+from tandem.audit.run import audit
+from tandem.commands.status import look
+from tandem.viewer.app import make_app
 from tests.sampler.settlement_cases import make_config
 from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks

@@ -209,7 +209,7 @@ def test_every_server_is_started_by_the_one_module() -> None:
         r"uvicorn\.(run|Server|Config)\b|start_server\(|\.create_server\((?!\()|HTTPServer\b|start_unix_server"
     )
     found = set()
-    for folder in ("shared", "sampler", "trainer", "scripts/launch"):
+    for folder in ("shared", "sampler", "trainer", "scripts/tandem"):
         for path in (ROOT / folder).rglob("*.py"):
             for line in path.read_text().splitlines():
                 if begins.search(line) and "socket.create_server(" not in line:

@@ -8,9 +8,9 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.rendering.template import ChatTemplate
-from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
 from shared.files.hub import model_folder
+from tandem.launch.settings import LaunchConfig
 from trainer.settings.config import TrainerConfig
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"

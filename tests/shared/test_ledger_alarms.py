@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shared.store.views.ledger import SET_ASIDE, TRAINED, Fate
-from shared.viewer.ledger import Side, _side, categories
+from tandem.viewer.ledger import Side, _side, categories
 
 SHUFFLES = 100
 # The ledger says 1 % for all of its comparisons together: of 100 fair runs, 5 or more alarm with a probability below 0.4 %.

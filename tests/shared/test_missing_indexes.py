@@ -16,7 +16,7 @@ from tests.shared.builders import claim, import_tasks
 from tests.shared.episodes import play, play_and_wait, settle, whole_run
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("shared", "sampler", "trainer")
+PROGRAMS = ("shared", "sampler", "trainer", "scripts/tandem")
 ASKS: dict[str, tuple[set[str], Callable[[Store], Awaitable[Any]]]] = {
     "seq_limit": (
         {"claim", "order", "untrained groups", "trained groups"},

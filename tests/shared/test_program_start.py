@@ -19,11 +19,12 @@ from shared.processes.concealment import SECRET_FLAG
 from shared.processes.output import usable_size
 from shared.processes.signals import not_ignored
 from tests.conftest import ROOT
+from tests.test_import_rule import module_name
 
 PATIENCE_S = 120.0
 PROGRAMS = (
     *(
-        "shared.cli",
+        "tandem",
         "sampler",
         "sampler.environments",
         "sampler.gateway",
@@ -32,9 +33,9 @@ PROGRAMS = (
         "sampler.engine.keeper.health",
         "sampler.check_model",
     ),
-    *("sampler.engine.local", "sampler.what_if.replay", "sampler.what_if.resettle", "trainer", "trainer.launch"),
-    *("trainer.sft", "trainer.verify", "trainer.export", "trainer.what_if.replay", "trainer.what_if.bisect"),
-    "scripts.launch",
+    *("sampler.engine.local", "tandem.what_if.engine_replay", "tandem.what_if.resettle", "trainer", "trainer.launch"),
+    *("trainer.sft", "tandem.what_if.verify", "trainer.export", "tandem.what_if.replay", "tandem.what_if.bisect"),
+    "tandem.launch",
 )
 # Interrupts the program as soon as it imports something slow: pydantic, the first one of each.
 WHILE_IT_LOADS = """
@@ -61,13 +62,13 @@ def test_every_program_is_among_them() -> None:
     """A file with `run_command` that does not begin with `begin_program` would answer Ctrl-C with a traceback."""
     found = set()
     for path in [
-        path for top in ("shared", "sampler", "trainer", "scripts/launch") for path in (ROOT / top).rglob("*.py")
+        path for top in ("shared", "sampler", "trainer", "scripts/tandem") for path in (ROOT / top).rglob("*.py")
     ]:
         text = path.read_text(encoding="utf-8")
         if re.search(r"^    run_command\(main\)", text, re.MULTILINE) and not path.match("shared/processes/*.py"):
             assert re.search(r"^    begin_program\(", text, re.MULTILINE), path
-            found.add(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__"))
-    assert found == set(PROGRAMS) - {"shared.cli"}
+            found.add(module_name(path).removesuffix(".__main__"))
+    assert found == set(PROGRAMS) - {"tandem"}
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
@@ -162,8 +163,8 @@ SAMPLER = (
 def test_too_few_open_files_are_refused_at_once() -> None:
     """By a launch, a server and a service: with 128, a run ended after 107 s with the stack of its database."""
     for program in (
-        "-m scripts.launch few --only_evaluate true",
-        "-m shared.cli mongod --folder few",
+        "-m tandem.launch few --only_evaluate true",
+        "-m tandem mongod --folder few",
         SAMPLER,
     ):
         shell = f"ulimit -n 128; exec {shlex.quote(sys.executable)} {program}"
@@ -188,9 +189,9 @@ SECRETIVE = {
     "a sampler": ("sampler", *COMMON),
     "a keeper": ("sampler.engine.keeper", *COMMON),
     "accelerate and a trainer": ("trainer.launch", *ACCELERATE, "--device", "cpu", *COMMON),
-    "a command": ("shared.cli", "status", "hidden", "--db_connection_string"),
+    "a command": ("tandem", "status", "hidden", "--db_connection_string"),
     "the launcher": (
-        "scripts.launch",
+        "tandem.launch",
         "hidden",
         "--only_evaluate",
         "true",

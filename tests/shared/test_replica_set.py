@@ -219,7 +219,7 @@ async def test_a_start_during_an_election_waits_for_its_end(
             *("-m", "sampler.engine.keeper", "--run", store.run, "--model_name_or_path", str(MODEL)),
             *("--engine_url", "http://127.0.0.1:9"),
         ],
-        "tandem status": ["-m", "shared.cli", "status", store.run],
+        "tandem status": ["-m", "tandem", "status", store.run],
     }
     async with asyncio.timeout(PATIENCE_S):
         async with without_a_primary(servers):

@@ -136,7 +136,7 @@ async def test_a_killed_import_is_continued_by_running_it_again(mongod: Mongod, 
 DIES = """
 import os, signal
 from pymongo import monitoring
-from shared.cli import main
+from tandem import main
 
 class Killer(monitoring.CommandListener):
     left = 2

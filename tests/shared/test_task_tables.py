@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from shared.cli import app
 from shared.errors import ConfigError, DataError, TandemError
 from shared.tasks.lines import check_task_file
 from shared.tasks.tables import Mapped, convert, read_rows
+from tandem import app
 
 ROWS = [
     {"question": "2+2?", "label": "it is\n#### 4", "level": 1},

@@ -5,10 +5,10 @@ from typing import Any
 
 from bson import encode
 
-from shared.audit.report import Check
-from shared.audit.run import audit
 from shared.documents.tool_schemas import HASH_CHARS, MOST_BYTES, ToolSchemas, hash_of
 from shared.store import Store
+from tandem.audit.report import Check
+from tandem.audit.run import audit
 from tests.shared.episodes import CALCULATOR, SCHEMAS, whole_run
 
 

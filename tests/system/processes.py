@@ -14,9 +14,9 @@ from typing import Self
 
 import psutil
 
-from scripts.launch.processes import MARK, start_time
 from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
+from tandem.launch.processes import MARK, start_time
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "assets" / "example" / "model"
@@ -170,7 +170,7 @@ def verify(run: Run) -> str:
     """The engine's log-probs equal a recomputation under the very weights that sampled them; returns the report."""
     flags = ["--run", run.name, "--db_connection_string", run.mongod.connection_string, "--tolerance", "1e-4"]
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.verify", *flags],
+        [sys.executable, "-m", "tandem.what_if.verify", *flags],
         cwd=ROOT,
         capture_output=True,
         text=True,

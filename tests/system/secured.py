@@ -22,7 +22,7 @@ def secured_mongod(folder: Path) -> Mongod:
 
 def tandem(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "shared.cli", *arguments],
+        [sys.executable, "-m", "tandem", *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -37,7 +37,7 @@ def prepare(server: Mongod, folder: Path, *flags: str) -> "subprocess.CompletedP
 
 def preparing(server: Mongod, folder: Path) -> "subprocess.Popen[bytes]":
     """The same, to be killed."""
-    command = [sys.executable, "-m", "shared.cli", *_preparation(server, folder)]
+    command = [sys.executable, "-m", "tandem", *_preparation(server, folder)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 

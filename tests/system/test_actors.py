@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.run import audit
 from shared.documents.states import SlotStatus
-from shared.evaluation.league import league_of
 from shared.store import Store
+from tandem.audit.run import audit
+from tandem.evaluation.league import league_of
 from tests.system.processes import Run, verify
 from tests.system.test_loop import queue_tasks
 

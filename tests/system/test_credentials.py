@@ -11,10 +11,10 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from scripts.launch.processes import MARK
 from shared.errors import ConfigError, StoreRefused
 from shared.processes.mongod import LIGHT, Mongod, find_mongod, free_port
 from shared.store import Store
+from tandem.launch.processes import MARK
 from tests.system.processes import MODEL, PATIENCE_S, PATIENT, ROOT, launched
 
 pytestmark = pytest.mark.timeout(900)
@@ -96,7 +96,7 @@ async def test_a_login_revoked_during_a_run_gives_a_one_sentence_error(guarded: 
 SAMPLER = ("-m", "sampler", "--run", RUN, "--model_name_or_path", str(MODEL))
 KEEPER = ("-m", "sampler.engine.keeper", "--run", RUN, "--model_name_or_path", str(MODEL))
 TRAINER = ("-m", "trainer", "--run", RUN, "--model_name_or_path", str(MODEL), "--device", "cpu")
-TANDEM = ("-m", "shared.cli", "status", RUN)
+TANDEM = ("-m", "tandem", "status", RUN)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_password_is_in_no_argument_log_file_or_document_of_a_launched_run(gua
     given = {"DB_CONNECTION_STRING": guarded.uri("ann"), "TANDEM_TRAINER_MAX_STEPS": "1"}
     levels = {f"TANDEM_{service}_LOG_LEVEL": "DEBUG" for service in ("SAMPLER", "KEEPER", "TRAINER")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch", run, "--config", "assets/minirl.yml"],
+        [sys.executable, "-m", "tandem.launch", run, "--config", "assets/minirl.yml"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -159,7 +159,7 @@ def test_a_password_is_in_no_argument_log_file_or_document_of_a_launched_run(gua
         documents = str([list(database[name].find()) for name in database.list_collection_names()])
         client.drop_database(run)
     assert {
-        kind for kind in ("scripts.launch", "sampler", "sampler.engine.keeper", "trainer") if _started(arguments, kind)
+        kind for kind in ("tandem.launch", "sampler", "sampler.engine.keeper", "trainer") if _started(arguments, kind)
     } == {"sampler", "sampler.engine.keeper", "trainer"}
     assert PASSWORD not in str(arguments)
     assert PASSWORD not in output

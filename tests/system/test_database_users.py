@@ -19,7 +19,7 @@ from shared.errors import ConfigError
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.connecting import connect
-from shared.viewer.app import make_app
+from tandem.viewer.app import make_app
 from tests.shared.builders import make_task
 from tests.system.processes import MODEL, ROOT, TRAIN_FILE
 from tests.system.secured import SecuredRun, login, prepare, preparing, secured_mongod, tandem

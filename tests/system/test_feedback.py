@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.run import Check, audit
 from shared.documents import Feedback
 from shared.documents.states import RecordStatus
 from shared.store import Store
+from tandem.audit.run import Check, audit
 from tests.system.processes import ROOT, Run, verify
 from tests.system.test_loop import queue_tasks
 
@@ -76,7 +76,7 @@ def start(run: Run, sampler: str) -> None:
 
 
 def tandem(run: Run, *arguments: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "shared.cli", "feedback", run.name, *arguments]
+    command = [sys.executable, "-m", "tandem", "feedback", run.name, *arguments]
     flags = ["--db_connection_string", run.mongod.connection_string]
     with (run.folder / "tandem.log").open("ab") as log:
         return subprocess.Popen([*command, *flags], cwd=ROOT, stdout=log, stderr=log)

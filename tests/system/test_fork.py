@@ -9,13 +9,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from shared.audit.report import Check
-from shared.audit.run import audit
-from shared.cli import app
 from shared.documents.packed import unpack_ints
 from shared.documents.run import Worker
 from shared.documents.states import OVER
 from shared.store import Store
+from tandem import app
+from tandem.audit.report import Check
+from tandem.audit.run import audit
 from tests.system.processes import Run
 from tests.system.test_loop import queue_tasks
 

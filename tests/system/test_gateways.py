@@ -10,10 +10,10 @@ import httpx
 import openai
 import pytest
 
-from shared.audit.run import Check, audit
 from shared.documents.states import DispatchStatus, RecordStatus
 from shared.processes.mongod import free_port
 from shared.store import Store
+from tandem.audit.run import Check, audit
 from tests.system.processes import Run, verify
 from tests.system.test_loop import queue_tasks
 

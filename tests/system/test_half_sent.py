@@ -82,9 +82,9 @@ PROGRAMS = {
     "environments": Program(_environments),
     "a process's own figures": Program(_environments, "/metrics", None),
     "the local engine": Program(_engine, port=None),
-    "the viewer": Program(lambda place, port: ["-m", "shared.cli", "view", "--port", "0"], "/", r"http://[^:]+:(\d+)/"),
+    "the viewer": Program(lambda place, port: ["-m", "tandem", "view", "--port", "0"], "/", r"http://[^:]+:(\d+)/"),
     "a run's figures": Program(
-        lambda place, port: ["-m", "shared.cli", "metrics", place.run, "--port", "0"], port=r"http://[^:]+:(\d+)/"
+        lambda place, port: ["-m", "tandem", "metrics", place.run, "--port", "0"], port=r"http://[^:]+:(\d+)/"
     ),
 }
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.run import audit
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.system.processes import Run, engine_of
 from tests.system.test_loop import assert_every_stored_promise_holds, queue_tasks
 

@@ -12,9 +12,9 @@ import pymongo
 import pytest
 from pymongo.errors import PyMongoError
 
-from scripts.launch.cause import cause_of, database_error
-from scripts.launch.children import STAGES, ChildDied, Children, Program
 from shared.processes.mongod import Mongod
+from tandem.launch.cause import cause_of, database_error
+from tandem.launch.children import STAGES, ChildDied, Children, Program
 from tests.system.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_a_trainer_that_fails_at_its_start_fails_the_launch_with_its_cause_as_th
 ) -> None:
     """No engine, no sampler and no evaluation: nothing else of the run could be the reason."""
     alone = {"DB_CONNECTION_STRING": mongod.connection_string, "ENGINE": "none", "NUM_SAMPLERS": "0", "EVAL_FILE": ""}
-    command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/example/minirl.yml", flag]
+    command = [sys.executable, "-m", "tandem.launch", run, "--config", "assets/example/minirl.yml", flag]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | alone, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.children import RESTARTS, STAGES, ChildDied, Children, Program
-from scripts.launch.lock import RunLock
 from shared.errors import ConfigError
+from tandem.launch.children import RESTARTS, STAGES, ChildDied, Children, Program
+from tandem.launch.lock import RunLock
 from tests.system.processes import launched
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +36,8 @@ time.sleep(600)
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from scripts.launch.children import Children, Program
-from scripts.launch.lock import RunLock
+from tandem.launch.children import Children, Program
+from tandem.launch.lock import RunLock
 from shared.processes.mongod import Mongod
 folder, run = Path(sys.argv[1]), sys.argv[2]
 with RunLock(folder / "launch.lock") as lock, Children(run, Path.cwd(), lock.fd) as children:
@@ -130,7 +130,7 @@ async def test_a_crashed_sampler_is_restarted_with_its_log_and_mark_and_reported
 async def test_a_sampler_that_crashes_repeatedly_is_lost_after_a_bounded_number_of_starts(
     tmp_path: Path, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.launch.children.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tandem.launch.children.FIRST_PAUSE_S", 0.01)
     told: list[str] = []
     with Children(run, ROOT) as children:
         children.tell = told.append

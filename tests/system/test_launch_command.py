@@ -1,4 +1,4 @@
-"""`python -m scripts.launch` as a whole: its messages, and its clean-up when it cannot continue."""
+"""`tandem run` as a whole: its messages, and its clean-up when it cannot continue."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.rounds import import_eval
-from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
 from shared.store import Store
+from tandem.launch.rounds import import_eval
+from tandem.launch.settings import LaunchConfig
 from tests.system.processes import PATIENCE_S, PATIENT, ROOT, launched
 
 pytestmark = pytest.mark.timeout(900)
@@ -28,7 +28,7 @@ def broken_model(tmp_path: Path) -> Path:
 
 
 def launch(run: str, **environment: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/example/minirl.yml"]
+    command = [sys.executable, "-m", "tandem.launch", run, "--config", "assets/example/minirl.yml"]
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -112,7 +112,7 @@ def test_a_wrong_file_ends_a_start_and_a_dry_run_with_its_line_and_no_traceback(
         ("--config=no.yml", f"no.yml: cannot be read in {ROOT}", 2),
     ]
     for flag, said, status in wrong:
-        command = [sys.executable, "-m", "scripts.launch", run, "--dry-run", flag]
+        command = [sys.executable, "-m", "tandem.launch", run, "--dry-run", flag]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         output = done.stdout + done.stderr
         assert said in output, output

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from scripts.launch.disk_use import disk_text, disk_use
+from tandem.launch.disk_use import disk_text, disk_use
 
 
 def test_a_folders_size_is_shown_by_part_with_the_setting_that_bounds_it(tmp_path: Path) -> None:

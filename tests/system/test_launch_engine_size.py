@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.engine_size import engine_size
-from scripts.launch.policies import load_policies
-from scripts.launch.services import memory_lines
 from shared.errors import ConfigError
+from tandem.launch.engine_size import engine_size
+from tandem.launch.policies import load_policies
+from tandem.launch.services import memory_lines
 
 SHAPE = (
     '{"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "num_hidden_layers": 30, '

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.launch import commands
-from scripts.launch.settings import ROOT, LaunchConfig
 from shared.errors import ConfigError
+from tandem.launch import commands
+from tandem.launch.settings import ROOT, LaunchConfig
 from tests.system.processes import PATIENT, launched
 
 pytestmark = pytest.mark.timeout(900)
@@ -78,7 +78,7 @@ def test_a_run_plays_its_environments_although_their_service_is_killed(run: str,
     flags = ["--train_file", str(tasks), "--environments", f"even={world}:Even", "--num_samplers", "1"]
     flags += ["--num_generations", "2", "--groups_per_step", "2", "--max_steps", "3", "--max_new_tokens", "4"]
     flags += ["--drop_zero_advantage", "false"]  # a step of equal rewards counts too
-    command = [sys.executable, "-m", "scripts.launch", run, "--method", "minirl", *flags]
+    command = [sys.executable, "-m", "tandem.launch", run, "--method", "minirl", *flags]
     told, environment = "", os.environ | PATIENT
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts.launch.children import Children, Program
-from scripts.launch.display import Display
-from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats, raised
-from scripts.launch.figures import Snapshot
 from shared.documents.run import Worker
+from tandem.launch.children import Children, Program
+from tandem.launch.display import Display
+from tandem.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats, raised
+from tandem.launch.figures import Snapshot
 
 ROOT = Path(__file__).parents[2]
 STAMP = "2026-11-22 07:15:01,123"

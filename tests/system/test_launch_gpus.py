@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts.launch import dry_run
-from scripts.launch.gpus import VISIBLE
-from scripts.launch.policies import load_policies
 from shared.errors import ConfigError
+from tandem.launch import dry_run
+from tandem.launch.gpus import VISIBLE
+from tandem.launch.policies import load_policies
 from tests.system.processes import PATIENT, ROOT
 
 EXAMPLE = ("--method", "minirl")
@@ -172,7 +172,7 @@ def test_a_launch_starts_sglang_on_its_gpu_and_trains(tmp_path: Path, count: int
     path = machine(tmp_path, count)
     environment = {**os.environ, **PATIENT, "PATH": path, "EVAL_FILE": "", "NUM_SAMPLERS": "1"}
     environment.pop(VISIBLE, None)
-    command = [sys.executable, "-m", "scripts.launch", run, *EXAMPLE, "--max_steps", "2", "--groups_per_step", "2"]
+    command = [sys.executable, "-m", "tandem.launch", run, *EXAMPLE, "--max_steps", "2", "--groups_per_step", "2"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800, check=False)
     try:
         assert done.returncode == 0, done.stdout + done.stderr

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.following import is_over, until_over
-from scripts.launch.nodes import NodeSettings, stop_line
-from scripts.launch.settings import LaunchConfig
-from scripts.launch.waiting import signals_set
-from shared.audit.run import audit
 from shared.documents.run import Admission, TrainerEnd
 from shared.documents.states import RunState, ServiceStatus, TaskStatus
 from shared.names import EVAL_SPLIT
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.audit.run import audit
+from tandem.launch.following import is_over, until_over
+from tandem.launch.nodes import NodeSettings, stop_line
+from tandem.launch.settings import LaunchConfig
+from tandem.launch.waiting import signals_set
 from tests.shared.builders import make_task
 from tests.system.processes import PATIENCE_S, PATIENT, ROOT, launched
 
@@ -80,7 +80,7 @@ class Machines:
 
     def start(self, name: str, *arguments: str, **variables: str) -> None:
         fixed = ["--max_steps", "3", "--groups_per_step", "2", "--save_steps", "3", "--max_concurrent_episodes", "8"]
-        command = [sys.executable, "-m", "scripts.launch", self.run, *EXAMPLE, *fixed, "--eval_file", "", *arguments]
+        command = [sys.executable, "-m", "tandem.launch", self.run, *EXAMPLE, *fixed, "--eval_file", "", *arguments]
         with (self.folder / f"{name}.out").open("ab") as out:
             self.launches[name] = subprocess.Popen(
                 command,

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from sampler.engine.keeper.config import KeeperConfig
-from scripts.launch import dry_run
-from scripts.launch.children import Children, Program
-from scripts.launch.nodes import derived, first_host, interface_of, own_address
-from scripts.launch.policies import load_policies
-from scripts.launch.settings import LaunchConfig
 from shared.documents.run import Admission
 from shared.errors import ConfigError
 from shared.processes.mongod import free_port
+from tandem.launch import dry_run
+from tandem.launch.children import Children, Program
+from tandem.launch.nodes import derived, first_host, interface_of, own_address
+from tandem.launch.policies import load_policies
+from tandem.launch.settings import LaunchConfig
 from tests.system.conftest import REMOTE_DATABASE
 from tests.system.processes import PATIENCE_S, ROOT
 
@@ -101,7 +101,7 @@ def test_one_slurm_node_is_one_machine() -> None:
 def test_torchrun_itself_starts_a_launcher_per_machine_which_keeps_off_its_store(clean: pytest.MonkeyPatch) -> None:
     """torch's own launcher, on two "machines"; its store listens at MASTER_PORT, so the trainers meet one port further."""
     port = str(free_port())
-    script = [sys.executable, "-m", "scripts.launch", "demo", *EXAMPLE, "--dry-run"]
+    script = [sys.executable, "-m", "tandem.launch", "demo", *EXAMPLE, "--dry-run"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--no-python"]
     command += ["--master-addr", "127.0.0.1", "--master-port", port]
     both = [

@@ -11,14 +11,14 @@ import pytest
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
-from scripts.launch import commands
-from scripts.launch.service_flags import split_arguments
-from scripts.launch.settings import BUNDLED, EXAMPLE, ROOT, LaunchConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.option_names import SUCCESSORS, unknown_option
 from shared.configuration.sections import settings_of
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
+from tandem.launch import commands
+from tandem.launch.service_flags import split_arguments
+from tandem.launch.settings import BUNDLED, EXAMPLE, ROOT, LaunchConfig
 from tests.system.processes import PATIENCE_S, PATIENT
 from trainer.settings.config import TrainerConfig
 
@@ -165,7 +165,7 @@ def test_a_run_on_own_tasks_trains_without_tools_and_evaluation_and_ends(run: st
     flags = ["--train_file", str(own_tasks), "--num_samplers", "1", "--num_generations", "2", "--max_steps", "1"]
     flags += ["--groups_per_step", "2", "--max_turns", "1", "--max_new_tokens", "4"]
     flags += ["--drop_zero_advantage", "false"]  # a step of equal rewards counts too
-    command = [sys.executable, "-m", "scripts.launch", run, "--method", "minirl", *flags]
+    command = [sys.executable, "-m", "tandem.launch", run, "--method", "minirl", *flags]
     process = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | PATIENT, timeout=PATIENCE_S, check=False
     )

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from scripts.launch import commands
-from scripts.launch.children import Children
-from scripts.launch.policies import load_policies
-from scripts.launch.services import start_trainers
-from scripts.launch.settings import ROOT
 from shared.errors import ConfigError
+from tandem.launch import commands
+from tandem.launch.children import Children
+from tandem.launch.policies import load_policies
+from tandem.launch.services import start_trainers
+from tandem.launch.settings import ROOT
 
 DEBATE = """
 launch: {policy: solver, num_processes: 2}

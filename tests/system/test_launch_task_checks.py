@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from scripts.launch.settings import ROOT, LaunchConfig
-from scripts.launch.task_checks import check_tasks, check_tools
 from shared.errors import ConfigError
 from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
+from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.task_checks import check_tasks, check_tools
 from tests.sampler.boxes import start_box
 
 SCORERS = """
@@ -161,5 +161,5 @@ async def test_tools_that_no_server_offers_end_it_and_a_server_that_does_not_ans
 
 
 def test_the_check_imports_no_torch() -> None:
-    code = "import scripts.launch.task_checks, shared.cli.tasks, sys; sys.exit('torch' in sys.modules)"
+    code = "import tandem.launch.task_checks, tandem.commands.tasks, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from scripts.launch.processes import Target, start_time, stop
+from tandem.launch.processes import Target, start_time, stop
 from tests.system.processes import PATIENCE_S, PATIENT, ROOT, launched
 
 pytestmark = pytest.mark.timeout(900)
 
-COMMAND = (sys.executable, "-m", "scripts.launch")
+COMMAND = (sys.executable, "-m", "tandem.launch")
 CONFIG = ("--config", "assets/example/minirl.yml")
 
 

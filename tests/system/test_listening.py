@@ -18,11 +18,11 @@ import typer.main
 
 from sampler.engine.local.__main__ import _parser
 from scripts.settings_page import SERVICES
-from shared.cli import app
 from shared.configuration.sections import settings_of
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem import app
 from tests.system.processes import MODEL, PATIENCE_S, PATIENT, ROOT, launched
 from trainer.launch import LOOPBACK
 
@@ -67,7 +67,7 @@ def world(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_a_launch_on_one_machine_listens_on_loopback_alone_and_ctrl_c_leaves_no_traceback(run: str, world: str) -> None:
-    command = [sys.executable, "-m", "scripts.launch", run, "--method", "minirl", "--environments", world]
+    command = [sys.executable, "-m", "tandem.launch", run, "--method", "minirl", "--environments", world]
     command += ["--num_processes", "2"]
     launch = subprocess.Popen(command, cwd=ROOT, env=os.environ | PATIENT, stdout=subprocess.DEVNULL)
     try:
@@ -105,9 +105,9 @@ def running(words: list[str], folder: Path, **environment: str) -> Iterator[int]
 
 # {program: its words}; {run}, {folder} and {world} are filled in.
 PROGRAMS = {
-    "view": "-m shared.cli view {run} --port 0",
-    "metrics": "-m shared.cli metrics {run} --port 0",
-    "mongod": "-m shared.cli mongod --folder {folder}/data",
+    "view": "-m tandem view {run} --port 0",
+    "metrics": "-m tandem metrics {run} --port 0",
+    "mongod": "-m tandem mongod --folder {folder}/data",
     "gateway": "-m sampler.gateway --run {run} --model_name_or_path {model} --gateway_port 0",
     "mcp_docker": "-m sampler.mcp_docker --servers {folder}/servers.json --port 0 --state_folder {folder}/state",
     "environments": "-m sampler.environments --run {run} --environments {world} --port 0",

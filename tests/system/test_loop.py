@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.audit.run import audit
 from shared.documents.packed import unpack_floats
 from shared.documents.trainer_logprobs import TrainerLogprobs
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
+from tandem.audit.run import audit
 from tests.system.processes import TRAIN_FILE, Run, verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

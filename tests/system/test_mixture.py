@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shared.audit.run import Check, audit
 from shared.evaluation.rounds import evaluation_rounds
 from shared.store import Store
 from shared.tasks.mix import TasksConfig, import_mix
+from tandem.audit.run import Check, audit
 from tests.system.processes import ROOT, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.run import audit
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.system.processes import PATIENT, ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

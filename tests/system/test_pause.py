@@ -10,11 +10,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from scripts.launch.display import Display
-from scripts.launch.figures import take_snapshot
-from shared.audit.run import audit
-from shared.cli import app
 from shared.store import Store
+from tandem import app
+from tandem.audit.run import audit
+from tandem.launch.display import Display
+from tandem.launch.figures import take_snapshot
 from tests.system.processes import Run
 from tests.system.test_loop import queue_tasks
 

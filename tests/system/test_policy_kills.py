@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.run import audit
 from shared.documents import record_id, task_id
 from shared.documents.states import RecordStatus, SlotStatus
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
+from tandem.audit.run import audit
 from tests.system.debate import JUDGE, OWNER, Round
 from tests.system.processes import MODEL, Run, part
 from tests.system.test_kills import nothing_open

@@ -124,7 +124,7 @@ def figures_of(run: Run, address: str) -> Iterator[None]:
     arguments = ("metrics", run.name, "--port", address.rpartition(":")[2])
     database = ("--db_connection_string", run.mongod.connection_string)
     process = subprocess.Popen(
-        [sys.executable, "-m", "shared.cli", *arguments, *database],
+        [sys.executable, "-m", "tandem", *arguments, *database],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.run import Check, audit
 from shared.documents.states import DispatchStatus, ParentKind, RecordStatus
 from shared.episodes.state import EpisodeState
 from shared.store import Store
+from tandem.audit.run import Check, audit
 from tests.system.drafts import DRAFTS
 from tests.system.processes import Run, verify
 from tests.system.test_loop import queue_tasks

@@ -16,12 +16,12 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.episode import play
 from scripts.bench.sampler_chat import Chat
-from shared.audit.run import audit
 from shared.documents import Record
 from shared.documents.states import DataStatus, RecordStatus, TaskStatus
 from shared.processes.mongod import free_port
 from shared.store import Store
 from shared.tokens.flatten import tree_of
+from tandem.audit.run import audit
 from tests.sampler.builders import make_dispatch, play_episode
 from tests.sampler.episodes import TEMPLATE, resources, samples
 from tests.sampler.settling import settle_next

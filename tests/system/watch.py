@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from shared.audit.run import audit
 from shared.documents.states import RecordStatus
 from shared.store import Store
+from tandem.audit.run import audit
 
 PAUSE_S = 0.3
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shared.cli.status import _render, look
 from shared.documents.run import Admission
 from shared.processes.mongod import Mongod
+from tandem.commands.status import _render, look
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms

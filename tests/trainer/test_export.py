@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
-from shared.cli import app
 from shared.errors import ConfigError, DataError
+from tandem import app
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints.checkpoint import Checkpoints, load
@@ -20,7 +20,7 @@ from trainer.process.parallel import parallel_session
 
 
 def tandem(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shared.cli", *arguments]
+    command = [sys.executable, "-m", "tandem", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
 
 

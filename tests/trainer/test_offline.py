@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from shared.audit.run import audit
 from shared.documents.states import DataStatus, RunState
 from shared.errors import ConfigError, DataError
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.audit.run import audit
+from tandem.what_if.verify import VerifyConfig, verify
 from tests.shared.builders import set_settings
 from tests.shared.episodes import announce, whole_run
 from trainer.data import offline
@@ -24,7 +25,6 @@ from trainer.loop import train
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.verify import VerifyConfig, verify
 
 RUN, OTHER = "offline-test", "offline-other"
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from transformers import PreTrainedModel
 
 from sampler.rendering.recorded import Parent, RecordedRequests
-from shared.audit.report import AuditReport
-from shared.audit.tokens import compare
 from shared.documents import DispatchedSamplingTask, SampledResponse
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import DispatchStatus
 from shared.tokens.flatten import answered, flatten
 from shared.tokens.record_tree import RecordTree
+from tandem.audit.report import AuditReport
+from tandem.audit.tokens import compare
 from tests.trainer.builders import NUM_VERSIONS, STALENESS, logprobs_one_by_one
 from tests.trainer.exactness import TOLERANCE, assert_same, every_loss, merged, one_by_one, seeds
 from trainer.losses import LossConfig

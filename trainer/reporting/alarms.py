@@ -30,7 +30,7 @@ RULES = (
         "k3",
         "loss/k3_mean",
         0.01,
-        "trainer and engine disagree about the tokens, or data is old: check with `python -m trainer.verify`, lower "
+        "trainer and engine disagree about the tokens, or data is old: check with `tandem verify`, lower "
         "max_staleness, or mask (geometric_mask_low/high, token_mask_low/high)",
     ),
     Rule(
@@ -38,7 +38,7 @@ RULES = (
         "loss/mismatch_mean_nats",
         0.1,
         "log-probs are off by more than staleness explains: compare positions, chat template and precision with "
-        "`python -m trainer.verify`",
+        "`tandem verify`",
     ),
     Rule(
         "ess",

@@ -18,10 +18,10 @@ from sampler.kinds import SamplerKinds
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
-from shared.audit.run import audit
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
+from tandem.audit.run import audit
 from tests.sampler.engine.local.harness import Server, run_engine
 from tests.sampler.engines import Up
 from tests.sampler.episodes import LIMITS, MODEL, resources, says

@@ -6,9 +6,9 @@ import pytest
 
 from sampler.actors.rounds_sampler import RoundsSampler
 from sampler.scorers import Score, register_scorer
-from shared.audit.run import audit
 from shared.documents import DBRecordData
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.actors.tables import played
 
 ACTORS: dict[str, Any] = {"Me": {"policy": "main"}, "Past": {"policy": "main", "at": 40}}

@@ -8,11 +8,11 @@ from sampler.actors.rounds_sampler import RoundsSampler
 from sampler.config import SamplerConfig
 from sampler.episode import play
 from sampler.scorers import Score
-from shared.audit.run import Check, audit
 from shared.documents.packed import unpack_ints
 from shared.documents.states import DispatchStatus, SlotStatus
 from shared.episodes.state import EpisodeState
 from shared.store import Store
+from tandem.audit.run import Check, audit
 from tests.sampler.actors.tables import ACTORS, CRITIC, NEW, Talk, played, table
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.episodes import MODEL, TEMPLATE, ended

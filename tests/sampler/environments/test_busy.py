@@ -13,11 +13,11 @@ from sampler.environments.client import EnvironmentClient
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.environments.sampler import EnvironmentSampler
 from sampler.errors import EnvironmentBusy
-from shared.cli.status import RunStatus, look
 from shared.documents.run import EnvironmentService
 from shared.documents.states import SlotStatus, Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem.commands.status import RunStatus, look
 from tests.sampler.boxes import PATIENCE_S
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds
 from tests.sampler.environments.services import service

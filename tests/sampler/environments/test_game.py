@@ -15,8 +15,8 @@ from sampler.environments.sampler import EnvironmentSampler
 from sampler.episode import play
 from sampler.resources import Resources
 from shared.documents.states import SlotStatus
-from shared.evaluation.league import league_of
 from shared.store import Store
+from tandem.evaluation.league import league_of
 from tests.sampler.actors.tables import table
 from tests.sampler.engines import answer
 from tests.sampler.environments.playing import registered, task_of

@@ -10,7 +10,7 @@ The packages (in environments of their own, since they pin others than ours, and
 
 A row uses the first environment that has its package, and is left out, with a line, where none has. The engine is scripted: it
 calls `add` twice at once, then once, then answers; its ids are none that a tokenizer gives, and their log-probs are the bundled
-model's. Prints a table, and ends with 1 if an agent fails, an id that would be trained is not the engine's, or `trainer.verify`
+model's. Prints a table, and ends with 1 if an agent fails, an id that would be trained is not the engine's, or `tandem verify`
 computes other log-probs. `ignored`: what of the requests changed nothing, by path.
 """
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import httpx
 
-from shared.audit.run import audit
 from shared.documents import Record
 from shared.documents.states import OVER, RecordStatus, SlotStatus
 from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
+from tandem.audit.run import audit
 from tests.sampler.running import engine_is_up
 from tests.shared.builders import import_tasks
 

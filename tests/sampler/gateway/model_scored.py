@@ -8,11 +8,11 @@ from transformers import AutoModelForCausalLM
 
 from shared.store import Store
 from shared.weights.files import manifest_of
+from tandem.what_if.verify import VerifyConfig, verify
 from tests.sampler.engines import answer
 from tests.sampler.episodes import MODEL
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.settling import settle_next
-from trainer.verify import VerifyConfig, verify
 
 
 class ModelScoredEngine(ScriptedEngine):
@@ -31,7 +31,7 @@ class ModelScoredEngine(ScriptedEngine):
 
 
 async def verified(store: Store, config: Any) -> tuple[int, float]:
-    """What `python -m trainer.verify` finds in the records of the run: sampled tokens, and the largest difference in nats."""
+    """What `tandem verify` finds in the records of the run: sampled tokens, and the largest difference in nats."""
     await store.runs.ensure()
     await store.versions.announce("main", 0, str(MODEL), manifest_of(MODEL))
     while await settle_next(store, "w", config) is not None:

@@ -9,12 +9,12 @@ from openai import APIStatusError
 
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.scorers import Score
-from shared.audit.run import Check, audit
 from shared.documents import Claim
 from shared.documents.agent_sessions import ClientRequest
 from shared.documents.states import OVER, DispatchStatus, SlotStatus
 from shared.store import Store
 from shared.store.sessions import Opened
+from tandem.audit.run import Check, audit
 from tests.sampler.gateway.agents import ScriptedEngine, trained_ids
 from tests.sampler.gateway.gateways import documents, gateway, tasks, waiting
 from tests.sampler.gateway.test_external import CALLS, step

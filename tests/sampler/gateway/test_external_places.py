@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from shared.cli.metrics import figures
 from shared.documents.states import SlotStatus
 from shared.store import Store
+from tandem.commands.metrics import figures
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.gateways import Gateway, documents, gateway, tasks
 from tests.sampler.gateway.test_external import CALLS, step

@@ -6,10 +6,10 @@ import contextlib
 from openai import APIStatusError
 from typer.testing import CliRunner
 
-from shared.cli import app
-from shared.cli.metrics import figures
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tandem import app
+from tandem.commands.metrics import figures
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.gateways import gateway, tasks
 from tests.sampler.gateway.test_external import CALLS, step

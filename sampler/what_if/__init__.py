@@ -1,1 +1,0 @@
-"""What-if questions that need an engine or scorers: `tandem replay --engine`, `tandem resettle`."""

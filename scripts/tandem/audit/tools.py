@@ -1,0 +1,43 @@
+"""The audit of tools: the tool list that a request names is stored and matches its hash."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.documents.tool_schemas import ToolSchemas, is_of_earlier_version
+from shared.store import Store
+from tandem.audit.report import AuditReport, Check
+
+AT_ONCE = 20  # tool lists may be large
+
+
+async def audit_tools(store: Store, report: AuditReport) -> None:
+    named: list[dict[str, Any]] = []
+    earlier = 0
+    async for row in store.questions.named_tools():
+        if is_of_earlier_version(row["_id"]):
+            earlier += 1
+        else:
+            named.append(row)
+        if len(named) == AT_ONCE:
+            await _look(store, report, named)
+            named = []
+    await _look(store, report, named)
+    if earlier:
+        report.results[Check.TOOLS].note = f"an earlier version did not store its {earlier} lists"
+
+
+async def _look(store: Store, report: AuditReport, named: list[dict[str, Any]]) -> None:
+    stored = await store.questions.tool_schemas([row["_id"] for row in named])
+    for row in named:
+        wrong = _wrong(report, stored.get(row["_id"]))
+        text = f"tools_hash {row['_id']}, of {row['requests']} requests such as {row['first']}: {wrong}"
+        report.look(Check.TOOLS, wrong is None, text)
+
+
+def _wrong(report: AuditReport, document: Mapping[str, Any] | None) -> str | None:
+    if document is None:
+        return "the list is not stored"
+    schemas = report.read(ToolSchemas, document)
+    if schemas is None:
+        return "its list cannot be read"
+    return None if schemas.is_whole() else "the stored list has another hash"

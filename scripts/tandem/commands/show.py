@@ -1,0 +1,351 @@
+"""`tandem show`: print an episode, the attempts at a task, or the latest episodes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+from rich.text import Text
+
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
+from shared.documents.agent_sessions import AgentSession
+from shared.documents.packed import unpack_floats, unpack_ints
+from shared.documents.states import ParentKind, SlotStatus
+from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.state import EpisodeState, ThreadState, TurnState
+from shared.episodes.stored import StoredEpisode, read_episode
+from shared.errors import ConfigError
+from shared.store import Store
+from shared.store.views.terms import rules_texts
+from tandem.commands.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
+from tandem.commands.long_texts import MOST_CHARS, prints_whole, readable
+from tandem.commands.note import note_title
+from tandem.commands.seats import player_text, seat_text
+from tandem.commands.shown_prompt import Prompts
+from tandem.what_if.sampled import Spell, speller
+
+EXAMPLES = """Examples:
+
+`tandem show demo`  the latest episodes, to choose from
+
+`tandem show demo arith-00017`  a task, by its id in the data set, with every attempt at it
+
+`tandem show demo main:eval:0:arith-00017:3:1`  one episode
+
+`tandem show demo main:eval:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
+
+`tandem show demo main:eval:0:arith-00017:3:1 --tools`  with the tool schemas that the model read
+
+`tandem show demo main:eval:0:arith-00017:3:1 --whole`  with texts of megabytes to their end
+
+`tandem show demo main:eval:0:arith-00017:3:1 --prompt`  with every prompt as the model read it
+"""
+
+
+def show(
+    run: RunName,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECORD|TASK]", help="A record's id, a task's id, or a task's id in its data set."),
+    ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Show every sampled token with its log-probability.")
+    ] = False,
+    tools: Annotated[bool, typer.Option("--tools", help="Show the tool schemas that the model read.")] = False,
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Show what the model read: the decoded prompts, with special tokens.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help=f"Print texts above {MOST_CHARS:,} characters too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of records to list.")] = 20,
+    db_connection_string: Connection = None,
+) -> None:
+    """Print an episode: its task, then turn by turn the model's input, reply and tool calls, and the outcome."""
+
+    async def work(store: Store) -> None:
+        prints_whole.set(whole)
+        if what is None:
+            await _list_recent(store, limit)
+        elif (record := await store.records.get(what)) is not None:
+            spell = await speller(store, record.policy) if tokens else None
+            episode = await read_episode(store, record)
+            prompts = await Prompts.of(store, episode.state)
+            _print_episode(episode, prompts, spell, whole_tools=tools, whole_prompts=prompt)
+            for note in await store.notes.of(record.id):
+                _field(console(), "note", f"{note_title(note)}: {note.text}")
+        else:
+            await _show_tasks(store, what)
+
+    with_store(db_connection_string, run, work, read_only=True)
+
+
+# ---------------------------------------------------------------------- lists of records
+
+
+async def _list_recent(store: Store, limit: int) -> None:
+    for text in await rules_texts(store):
+        console().print(text, markup=False, soft_wrap=True)
+    records = await store.records.recent(limit)
+    if not records:
+        console().print("no episode has ended yet")
+        return
+    now = await store.questions.server_time()
+    _print_records(f"the last {len(records)} episodes", records, lambda r: f"{ago(r.finished_at, now)} ago")
+    console().print(f"`tandem show {store.run} RECORD` prints one", markup=False)
+
+
+async def _show_tasks(store: Store, name: str) -> None:
+    documents = await store.questions.tasks_called(name)
+    if not documents:
+        raise ConfigError(
+            f"run {store.run}: no record and no task is called {name!r}; `tandem show {store.run}` lists the latest records"
+        )
+    out = console()
+    for document in documents:
+        task = Task.from_mongo(document)
+        _print_task(out, task)
+        slots = table("slot #", "status", "attempt #", "failures #", "score #", "record", "error")
+        for s in task.slots:
+            cells = (s.status.value, s.attempt, s.failures, _number(s.score), s.record_id or "", s.error or "")
+            slots.add_row(str(s.traj_id), *(escape(str(cell)) for cell in cells))
+        print_records(out, slots)
+        records = [Record.from_mongo(d) for d in await store.questions.records_of(task.id)]
+        _print_records(f"{len(records)} attempts", records, lambda r: f"slot {r.traj_id}, attempt {r.attempt}")
+
+
+def _print_records(title: str, records: Sequence[Record], last: Callable[[Record], str]) -> None:
+    names = ("record", "status", "score #", "turns #", "tokens #", "termination", "answer", "")
+    rows = table(*names, title=escape(title))
+    for r in records:
+        rows.add_row(
+            escape(r.id),
+            r.status.value,
+            _number(r.score),
+            str(r.num_turns),
+            str(r.num_tokens),
+            r.termination or "",
+            escape(_short(r.answer or "", 30)),
+            last(r),
+        )
+    print_records(console(), rows)
+
+
+# ---------------------------------------------------------------------- one episode
+
+
+def _print_episode(
+    episode: StoredEpisode, prompts: Prompts, spell: Spell | None, *, whole_tools: bool, whole_prompts: bool
+) -> None:
+    out = console()
+    record = episode.record
+    if episode.task is not None:
+        _print_task(out, episode.task)
+    _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
+    played = ", ".join([record.worker, *(f"with {name}" for name in episode.settings)])
+    _field(out, "sampler", played if record.session is None else f"an agent elsewhere; claimed at {played}")
+    told = ""
+    for turn in _in_order(out, episode.state):
+        if turn.dispatch.tools_hash not in ("", told):
+            told = turn.dispatch.tools_hash
+            _print_tools(out, turn, episode.tools.get(told), prompts, whole=whole_tools)
+        _print_turn(out, turn, record.policy)
+        if whole_prompts and turn.dispatch.played_by is None:
+            _print_prompt(out, turn, prompts)
+        if spell is not None:
+            _print_tokens(out, turn.dispatch, spell)
+    out.print(Rule("outcome"))
+    for problem in episode.state.problems:
+        _field(out, "problem", problem, style="red")
+    _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _field(out, "traceback", record.traceback, style="red")
+    _field(out, "agent", None if record.session is None else _session(record.session))
+    _print_wait(out, episode)
+    _field(out, "settled", record.reason)
+    _field(out, "answer", record.answer)
+    _print_scores(out, record)
+    _field(out, "details", record.reward_details or None)
+    _field(out, "metrics", ", ".join(f"{name} {value:g}" for name, value in record.metrics.items()) or None)
+    _field(out, "advantage", _number(record.advantage))
+    _field(out, "versions", ", ".join(map(str, record.policy_versions)) or None)
+    for policy, versions in record.other_policy_versions.items():
+        _field(out, "versions", f"{', '.join(map(str, versions))} of policy {policy}")
+    for data in episode.data:
+        whose = "" if data.policy == record.policy else f"policy {data.policy}: "
+        _field(out, "training", whose + _training(data))
+    if not episode.data:
+        _field(out, "training", "no training data")
+
+
+def _print_scores(out: Console, record: Record) -> None:
+    _field(out, "score", _number(record.score))
+    for policy, score in record.policy_scores.items():
+        _field(out, "score", f"{_number(score)} of policy {policy}")
+    for seat, seated in record.actors.items():
+        _field(out, "seat", seat_text(seat, seated))
+
+
+def _session(session: AgentSession) -> str:
+    """What the agent elsewhere said of its attempt."""
+    said = [] if session.score is None else [f"posted the score {_number(session.score)}"]
+    if session.limit is not None:
+        said.append(f"met {session.limit.termination} at turn {session.limit.turn}")
+    end = session.end
+    if end is None:
+        return ", ".join([*said, "has not finished"])
+    given = [name for name in ("score", "answer", "error") if getattr(end, name) is not None]
+    how = "gave the task back" if end.given_back else f"finished with {given[0] if given else 'nothing'}"
+    when = "" if session.ended_at is None else f" at {session.ended_at:%Y-%m-%d %H:%M:%S} UTC"
+    return ", ".join([*said, how + when])
+
+
+def _print_wait(out: Console, episode: StoredEpisode) -> None:
+    """Of an episode that waits for feedback, or waited for it."""
+    record = episode.record
+    slot = None if episode.task is None else episode.task.slots[record.traj_id]
+    if slot is not None and slot.status is SlotStatus.WAITING and slot.record_id == record.id:
+        _field(out, "waits", f"for feedback until {slot.free_at:%Y-%m-%d %H:%M:%S} UTC")
+    if record.without_feedback is not None:
+        _field(out, "without", f"feedback the score is {_number(record.without_feedback.score)}")
+
+
+def _in_order(out: Console, state: EpisodeState) -> Iterator[TurnState]:
+    """As asked; in an episode with threads one thread after the other, each below its name."""
+    if all(thread.name is None for thread in state.threads):
+        yield from state.turns
+        return
+    _field(out, "threads", "; ".join(_thread(thread, state.record.policy) for thread in state.threads))
+    for thread in state.threads:
+        _heading(out, _thread(thread, state.record.policy), "═")
+        yield from thread.turns
+
+
+def _thread(thread: ThreadState, owner: str) -> str:
+    turns = ", ".join(str(turn.number) for turn in thread.turns)
+    return f"{thread.label(owner)}: turn{'s' * (len(thread.turns) > 1)} {turns}"
+
+
+def _training(data: DBRecordData) -> str:
+    steps = ", ".join(map(str, data.trained_steps)) or "none yet"
+    reason = f" ({data.reason})" if data.reason else ""
+    counts = f"{data.num_trained_tokens} of {data.num_tokens} tokens have a loss"
+    return f"{data.status.value}{reason}; steps: {steps}; {counts}"
+
+
+def _print_task(out: Console, task: Task) -> None:
+    _heading(out, f"task {task.id}")
+    _field(out, "query", task.payload.query)
+    _field(out, "expected", " or ".join(task.payload.accepted) or None)
+    _field(out, "system", task.payload.system)
+    _field(
+        out,
+        "scorer",
+        f"{', '.join(task.payload.scorer_names) or 'the default one'}, answer_schema {task.payload.answer_schema}",
+    )
+    _field(out, "tools", task.payload.tools)
+    _field(out, "exclude_tools", task.payload.exclude_tools or None)
+    _field(out, "metadata", task.payload.metadata or None)
+    outcome = f" ({task.outcome})" if task.outcome else ""
+    _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
+    met = task.unforeseen
+    if met is not None:
+        aside = "set aside: " if met.set_aside else ""
+        counts = f"{met.episodes} episodes and {met.settlements} settlements met a bug"
+        _field(out, "bugs", f"{aside}{counts}; the last: {met.error}", style="red")
+
+
+def _print_tools(out: Console, turn: TurnState, schemas: ToolSchemas | None, prompts: Prompts, *, whole: bool) -> None:
+    """Those that are in the turn's prompt; a chat template may leave tools out."""
+    tools_hash = turn.dispatch.tools_hash
+    if schemas is None:
+        _field(out, "tools", f"{tools_hash}: not stored")
+        return
+    read = prompts.tools(turn, schemas)
+    more = f", and {schemas.left_out} that are not stored" if schemas.left_out else ""
+    names = [name for name in schemas.names() if name not in read.unread]
+    unchecked = "" if read.is_checked else "; as given to the chat template: its tokenizer is not on this machine"
+    _field(out, "tools", f"{', '.join(names) or 'none'}{more} ({tools_hash}){unchecked}")
+    if read.unread:
+        names_of = ", ".join(read.unread)
+        _field(out, "not read", f"{names_of}: the chat template left them out of the prompt", style="red")
+    for line in read.shown if whole else ():
+        _field(out, "tool", line)
+
+
+def _print_prompt(out: Console, turn: TurnState, prompts: Prompts) -> None:
+    """What the turn's prompt adds to its parent's prompt and reply."""
+    before = f"[{turn.shared} tokens of turn {turn.parent}]" if turn.shared else ""
+    text = prompts.added(turn) or "(the model's tokenizer is not on this machine)"
+    _field(out, "prompt", before + text, style="yellow")
+
+
+def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
+    d = turn.dispatch
+    whose = "" if turn.policy == owner else f" of policy {turn.policy}"
+    title = f"turn {d.turn}{whose}: {d.status.value}"
+    if turn.parent is not None and turn.kind is not ParentKind.ROOT:
+        how = "after" if turn.kind is ParentKind.BRIDGE else "forks from"
+        title += f", {how} {turn.parent} (shares {d.shared_length} tokens)"
+    _heading(out, title)
+    for message in d.messages:
+        _field(out, str(message.get("role", "message")), message.get("content"), style="cyan")
+    if d.response is not None:
+        _field(out, "reply", d.response.text, style="green")
+    for call in d.tool_calls:
+        named = f"{call.name}({call.arguments})" + (f"  [{call.id}]" if call.id else "")
+        _field(out, "call", named, style="magenta")
+        verdict = "error" if call.is_error else "result"
+        _field(out, verdict, f"{call.result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
+    versions = ", ".join(f"v{version} × {n}" for version, n in d.weight_versions)
+    finish = f", {d.response.finish_reason}" if d.response is not None else ""
+    prompt = d.usage.get("prompt", d.shared_length + len(unpack_ints(d.prompt_ids)))
+    sampled = len(unpack_ints(d.response.output_ids)) if d.response is not None else 0
+    if d.played_by is not None:
+        _field(out, "model", player_text(d.played_by))
+        _field(out, "error", d.error, style="red")
+        return
+    _field(
+        out, "tokens", f"{prompt} prompt ({d.usage.get('cached', 0)} cached), {sampled} sampled [{versions}]{finish}"
+    )
+    _field(out, "service", d.service)
+    if d.client is not None:
+        again = ", sent again" if d.client.again else ""
+        ignored = f"; ignored: {', '.join(d.client.overridden)}" if d.client.overridden else ""
+        _field(out, "asked", f"through {d.client.asked_by or 'its sampler'} ({d.client.cause}{again}){ignored}")
+    if d.advantage is not None:
+        earned = "" if d.score is None else f" (earned {_number(d.score)})"
+        _field(out, "advantage", f"{_number(d.advantage)}{earned}")
+    _field(out, "error", d.error, style="red")
+
+
+def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Spell) -> None:
+    if d.response is None:
+        return
+    rows = table("#", "token #", "text", "log-prob #", "version #")
+    versions = [version for version, n in d.weight_versions for _ in range(n)]
+    ids, logprobs = unpack_ints(d.response.output_ids), unpack_floats(d.response.output_logprobs)
+    for k, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=False)):
+        version = str(versions[k]) if k < len(versions) else "?"
+        rows.add_row(str(k), str(token), escape(repr(spell([token]))[1:-1]), f"{logprob:.4f}", version)
+    out.print(rows)
+
+
+def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:
+    """Nothing without a value."""
+    if value is not None and value != "":
+        print_text(out, label, readable(str(value)), style=style)
+
+
+def _heading(out: Console, title: str, characters: str = "─") -> None:
+    """A rule would cut a title with a long id."""
+    out.print(Rule(characters=characters))
+    out.print(Text(title, style="bold"), soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _short(text: str, n: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= n else line[: n - 1] + "…"

@@ -1,0 +1,1 @@
+"""Reports of evaluations: league tables, and whether what is trained is a fair share of what was sampled."""

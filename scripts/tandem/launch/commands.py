@@ -1,0 +1,156 @@
+"""The command line and environment of every child. A service's `--help` explains its options.
+
+Keepers and trainers get the configuration of their policy, samplers those of all policies.
+"""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from sampler.engine.keeper.config import LOOPBACK
+from shared.configuration.secrets import DATABASE
+from tandem.launch.gpus import VISIBLE
+from tandem.launch.nodes import interface_of
+from tandem.launch.placement import EnginePlace
+from tandem.launch.placing import SGLANG
+from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig
+
+Command = list[str]
+SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
+
+
+def environment() -> dict[str, str]:
+    """For every child: five processes share a few cores, so each library gets one thread by default."""
+    threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return threads | {"TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false")}
+
+
+def with_database(section: str, database: str) -> dict[str, str]:
+    """The environment of the service with this section. It contains the connection string because every user of the machine
+    may read a process's arguments, but not its environment."""
+    return environment() | {f"TANDEM_{section.upper()}_{DATABASE.upper()}": database}
+
+
+def tools() -> Command:
+    server = str(EXAMPLE / "tool_server.py")
+    return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints its port
+
+
+def environments(config: LaunchConfig) -> Command:
+    """Where the launch starts a service of environments. It prints its address."""
+    return [sys.executable, "-m", "sampler.environments", "--run", config.run, *config.environment_flags()]
+
+
+def keeper(
+    config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None, size: Sequence[str] = ()
+) -> Command:
+    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any, SGLang; else the
+    local one, with the flags `size`."""
+    engine = ["--engine_url", engine_url] if engine_url else []
+    if place is not None:
+        engine = _sglang_on(config, place)
+    elif config.engine == "sglang":
+        command = (
+            f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --host {{host}} --port {{port}} --weight-version 0"
+        )
+        engine = ["--engine_command", command]
+    if engine_url is None and (address := config.address) != LOOPBACK:
+        engine += ["--engine_host", address]
+    return [
+        sys.executable,
+        "-m",
+        "sampler.engine.keeper",
+        *_common(config),
+        *engine,
+        *size,
+        *_given(config, "keeper"),
+    ]
+
+
+def _sglang_on(config: LaunchConfig, place: EnginePlace) -> Command:
+    command = f"{SGLANG} serve --model-path {{model}} --host {{host}} --port {{port}} --tp-size {len(place.gpus)}"
+    command += " --weight-version 0"
+    if place.shared_device:
+        command += " --enable-memory-saver"
+    if config.placed and (fraction := config.placed.mem_fraction(place)):
+        command += f" --mem-fraction-static {fraction:g}"
+    shared = ["--shared_device", place.shared_device] if place.shared_device else []
+    return ["--engine_command", command, "--start_timeout_s", f"{config.start_timeout_s:g}", *shared]
+
+
+def on_gpus(config: LaunchConfig, gpus: Sequence[int]) -> dict[str, str]:
+    """The variable that shows a process these GPUs alone; nothing where none were placed."""
+    return {VISIBLE: config.placed.visible(gpus)} if config.placed else {}
+
+
+def install_sglang() -> Command:
+    return [str(SGLANG_SCRIPT), "install"]
+
+
+def sampler(policies: Sequence[LaunchConfig], mcp_url: str | None) -> Command:
+    owner, *others = policies
+    models = {config.policy: str(config.model) for config in others}
+    taking_turns = ["--other_policies", json.dumps(models)] if models else []
+    if frozen := [config.policy for config in others if config.frozen]:
+        taking_turns += ["--frozen_policies", json.dumps(frozen)]
+    tools = ["--mcp_manager_url", mcp_url] if mcp_url else []
+    return [
+        sys.executable,
+        "-m",
+        "sampler",
+        *_common(owner),
+        *tools,
+        *taking_turns,
+        *_given(owner, "sampler"),
+    ]
+
+
+def trainer(config: LaunchConfig) -> Command:
+    launch = ["--config_file", str(config.accelerate_config), "--num_processes", str(num_trainers(config))]
+    if config.num_machines > 1:
+        launch += ["--num_machines", str(config.num_machines), "--machine_rank", str(config.machine_rank)]
+        launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.trainer_port)]
+    output = ["--output_dir", str(config.policy_folder)]
+    if config.placed and (device := config.placed.placement.shared_device):
+        output += ["--shared_device", device]
+    return [
+        sys.executable,
+        "-m",
+        "trainer.launch",
+        *launch,
+        "-m",
+        "trainer",
+        *_common(config),
+        *output,
+        *_given(config, "trainer"),
+    ]
+
+
+def trainer_environment(config: LaunchConfig, database: str) -> dict[str, str]:
+    """The trainer refuses to start with fewer processes than this."""
+    return with_database("trainer", database) | {"TANDEM_NUM_PROCESSES": str(num_trainers(config))} | _interface(config)
+
+
+def _interface(config: LaunchConfig) -> dict[str, str]:
+    """Gloo would take the address of the host's name, which on Debian is 127.0.1.1."""
+    if config.num_machines == 1 or "GLOO_SOCKET_IFNAME" in os.environ:
+        return {}
+    name = interface_of(config.address)
+    return {"GLOO_SOCKET_IFNAME": name} if name else {}
+
+
+def num_trainers(config: LaunchConfig) -> int:
+    return config.processes_here * config.num_machines
+
+
+def _common(config: LaunchConfig) -> Command:
+    flags = ["--run", config.run, "--policy", config.policy]
+    flags += ["--model_name_or_path", str(config.model)]
+    return flags + (["--config", str(config.config)] if config.config else [])
+
+
+def _given(config: LaunchConfig, section: str) -> Command:
+    """The service's flags from the launcher's command line."""
+    return config.service_flags.get(section, [])

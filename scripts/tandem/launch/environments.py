@@ -1,0 +1,57 @@
+"""The launcher's options of the environments that its samplers play: docs/bring/environments.md."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from sampler.environments.config import EnvironmentsConfig
+from shared.configuration.loading import ServiceConfig, read_section
+from shared.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class SamplerSettings(ServiceConfig):
+    """The samplers of this machine, and the service of environments that is started for them."""
+
+    num_samplers: int = Field(2, ge=0, description="Sampler processes on this machine.")
+    environments: Annotated[list[str], NoDecode] = Field(
+        [],
+        description="Environments that a service here serves to the samplers, separated by commas: gymnasium:FrozenLake-v1,"
+        "reasoning_gym:leg_counting (docs/bring/environments.md). Empty: those of the YAML's section `environments`, which holds "
+        "the service's other settings too; without either no service is started.",
+    )
+    environment_python: Path | None = Field(
+        None,
+        description="Python of that service's workers, in which the environments' packages are installed, such as "
+        ".games/venv/bin/python. None: the section's worker_python, else this one.",
+    )
+
+    @field_validator("environments", mode="before")
+    @classmethod
+    def environments_are_separated_by_commas(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def the_environments_can_be_served(self) -> Self:
+        flags = self.environment_flags()
+        if self.environment_python and not flags:
+            raise ValueError("environment_python is given without environments: no service of environments is started")
+        try:
+            if flags:
+                EnvironmentsConfig.load(flags)
+        except ConfigError as exc:
+            raise ValueError(str(exc)) from exc
+        return self
+
+    def environment_flags(self) -> list[str]:
+        """Of the service of environments; [] where none is started. Raises ConfigError."""
+        section = {} if self.config is None else read_section(ROOT / self.config, EnvironmentsConfig)
+        if not self.num_samplers or not (self.environments or section.get("environments")):
+            return []
+        flags = ["--config", str(ROOT / self.config)] if self.config else []
+        flags += ["--environments", ",".join(self.environments)] if self.environments else []
+        flags += ["--worker_python", str(ROOT / self.environment_python)] if self.environment_python else []
+        return flags if "port" in section else [*flags, "--port", "0"]

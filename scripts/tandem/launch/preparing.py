@@ -1,0 +1,39 @@
+"""What a launch needs before it starts anything: enough open files, whole models, and the real SGLang where it is chosen."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from sampler.model_check import check_model, failures
+from sampler.rendering.chosen_template import TemplateChoice
+from shared.errors import ConfigError, TandemError
+from shared.processes.open_files import FEWEST, FEWEST_OF_DATABASE, require_files
+from tandem.launch import commands
+from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from tandem.launch.task_checks import sampler_settings
+
+
+def prepare(policies: Sequence[LaunchConfig]) -> None:
+    """Raises ConfigError for too few open files or a model that cannot work, TandemError if SGLang cannot be installed."""
+    require_files(FEWEST if policies[0].db_connection_string else FEWEST_OF_DATABASE)
+    for model in dict.fromkeys(policy.model for policy in policies):
+        check_whole(ROOT / model, policies[0])
+    if any(policy.engine == "sglang" and policy.starts_engine and not policy.placed for policy in policies):
+        _install_sglang()
+
+
+def check_whole(model: Path, config: LaunchConfig) -> None:
+    """Raises ConfigError with the rows of `tandem check-model` that failed. The bundled model is not checked again."""
+    if model == ROOT / EXAMPLE / "model":
+        return
+    sampler = sampler_settings(config)
+    choice = TemplateChoice(sampler.chat_template, sampler.tool_call_parser, sampler.chat_template_kwargs)
+    if failed := failures(check_model(model, choice)):
+        lines = [f"{row.name}: {row.found}; expected {row.remedy or row.expected}" for row in failed]
+        raise ConfigError("\n".join([f"{model} cannot be trained (`tandem check-model {model}`):", *lines]))
+
+
+def _install_sglang() -> None:
+    """Install before anything is started, since the first time takes minutes; prints progress to the terminal."""
+    if status := subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode:
+        raise TandemError(f"SGLang could not be installed (status {status}, see above); without it: --engine local")

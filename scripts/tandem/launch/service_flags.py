@@ -1,0 +1,134 @@
+"""Service flags on the launcher's command line: `minirl_example.sh RUN --loss GRPO --max_turns 4`.
+
+A flag that is not the launcher's is passed to every service that has it, where it overrides environment and YAML.
+Names, values and the rules between settings are checked before anything starts.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sampler.config import SamplerConfig
+from sampler.engine.keeper.config import KeeperConfig
+from shared.configuration.loading import ServiceConfig
+from shared.configuration.option_names import unknown_option
+from shared.configuration.secrets import SECRETS
+from shared.configuration.sections import alike, setting_of, settings_of, spellings
+from shared.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # reading the trainer's needs torch
+OURS = {  # service options that the launcher sets, and what users set instead
+    "run": "the run is the first argument of the command line",
+    "other_policies": "give the YAML file a section policies (docs/train/two_policies.md)",
+    "engine_url": "give ENGINE_URLS",
+    "output_dir": "checkpoints and metrics are in output/RUN",
+}
+TRAINER_TIMEOUT_S = 600.0  # reading them took more than 120 s on a machine with 15 waiting processes a core
+
+ServiceFlags = dict[str, list[str]]  # {section: flags passed to its service}
+
+
+def split_arguments(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """The launcher's arguments, and {name: value} of the other flags. Raises ConfigError for a flag without a value."""
+    mine, others, known = [], {}, {f"--{name}" for name in own} | {"--help", "-h"}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        flag, equals, value = word.partition("=")
+        own_flag = flag in known
+        if not flag.startswith("--") or own_flag:
+            mine.append(word)
+            if own_flag and not equals and left and not left[0].startswith("--"):
+                mine.append(left.pop(0))
+            continue
+        if not equals:
+            value = left.pop(0) if left and not left[0].startswith("--") else ""
+        others[flag.removeprefix("--")] = value
+    return mine, others
+
+
+def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[str]) -> ServiceFlags:
+    """Assign each flag to the services that have it; `context`: flags that all services get (the YAML file, the policy).
+
+    Raises ConfigError for an unknown name, a name that the launcher sets itself, and a value that a service refuses.
+    """
+    if not given:
+        return {}
+    for name in given.keys() & OURS.keys():
+        raise ConfigError(f"--{name} is set by the launcher: {OURS[name]}")
+    for name in given:
+        if (setting := name.rpartition(".")[2]) in SECRETS:
+            raise ConfigError(
+                f"--{name} may contain a secret: set it in the environment, as TANDEM_TRAINER_{setting.upper()}"
+            )
+    trainer = _ask_trainer(given, context)
+    takers = {cls.section: _known(cls, given) for cls in LIGHT} | {"trainer": set(trainer["known"])}
+    taken = set().union(*takers.values())
+    every = set(launcher).union(trainer["names"], *(spellings(cls) for cls in LIGHT))
+    problems = [unknown_option(name, alike(name, every)) for name in given if name not in taken]
+    empty = [name for name, value in given.items() if name in taken and not value]
+    problems += [f"--{name} has no value; expected --{name} VALUE" for name in empty]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    flags = {
+        section: [f"--{name}={value}" for name, value in given.items() if name in names]
+        for section, names in takers.items()
+    }
+    refused = [trainer["error"], *(_refused(cls, context, flags[cls.section]) for cls in LIGHT)]
+    if any(refused):
+        raise ConfigError("\n".join(filter(None, refused)))
+    return flags
+
+
+def _known(cls: type[ServiceConfig], given: Iterable[str]) -> set[str]:
+    """Those of the flags that are settings of this service, in any spelling."""
+    return {name for name in given if setting_of(cls, name)}
+
+
+def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[str]) -> str:
+    """The service's error message; empty if it accepts the flags."""
+    try:
+        if flags:
+            cls.load([*_placeholders(cls), *context, *flags])
+    except ConfigError as exc:
+        return str(exc)
+    return ""
+
+
+def _placeholders(cls: type[ServiceConfig]) -> list[str]:
+    """For what a service demands and the launcher gives it later."""
+    return [f"--{name}=x" for name, setting in settings_of(cls).items() if setting.required]
+
+
+def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any]:
+    """{"names": of its settings, "known": the flags that are its, "error": what it refuses, or ""}.
+
+    It is asked in a process of its own: torch takes seconds and memory.
+    """
+    question = json.dumps({"given": given, "context": list(context)})
+    command = [sys.executable, "-m", "tandem.launch.service_flags"]
+    asked = subprocess.run(
+        command, input=question, cwd=ROOT, capture_output=True, text=True, timeout=TRAINER_TIMEOUT_S, check=False
+    )
+    if asked.returncode:
+        raise ConfigError(f"the trainer's settings cannot be read:\n{asked.stderr[-2000:]}")
+    answer: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    return answer
+
+
+def _answer_for_trainer() -> None:
+    from trainer.settings.config import TrainerConfig
+
+    question = json.loads(sys.stdin.read())
+    known = _known(TrainerConfig, question["given"])
+    flags = [f"--{name}={value}" for name, value in question["given"].items() if name in known]
+    error = _refused(TrainerConfig, question["context"], flags)
+    sys.stdout.write(json.dumps({"names": list(spellings(TrainerConfig)), "known": list(known), "error": error}) + "\n")
+
+
+if __name__ == "__main__":
+    _answer_for_trainer()

@@ -1,0 +1,151 @@
+"""What a step costs, said before the first one: episodes, tokens, minutes at the speed that a probe of the engine measured.
+
+    settings ─▶ episodes and tokens of a step, at most     once an engine is up ─▶ probe ─▶ tokens/s ─▶ minutes, at most
+                                                           a dozen episodes     ─▶ their mean ─▶ minutes, about
+
+A probe is a few short requests of arbitrary ids, beside what the engine does already: its speed is scaled to all that run there.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+
+from sampler.config import SamplerConfig
+from sampler.engine.local.memory import weights_bytes
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
+from shared.documents.step_cost import StepCost
+from shared.errors import TandemError
+from shared.processes.machine_memory import machine_memory_bytes
+from shared.store import Store
+from tandem.launch.engine_size import sampler_settings
+from tandem.launch.settings import ROOT, LaunchConfig
+
+PROBE_REQUESTS, PROBE_TOKENS, PROBE_S = 8, 32, 120.0
+PROBE_IDS = list(range(10, 42))
+ASK_S = 1.0
+LAST_S = 3600.0
+FIRST_EPISODES = 12  # their mean says something
+TRAINED_COPIES = 4  # of the weights in float32: they, their gradients, two moments of AdamW
+
+
+def tokens_of_episode(sampler: SamplerConfig) -> int:
+    """The most that the model can sample in one: its replies, within the context that they share with all else."""
+    return min(sampler.max_turns * sampler.max_new_tokens, sampler.max_tokens)
+
+
+def memory_warning(config: LaunchConfig) -> str | None:
+    """Where full training on processors needs more memory than this machine has; None: it fits, or is not known."""
+    if not config.trains or (config.placed and config.placed.placement.trainer) or _has_adapter(config):
+        return None
+    needed, machine = TRAINED_COPIES * weights_bytes(ROOT / config.model), machine_memory_bytes()
+    if needed <= machine:
+        return None
+    return (
+        f"the trainer of policy {config.policy} needs about {needed / 1e9:.1f} GB (weights, gradients and two moments of AdamW "
+        f"in float32), and this machine has {machine / 1e9:.1f} GB: set lora_rank, train a smaller model, or use a GPU"
+    )
+
+
+def _has_adapter(config: LaunchConfig) -> bool:
+    return any("lora_rank" in word for word in config.service_flags.get("trainer", ()))
+
+
+class ProbeRefused(TandemError):
+    """An engine answers the probe with an error: its speed cannot be measured."""
+
+
+@asynccontextmanager
+async def costs_shown(
+    store: Store, policies: Sequence[LaunchConfig], show: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Meanwhile, in the background, the machine that leads a run says what a step costs. Nothing waits for it."""
+    owner = policies[0]
+    if not owner.is_main or owner.only_evaluate or not owner.trains:
+        yield
+        return
+    for warning in filter(None, map(memory_warning, policies)):
+        show(warning)
+    showing = asyncio.create_task(show_costs(store, owner, sampler_settings(policies), show), name="costs")
+    try:
+        yield
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+async def show_costs(store: Store, config: LaunchConfig, sampler: SamplerConfig, show: Callable[[str], None]) -> None:
+    """Show the sizes once the trainer has stored them, the minutes once an engine was probed, and again by the first episodes.
+    Each is stored with the run."""
+    cost = await _size(store, config, sampler)
+    await store.runs.note_step_cost(config.policy, cost)
+    show(cost.size_text())
+    try:
+        speed = await _speed(store, config.policy, sampler.engine_api_key)
+    except ProbeRefused as exc:
+        show(f"the speed of the engines is not measured, so the minutes of a step are not known: {exc}")
+        return
+    for mean in (None, _mean_tokens(store)):
+        values = {"tokens_per_s": speed, "mean_tokens": None if mean is None else await mean}
+        cost = cost.model_copy(update=values)
+        await store.runs.note_step_cost(config.policy, cost)
+        show(cost.time_text() or "")
+
+
+async def _size(store: Store, config: LaunchConfig, sampler: SamplerConfig) -> StepCost:
+    while True:
+        run = await store.runs.get()
+        if run is not None and config.policy in run.admission:
+            groups = run.admission[config.policy].groups_per_step
+            each = tokens_of_episode(sampler)
+            return StepCost(groups=groups, generations=config.num_generations, tokens_each=each)
+        await asyncio.sleep(ASK_S)
+
+
+async def _speed(store: Store, policy: str, api_key: str | None) -> float:
+    """Raises ProbeRefused."""
+    while True:
+        if (found := await probe(await store.services.live(policy), api_key)) is not None:
+            return found
+        await asyncio.sleep(ASK_S)
+
+
+async def _mean_tokens(store: Store) -> float:
+    """Sampled tokens of an episode, once a dozen have ended."""
+    while True:
+        records, tokens = await store.questions.finished_within(LAST_S)
+        if records >= FIRST_EPISODES and tokens:
+            return tokens / records
+        await asyncio.sleep(ASK_S)
+
+
+async def probe(services: Sequence[InferenceService], api_key: str | None = None) -> float | None:
+    """Tokens/s of all engines that are up; None: none is, or none answers a probe. Raises ProbeRefused."""
+    up = [service for service in services if service.status is ServiceStatus.UP]
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    async with httpx.AsyncClient(timeout=PROBE_S, trust_env=False, headers=headers) as client:
+        speeds = await asyncio.gather(*(_probe_one(client, service) for service in up))
+    return sum(found for found in speeds if found) or None
+
+
+async def _probe_one(client: httpx.AsyncClient, service: InferenceService) -> float | None:
+    count = max(1, min(PROBE_REQUESTS, service.capacity))
+    params = {"max_new_tokens": PROBE_TOKENS, "temperature": 1.0, "ignore_eos": True}
+    body = {"input_ids": PROBE_IDS, "sampling_params": params}
+    began = time.monotonic()
+    try:
+        answers = await asyncio.gather(*(client.post(f"{service.url}/generate", json=body) for _ in range(count)))
+    except httpx.HTTPError:
+        return None
+    if refused := [answer for answer in answers if answer.is_client_error]:
+        raise ProbeRefused(
+            f"{service.url} answered HTTP {refused[0].status_code} to a short request; expected 200. An engine with a key needs "
+            "engine_api_key_var in the sampler's settings"
+        )
+    if any(answer.status_code != httpx.codes.OK for answer in answers):
+        return None
+    own = count * PROBE_TOKENS / max(time.monotonic() - began, 1e-3)
+    return own * (service.running + count) / count

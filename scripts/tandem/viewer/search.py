@@ -1,0 +1,84 @@
+"""The page of the search: episodes by filters, each combination a link."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shared.documents.states import RecordStatus, Termination
+from shared.names import SPLITS
+from shared.store.views.query import Document, Query
+from shared.store.views.rollouts import LOOKED_THROUGH, MOST_FOUND, MOST_PAGES, RolloutFilter, search
+from tandem.viewer.asked import BadQuestion, PageRequest, check_split
+
+LONGEST = 300  # characters of a filter
+LARGEST = 2**63 - 1  # that a document can hold
+NUMBERS = {"step": int, "version": int, "min_score": float, "max_score": float}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchView:
+    wanted: dict[str, Any]  # as in the URL, without the empty ones
+    found: list[Document]
+    page: int
+    has_more: bool
+    reads_turns: bool
+    looked_through: int
+    splits: tuple[str, ...]
+    statuses: list[str]
+    terminations: list[str]
+    queries: list[Query]
+
+
+async def search_page(asked: PageRequest) -> SearchView:
+    wanted = wanted_of(asked)
+    page = asked.number("page", 0, most=MOST_PAGES)
+    noted = await noted_records(asked, wanted)
+    found, queries = await search(asked.store.database, wanted, page, noted=noted)
+    values = {field.name: getattr(wanted, field.name) for field in fields(RolloutFilter)}
+    return SearchView(
+        wanted={name: value for name, value in values.items() if value not in (None, False)},
+        found=found[:MOST_FOUND],
+        page=page,
+        has_more=len(found) > MOST_FOUND and page < MOST_PAGES,
+        reads_turns=wanted.reads_turns,
+        looked_through=LOOKED_THROUGH,
+        splits=SPLITS,
+        statuses=[status.value for status in RecordStatus],
+        terminations=[termination.value for termination in Termination],
+        queries=queries,
+    )
+
+
+async def noted_records(asked: PageRequest, wanted: RolloutFilter) -> list[str] | None:
+    """Episodes with such a note; None: notes do not matter."""
+    return None if wanted.note is None else await asked.store.notes.records_with(wanted.note.strip("*"))
+
+
+def wanted_of(asked: PageRequest) -> RolloutFilter:
+    """Raises BadQuestion."""
+    given: dict[str, Any] = {}
+    for name in (f.name for f in fields(RolloutFilter)):
+        text = asked.text(name)
+        if text is None:
+            continue
+        if len(text) > LONGEST:
+            raise BadQuestion(f"{name} has {len(text)} characters; expected {LONGEST} at most")
+        given[name] = _value(name, text)
+    if "split" in given:
+        check_split(given["split"])
+    return RolloutFilter(**given)
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "tool_error":
+        return text.lower() in ("1", "true", "on", "yes")
+    if name not in NUMBERS:
+        if "\0" in text:  # no text of a search may hold it, says the server
+            raise BadQuestion(f"{name} is {text[:80]!r}; expected a text without the character 0")
+        return text
+    try:
+        found = NUMBERS[name](text)
+    except ValueError as exc:
+        raise BadQuestion(f"{name} is {text[:80]!r}; expected a number") from exc
+    if isinstance(found, int) and abs(found) > LARGEST:
+        raise BadQuestion(f"{name} is {text[:80]!r}; expected a number of at most {LARGEST}")
+    return found

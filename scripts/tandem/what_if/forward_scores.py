@@ -1,0 +1,50 @@
+"""Log-probs of sampled turns under one set of weights: the trainer's own forward, one prefix tree for all turns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shared.tokens.record_tree import RecordTree, TreeDispatch
+from tandem.what_if.sampled import SampledTurn
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import Merging, merge
+
+
+def turn_logprobs(lm: TreeLM, turns: Sequence[SampledTurn], device: str) -> list[Tensor]:
+    """For each turn the log-prob of every sampled token, with gradient where that is enabled."""
+    rows = rows_of(lm, [_chain(turn) for turn in turns])
+    found: list[list[Tensor]] = [[] for _ in turns]
+    for row in rows:
+        logprob_E = row_logprobs(lm, row.to(device), attn=lm.mask(device))[0]
+        for at in row.trajectory_E.unique().tolist():
+            found[at].append(logprob_E[row.trajectory_E == at])
+    return [torch.cat(parts) for parts in found]
+
+
+def rows_of(lm: TreeLM, trees: Sequence[RecordTree]) -> list[Row]:
+    """All records in one row, or where the model takes no trees each path in its own."""
+    linear = not lm.way.trees
+    merged = merge(trees, merging=Merging.LINEAR if linear else Merging.TREE)
+    return pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+
+
+def _chain(turn: SampledTurn) -> RecordTree:
+    """The prompt and the reply as a record of one request."""
+    before, sampled = len(turn.prompt), len(turn.ids)
+    total = before + sampled
+    logprobs, versions = np.zeros(total, dtype=np.float32), np.full(total, -1, dtype=np.int32)
+    logprobs[before:], versions[before:] = turn.logprobs, turn.versions
+    dispatches = np.full(total, -1, dtype=np.int32)
+    dispatches[before:] = 0
+    return RecordTree(
+        record_id=turn.dispatch.id,
+        token_ids_N=np.array([*turn.prompt, *turn.ids], dtype=np.int32),
+        parents_N=np.arange(-1, total - 1, dtype=np.int32),
+        dispatches_N=dispatches,
+        logprobs_N=logprobs,
+        versions_N=versions,
+        dispatches=(TreeDispatch(turn.dispatch.id, turn.number, 1.0, turn.temperature),),
+    )
