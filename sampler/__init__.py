@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from sampler.actors.actor_sampler import ActorSampler, Said
     from sampler.actors.parallel_sampler import ParallelSampler
     from sampler.actors.rounds_sampler import RoundsSampler
+    from sampler.core.episode.sampler import AsyncSampler, Turn
+    from sampler.core.episode.scoring import ScoreComesLater
+    from sampler.core.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
+    from sampler.core.kinds.mcp_sampler import MCPSampler
+    from sampler.core.kinds.ported import ChatPort, PortedSampler
+    from sampler.core.scorers.registry import Score
     from sampler.environments.sampler import EnvironmentSampler
-    from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
-    from sampler.mcp_sampler import MCPSampler
-    from sampler.ported import ChatPort, PortedSampler
-    from sampler.sampler import AsyncSampler, Turn
-    from sampler.scorers.registry import Score
-    from sampler.scoring import ScoreComesLater
     from shared.documents.states import Termination
 
 __all__ = [
@@ -42,16 +42,16 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        **dict.fromkeys(("AgentFailed", "EngineError", "ScorerFailed", "ToolFailure"), "sampler.errors"),
-        **dict.fromkeys(("AsyncSampler", "Turn"), "sampler.sampler"),
-        **dict.fromkeys(("ChatPort", "PortedSampler"), "sampler.ported"),
+        **dict.fromkeys(("AgentFailed", "EngineError", "ScorerFailed", "ToolFailure"), "sampler.core.errors"),
+        **dict.fromkeys(("AsyncSampler", "Turn"), "sampler.core.episode.sampler"),
+        **dict.fromkeys(("ChatPort", "PortedSampler"), "sampler.core.kinds.ported"),
         **dict.fromkeys(("ActorSampler", "Said"), "sampler.actors.actor_sampler"),
         "ParallelSampler": "sampler.actors.parallel_sampler",
         "RoundsSampler": "sampler.actors.rounds_sampler",
         "EnvironmentSampler": "sampler.environments.sampler",
-        "MCPSampler": "sampler.mcp_sampler",
-        "Score": "sampler.scorers.registry",
-        "ScoreComesLater": "sampler.scoring",
+        "MCPSampler": "sampler.core.kinds.mcp_sampler",
+        "Score": "sampler.core.scorers.registry",
+        "ScoreComesLater": "sampler.core.episode.scoring",
         "Termination": "shared.documents.states",
     },
 )

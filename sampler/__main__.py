@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from sampler.config import SamplerConfig
+from sampler.core.service.garbage import collect_seldom
+from sampler.core.service.service import run_service
 from sampler.environments.config import EnvironmentsConfig
-from sampler.service.garbage import collect_seldom
-from sampler.service.service import run_service
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError, TandemError, one_by_one
 from shared.logs import begin_logging
 from shared.processes.concealment import conceal

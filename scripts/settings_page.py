@@ -15,10 +15,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import Section, Setting, sections_of, settings_of
 from shared.files.written_file import write_text_whole

@@ -96,7 +96,7 @@ def test_a_users_module_gets_the_packages_of_its_project_and_ours_for_what_those
     done = run([sys.executable, "-P", "-c", program], project)
     assert done.returncode == 0, done.stderr
     found, ours = done.stdout.splitlines()
-    assert found == "[6, 5, 'the project: shared', 'the project: shared', 'sampler.scorers.registry']"
+    assert found == "[6, 5, 'the project: shared', 'the project: shared', 'sampler.core.scorers.registry']"
     assert ours == f"{ROOT / 'shared/__init__.py'} {ROOT / 'sampler/__init__.py'}"
 
 

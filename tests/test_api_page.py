@@ -11,11 +11,11 @@ import pytest
 import torch
 import yaml
 
-from sampler.config import SamplerConfig
+from sampler.core.settlement.advantages import group_advantages
+from sampler.core.settlement.config import ESTIMATORS
+from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn
 from sampler.scorers import ScoringRequest, registry, score_answer
-from sampler.settlement.advantages import group_advantages
-from sampler.settlement.config import ESTIMATORS
-from sampler.settlement.groups import ScoredEpisode, ScoredTurn
+from sampler.settings import SamplerConfig
 from shared.documents import Record
 from shared.documents.states import RecordStatus
 from shared.processes.mongod import Mongod

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.keeper import KeeperConfig
 from sampler.environments.config import EnvironmentsConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
 from shared.configuration.sections import flattened, settings_of
 from shared.errors import ConfigError

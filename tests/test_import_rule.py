@@ -101,15 +101,15 @@ def test_no_source_imports_against_the_rule(package: str) -> None:
     ("text", "path"),
     [
         ("import torch.nn", "shared/documents/packed.py"),
-        ("def f():\n    from sampler.rendering.context import Context", "trainer/data/stream.py"),
-        ("import trainer", "sampler/service/service.py"),
-        ("import torch", "sampler/engine/pool/engine_pool.py"),
-        ("import importlib\nimportlib.import_module('torch')", "sampler/service/service.py"),
+        ("def f():\n    from sampler.core.rendering.context import Context", "trainer/data/stream.py"),
+        ("import trainer", "sampler/core/service/service.py"),
+        ("import torch", "sampler/core/engines/pool/engine_pool.py"),
+        ("import importlib\nimportlib.import_module('torch')", "sampler/core/service/service.py"),
         ("from ..trainer import loop", "sampler/engine.py"),
         ("from tandem.launch import curve", "shared/store/runs.py"),
         ("import mcp.client", "shared/http/asgi.py"),
-        ("from sampler.tools import ToolSession", "sampler/mcp_docker/requests/endpoint.py"),
-        ("from sampler.config import SamplerConfig", "scripts/tandem/commands/status.py"),
+        ("from sampler.core.tools import ToolSession", "sampler/mcp_docker/requests/endpoint.py"),
+        ("from sampler.settings import SamplerConfig", "scripts/tandem/commands/status.py"),
     ],
 )
 def test_the_check_sees_every_way_to_break_the_rule(text: str, path: str) -> None:

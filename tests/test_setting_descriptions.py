@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from sampler.config import SamplerConfig
 from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import flat_values, settings_of
 from shared.errors import ConfigError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.sections import settings_of
 from shared.processes.mongod import Mongod
 from shared.store import Store

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.config import SamplerConfig
+from sampler.settings import SamplerConfig
 from scripts.settings_page import SERVICES as DOCUMENTED
 from shared.configuration.loading import SECTIONS, ServiceConfig, read_section
 from shared.configuration.sections import flat_values, others_in_section, settings_of

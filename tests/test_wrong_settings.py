@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.secrets import SECRETS, is_secret_variable
 from shared.configuration.sections import settings_of

@@ -40,15 +40,15 @@ REASONS: dict[str, tuple[str, ...]] = {
         "sampler/gateway/session.py:AttemptSession.close",
         "sampler/gateway/shared_journal.py:finished",
         "shared/mcp/busy.py:PatientClient.end_session",
-        "sampler/tools/connection.py:Connection._converse",
+        "sampler/core/tools/connection.py:Connection._converse",
         "scripts/tandem/launch/__main__.py:Launch.until_done_or_interrupted",
         "shared/store/retry.py:_ends",
         "trainer/process/store_bridge.py:StoreBridge._close",
     ),
     "a call of an episode: its own time-out ends it, and the record says so": (
-        "sampler/agents/pool.py:ModelPool._ask_one",
-        "sampler/tools/connection.py:Connection._ask",
-        "sampler/tools/link.py:Link.call",
+        "sampler/core/api_models/pool.py:ModelPool._ask_one",
+        "sampler/core/tools/connection.py:Connection._ask",
+        "sampler/core/tools/link.py:Link.call",
     ),
     "a few seconds at most, with an error at the end": (
         "sampler/environments/adapters/mariadb_server.py:MariadbServer._wait",
@@ -63,7 +63,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "sampler/environments/sessions.py:WorldSessions.drain",
     ),
     "the heartbeat says it by other means: `doing_of` for a sampler, `RecordStream.waiting` for a trainer": (
-        "sampler/service/service.py:SamplerService._work",
+        "sampler/core/service/service.py:SamplerService._work",
         "trainer/data/stream.py:RecordStream._wait_for_groups",
         "trainer/data/stream.py:RecordStream.next_batch",
     ),
@@ -73,7 +73,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "trainer/step/shared_device.py:TrainerDevice._taken",
     ),
     "no wait: a renewal, or work in a thread next to the step, for which nothing waits": (
-        "sampler/settlement/group_scoring.py:GroupScoring._renewed.renew",
+        "sampler/core/settlement/group_scoring.py:GroupScoring._renewed.renew",
         "trainer/data/prefetch.py:Prefetch.fill",
         "trainer/step/shared_device.py:TrainerDevice._renew",
         "scripts/tandem/launch/step_cost.py:_size",

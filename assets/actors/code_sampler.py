@@ -14,8 +14,8 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from sampler import ActorSampler, Score, Termination, Turn
-from sampler.episode_tools import called, tool_session
-from sampler.tools import ToolSession
+from sampler.core.episode.tools import called, tool_session
+from sampler.core.tools import ToolSession
 
 BLOCK = re.compile(r"```(?:python)?\n(.*?)```", re.DOTALL)
 NO_CODE = "Found no code. Write one block that begins with ```python and ends with ```."

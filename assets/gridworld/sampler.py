@@ -7,7 +7,7 @@ Each turn earns its share.
 """
 
 from assets.gridworld.world import GridTask, Walker
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.documents.states import Termination
 

@@ -8,7 +8,7 @@ fraction of its hints that lead nearer to the goal, whether or not the walker fo
 """
 
 from assets.gridworld.world import GridTask, Walker, letter_of
-from sampler.sampler import AsyncSampler, Turn
+from sampler.core.episode.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
 from shared.documents.states import Termination
 

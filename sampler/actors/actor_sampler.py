@@ -18,13 +18,13 @@ from functools import cached_property
 from typing import Any
 
 from sampler.actors.seating import Seat, order_of, seats_of
-from sampler.errors import EngineUnavailable, NoEngineServes, VersionAway
-from sampler.messages.opening import NONE, opening_messages
-from sampler.messages.reply_message import Message
-from sampler.parsers import ParsedReply
-from sampler.parsers.reasoning import behind_reasoning
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler, Turn
+from sampler.core.episode.opening import NONE, opening_messages
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler, Turn
+from sampler.core.errors import EngineUnavailable, NoEngineServes, VersionAway
+from sampler.core.parsers import ParsedReply
+from sampler.core.parsers.reasoning import behind_reasoning
+from sampler.core.rendering.reply_message import Message
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
 from shared.documents.actors import Seated, model_of, weights_of
 from shared.documents.states import DispatchStatus

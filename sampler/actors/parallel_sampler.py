@@ -8,7 +8,7 @@ C ─┘
 import asyncio
 
 from sampler.actors.actor_sampler import ActorSampler
-from sampler.sampler import Turn
+from sampler.core.episode.sampler import Turn
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 

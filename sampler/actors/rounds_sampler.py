@@ -4,7 +4,7 @@ for each seat of the order:  what the others said since its last turn ─▶ its
 """
 
 from sampler.actors.actor_sampler import ActorSampler
-from sampler.sampler import Turn
+from sampler.core.episode.sampler import Turn
 from shared.documents.states import Termination
 
 

@@ -12,6 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from sampler.core.errors import EnvironmentFailed
+from sampler.core.parsers.reply import problem_of
+from sampler.core.scorers import is_finite_number
 from sampler.environments.environment import (
     COMPLETED,
     CONTEXT_LIMIT,
@@ -23,9 +26,6 @@ from sampler.environments.environment import (
     UNKNOWN,
     VALIDATION_FAILED,
 )
-from sampler.errors import EnvironmentFailed
-from sampler.parsers.reply import problem_of
-from sampler.scorers import is_finite_number
 from shared.documents.states import Termination
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable

@@ -14,13 +14,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sampler.core.errors import EnvironmentBusy
+from sampler.core.time_limits import queued
 from sampler.environments.answers import StepSeen
 from sampler.environments.client import EnvironmentClient, Unreachable
 from sampler.environments.environment import Index
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.environments.session import EnvironmentSession
-from sampler.errors import EnvironmentBusy
-from sampler.time_limits import queued
 from shared.documents.run import EnvironmentService
 from shared.outside_text import clipped
 from shared.processes.waits import Wait

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
+from sampler.core.errors import EnvironmentBusy, EnvironmentFailed, EnvironmentWrong
 from sampler.environments.answers import MAX_TOLD_CHARS, StepSeen, step_of
 from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER
-from sampler.errors import EnvironmentBusy, EnvironmentFailed, EnvironmentWrong
 from shared.errors import ConfigError
 from shared.http.retry_after import retry_after_s
 from shared.outside_text import clipped, text_of

@@ -9,13 +9,13 @@ on for ever.
 """
 
 from sampler.actors.actor_sampler import ActorSampler
+from sampler.core.errors import EnvironmentFailed, MessagesRepeat
+from sampler.core.rendering.reply_message import Message
+from sampler.core.rendering.turn import Turn
+from sampler.core.scorers import Score
 from sampler.environments.answers import StepSeen
 from sampler.environments.sampler import EnvironmentTask, World, add_metrics, reply_as_written
 from sampler.environments.session import EnvironmentSession
-from sampler.errors import EnvironmentFailed, MessagesRepeat
-from sampler.messages.reply_message import Message
-from sampler.scorers import Score
-from sampler.turn import Turn
 from shared.documents.states import Termination
 
 PLAYERS = "players"  # of custom_task: as many as the lineup has seats

@@ -15,19 +15,19 @@ from typing import Any, Self
 
 from pydantic import BaseModel, StrictInt, StrictStr, model_validator
 
+from sampler.core.episode.sampler import METRIC_NAME, AsyncSampler
+from sampler.core.errors import EnvironmentFailed, MessagesRepeat
+from sampler.core.history.conversation import Conversation
+from sampler.core.kinds.mcp_sampler import error_messages
+from sampler.core.parsers.reasoning import behind_reasoning
+from sampler.core.rendering.reply_message import Message
+from sampler.core.rendering.turn import Turn
+from sampler.core.rendering.words import Words, words_of
+from sampler.core.scorers import Score
 from sampler.environments.answers import StepSeen
 from sampler.environments.environment import SCORE
 from sampler.environments.session import EnvironmentSession
 from sampler.environments.task_fields import meant
-from sampler.errors import EnvironmentFailed, MessagesRepeat
-from sampler.history.conversation import Conversation
-from sampler.mcp_sampler import error_messages
-from sampler.messages.reply_message import Message
-from sampler.parsers.reasoning import behind_reasoning
-from sampler.rendering.words import Words, words_of
-from sampler.sampler import METRIC_NAME, AsyncSampler
-from sampler.scorers import Score
-from sampler.turn import Turn
 from shared.documents import ToolCallResult
 from shared.documents.states import Termination
 from shared.errors import ConfigError

@@ -12,11 +12,11 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 
+from sampler.core.service.loops import every
 from sampler.environments.app import EnvironmentsApp
 from sampler.environments.config import EnvironmentsConfig
 from sampler.environments.sessions import WorldRules, WorldSessions
 from sampler.environments.worker_process import TaskNotOffered, WorkerLost, WorkerProcess, WorldFailed
-from sampler.service.loops import every
 from shared.configuration.secrets import token_of
 from shared.documents.run import EnvironmentService
 from shared.errors import ConfigError

@@ -6,9 +6,9 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from sampler.core.errors import EnvironmentFailed
 from sampler.environments.answers import StepSeen
 from sampler.environments.client import EnvironmentClient
-from sampler.errors import EnvironmentFailed
 
 log = logging.getLogger(__name__)
 

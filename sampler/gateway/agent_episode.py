@@ -6,14 +6,14 @@ the last reply.
 
 from collections.abc import Mapping
 
-from sampler.episode_log import ScoredText
-from sampler.errors import AgentCrashed, ScorerFailed
+from sampler.core.episode.log import ScoredText
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.episode.scoring import score_text
+from sampler.core.errors import AgentCrashed, ScorerFailed
+from sampler.core.scorers import Score
+from sampler.core.scorers.answers import extract_answer
 from sampler.gateway.crash import ACT, Evidence, scored_because
 from sampler.gateway.session import AttemptSession
-from sampler.sampler import AsyncSampler
-from sampler.scorers import Score
-from sampler.scorers.answers import extract_answer
-from sampler.scoring import score_text
 from shared.documents.states import Termination
 from shared.outside_text import error_text
 from shared.scores import usable_score

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sampler.config import SamplerConfig
-from sampler.errors import AgentCrashed
+from sampler.core.errors import AgentCrashed
+from sampler.core.rendering.reply_message import Message
+from sampler.core.time_limits import queued
 from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.agent_sandbox import PERHAPS
 from sampler.gateway.attempts import visible_payload
@@ -21,8 +22,7 @@ from sampler.gateway.child import run_command
 from sampler.gateway.crash import MachineWatch, outside_cause
 from sampler.gateway.server import OpenAttempt
 from sampler.gateway.session import AttemptSession
-from sampler.messages.reply_message import Message
-from sampler.time_limits import queued
+from sampler.settings import SamplerConfig
 from shared.documents import TaskPayload
 from shared.documents.states import Termination
 from shared.errors import ConfigError, OwnCodeFailed, TandemError

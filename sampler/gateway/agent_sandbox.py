@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sampler.config import SamplerConfig
-from sampler.errors import CommandNotStarted
+from sampler.core.errors import CommandNotStarted
 from sampler.gateway import relay
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 from shared.files.private_folder import make_private_folder, temporary_folder
 from shared.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits

@@ -12,8 +12,10 @@ import math
 import secrets
 import time
 
-from sampler.episode import play
-from sampler.errors import EngineError
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.scoring import deadline_of
+from sampler.core.errors import EngineError
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score, reply_id
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.resuming import REFUSED
@@ -21,8 +23,6 @@ from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
 from sampler.gateway.shared_journal import ENDED, StaleAttempt
 from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.unused import unused_names
-from sampler.resources import Resources
-from sampler.scoring import deadline_of
 from shared.documents import Claim, Record
 from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
 from shared.documents.states import RecordStatus, Termination

@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from sampler.core.episode.resources import Resources
 from sampler.gateway.attempt import Attempt
 from sampler.gateway.exchange import GatewayError, Problem
 from sampler.gateway.server import key_hash, new_key
-from sampler.resources import Resources
 from shared.documents import Claim, Task, TaskPayload
 from shared.documents.agent_sessions import AgentSession
 

@@ -4,14 +4,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.turn_format import turn_format
 from sampler.gateway.exchange import ChatReply, ReceivedMessage, RepliedCall, SampledToken, reply_id
 from sampler.gateway.streaming import first_stop, reply_parts, without_beginning
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.turn_format import turn_format
 from shared.documents.packed import unpack_floats, unpack_ints
 
 if TYPE_CHECKING:
-    from sampler.sampler import Turn
+    from sampler.core.episode.sampler import Turn
 
 
 def client_reply(

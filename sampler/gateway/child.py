@@ -18,11 +18,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from sampler.errors import CommandNotStarted
+from sampler.core.errors import CommandNotStarted
+from sampler.core.tools.isolation import Sandbox
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.server import OpenAttempt
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace, plain_workplace
-from sampler.tools.isolation import Sandbox
 from shared.errors import ConfigError
 from shared.files.private_file import write_private
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from sampler.errors import AgentCrashed
+from sampler.core.errors import AgentCrashed
 from sampler.gateway.exchange import AskAgain, GatewayError
 from shared.processes.out_of_memory import out_of_memory_kills
 

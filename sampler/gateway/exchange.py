@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sampler.rendering.template import ToolSchema
+from sampler.core.rendering.template import ToolSchema
 from shared.scores import usable_score
 
 ReceivedMessage = dict[str, Any]

@@ -6,14 +6,14 @@ claim ─▶ requests, each with the attempt's key ─▶ end: score, answer, er
 
 from collections.abc import Mapping, Sequence
 
-from sampler.errors import AgentCrashed, EngineError, GivenBack
+from sampler.core.episode.journal import Journal
+from sampler.core.episode.resources import Resources
+from sampler.core.errors import AgentCrashed, EngineError, GivenBack
+from sampler.core.rendering.template import ToolSchema
+from sampler.core.rendering.turn import Turn
 from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.session import AttemptSession
 from sampler.gateway.shared_journal import SharedJournal
-from sampler.journal import Journal
-from sampler.rendering.template import ToolSchema
-from sampler.resources import Resources
-from sampler.turn import Turn
 from shared.documents import Claim, Record
 from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import Termination

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sampler.core.rendering.template import ToolSchema
 from sampler.gateway.exchange import ReceivedMessage
-from sampler.rendering.template import ToolSchema
 from shared.documents.tool_schemas import hash_of
 
 Line = int  # a hash of a policy, tools, and all messages up to one: equal for conversations that say the same

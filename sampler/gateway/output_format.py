@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from sampler.core.rendering.instructions import with_instruction
+from sampler.core.rendering.template import ChatTemplate
 from sampler.gateway.exchange import ChatRequest, GatewayError, OutputFormat, Problem
-from sampler.rendering.instructions import with_instruction
-from sampler.rendering.template import ChatTemplate
 
 FormatRule = Literal["prompt", "constrain", "refuse"]
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}

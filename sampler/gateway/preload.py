@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sampler.tools.isolation import wrapped
+from sampler.core.tools.isolation import wrapped
 from shared.errors import ConfigError
 from shared.forks import client as fork_client
 from shared.forks import server as fork_server

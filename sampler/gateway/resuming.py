@@ -7,6 +7,7 @@ which sampled replies keep their ids.
 
 from collections.abc import Sequence
 
+from sampler.core.rendering.prefix import without_prefix
 from sampler.gateway.exchange import ReceivedMessage
 from sampler.gateway.matching import (
     KnownThread,
@@ -18,7 +19,6 @@ from sampler.gateway.matching import (
     system_and_rest,
     words_hash,
 )
-from sampler.rendering.prefix import without_prefix
 from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState, TurnState
 

@@ -14,20 +14,20 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sampler.config import SamplerConfig
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.unforeseen import fail_claim
+from sampler.core.service.idle import agents_wait
+from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.loops import every
+from sampler.core.service.process import ServiceProcess, service_process
+from sampler.core.service.service import SamplerService
+from sampler.core.settlement.current_rules import CurrentRules
 from sampler.gateway.app import build_app
 from sampler.gateway.attempt import Attempt
 from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
-from sampler.kinds import SamplerKinds
-from sampler.resources import Resources
-from sampler.service.idle import agents_wait
-from sampler.service.loops import every
-from sampler.service.process import ServiceProcess, service_process
-from sampler.service.service import SamplerService
-from sampler.settlement.current_rules import CurrentRules
-from sampler.unforeseen import fail_claim
+from sampler.settings import SamplerConfig
 from shared.configuration.secrets import token_of
 from shared.documents import Claim, Record, Task
 from shared.documents.agent_sessions import SessionEnd

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from sampler.errors import EngineError, EngineRefused, KeyRefused
+from sampler.core.errors import EngineError, EngineRefused, KeyRefused
+from sampler.core.rendering.ahead import num_tokens
+from sampler.core.rendering.prefix import KEY as PREFIX
+from sampler.core.rendering.prefix import prefix_of
+from sampler.core.rendering.template import PromptTooLong
+from sampler.core.rendering.turn import ReplyOptions
 from sampler.gateway.chat_replies import client_reply, forms_of, sampled_tokens
 from sampler.gateway.crash import RequestFates, is_cancelled
 from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score
@@ -21,18 +26,13 @@ from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.tool_results import CalledTools
 from sampler.gateway.unused import count, log_once, unused_names
-from sampler.rendering.ahead import num_tokens
-from sampler.rendering.prefix import KEY as PREFIX
-from sampler.rendering.prefix import prefix_of
-from sampler.rendering.template import PromptTooLong
-from sampler.turn import ReplyOptions
 from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.states import DispatchStatus, Termination
 from shared.episodes.state import EpisodeState
 from shared.errors import ConfigError, TandemError
 
 if TYPE_CHECKING:
-    from sampler.sampler import AsyncSampler, Turn
+    from sampler.core.episode.sampler import AsyncSampler, Turn
 
 SamplingParameters = Literal["override", "refuse"]
 MAX_AT_ONCE = 64  # requests of one attempt

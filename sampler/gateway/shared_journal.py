@@ -12,8 +12,8 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from sampler.core.episode.journal import Journal, ended
 from sampler.gateway.exchange import AskAgain, GatewayError, Problem
-from sampler.journal import Journal, ended
 from shared.documents import DispatchedSamplingTask
 from shared.documents.states import DispatchStatus
 from shared.outside_text import error_text

@@ -12,10 +12,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from sampler.core.parsers import OPENINGS, ParsedReply
+from sampler.core.parsers.reply import END_THINK, THINK, split_reasoning
+from sampler.core.rendering.turn import HALF, PartialTurn
 from sampler.gateway.exchange import AskAgain, ChatRequest, ReplyHead, reply_id
-from sampler.parsers import OPENINGS, ParsedReply
-from sampler.parsers.reply import END_THINK, THINK, split_reasoning
-from sampler.turn import HALF, PartialTurn
 
 BROKEN = "an engine failed in the middle of the stream; ask again"
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sampler.core.parsers import ToolCall
 from sampler.gateway.exchange import ChatRequest
-from sampler.parsers import ToolCall
 from shared.documents import DispatchedSamplingTask, ToolCallResult
 
 if TYPE_CHECKING:
-    from sampler.sampler import AsyncSampler, Turn
+    from sampler.core.episode.sampler import AsyncSampler, Turn
 
 
 @dataclass(slots=True)

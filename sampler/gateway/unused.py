@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from sampler.config import SamplerConfig
-from sampler.dispatch import sampling_params
+from sampler.core.episode.dispatch import sampling_params
 from sampler.gateway.exchange import ChatRequest
+from sampler.settings import SamplerConfig
 from shared.documents import Task
 from shared.outside_text import visible
 

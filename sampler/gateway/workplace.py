@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from sampler.core.tools.isolation import Sandbox, wrapped
 from sampler.gateway.kept_files import bound
-from sampler.tools.isolation import Sandbox, wrapped
 from shared.files.private_folder import make_private_folder
 from shared.processes.guarded import ChildCommand, end_process, start_process
 from shared.processes.temporary import TemporaryFolder, remove_left

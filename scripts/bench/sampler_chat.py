@@ -1,6 +1,6 @@
 """The benchmark's episodes without tools: `max_turns` replies, each answered by the user."""
 
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 from shared.documents.states import Termination
 
 

@@ -1,6 +1,6 @@
 """Names by which tasks choose their sampler (`TaskPayload.sampler`), and what tasks may ask of each.
 
-The classes are in the sampler (`sampler/kinds.py`).
+The classes are in the sampler (`sampler/core/service/kinds.py`).
 """
 
 from dataclasses import dataclass

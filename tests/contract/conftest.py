@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
 from scripts.make_example_model import build_model, build_tokenizer
 from tests.contract.engines import MODEL, Engine, Reference, running
 from tests.sampler.engines import Up

@@ -20,7 +20,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sampler.engine.client.generation import Generation
+from sampler.core.engines.client.generation import Generation
 from sampler.engine.keeper.child import command_line
 from shared.processes.mongod import free_port
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from tests.contract.engines import Engine
 
 PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]

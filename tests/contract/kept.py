@@ -14,12 +14,12 @@ import httpx
 import torch
 from safetensors.torch import load_file
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.engines.pool.engines import Engines
 from sampler.engine.keeper.cache import own_folder
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
-from sampler.engine.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
-from sampler.engine.pool.engines import Engines
+from sampler.settings import SamplerConfig
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.store import Store

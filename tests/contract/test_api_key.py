@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import KeyRefused
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper
-from sampler.errors import KeyRefused
 from shared.store import Store
 from shared.weights.assembly import Assembly
 from tandem.launch.step_cost import ProbeRefused, probe

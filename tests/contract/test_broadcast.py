@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import EngineRefused, EngineUnavailable
 from sampler.engine.keeper.update import update
-from sampler.errors import EngineRefused, EngineUnavailable
 from shared.documents.offers import Joined
 from shared.documents.states import OfferState, ServiceStatus
 from shared.store import Store

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.errors import AgentFailed
-from sampler.rendering.template import ChatTemplate
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import AgentFailed
+from sampler.core.rendering.template import ChatTemplate
 from tests.contract.engines import MODEL, Engine
 from tests.sampler.agents.agents import browser, judge, models
 from tests.sampler.agents.endpoints import Service

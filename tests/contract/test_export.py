@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from tests.contract.engines import Engine, Reference
 from tests.contract.test_generate import PROMPT, ask
 from trainer.checkpoints.checkpoint import Checkpoints

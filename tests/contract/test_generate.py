@@ -9,10 +9,10 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.generation import Generation
-from sampler.engine.pool.engine_pool import EnginePool
-from sampler.errors import ContextTooLong, EngineRefused
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.generation import Generation
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.errors import ContextTooLong, EngineRefused
 from tests.contract.engines import CONTEXT, MODEL, Engine
 
 PROMPT = list(range(20, 60))

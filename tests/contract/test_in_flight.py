@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient, Generation
+from sampler.core.engines.client.engine_client import EngineClient, Generation
+from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply
+from sampler.core.errors import CacheNotFlushed, EngineRefused
 from sampler.engine.keeper.update import update
-from sampler.engine.pool.engine_pool import EnginePool, EngineReply
-from sampler.errors import CacheNotFlushed, EngineRefused
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Requests, Until, any_done, held, take_off
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import LIST_AGE_S
 from sampler.engine.keeper.update import drain
-from sampler.engine.pool.engine_pool import LIST_AGE_S
 from shared.documents.states import ServiceStatus
 from shared.store import Store
 from shared.weights.files import manifest_of

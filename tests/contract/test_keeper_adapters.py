@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sampler.engine.keeper.layout import read_layout
 from shared.documents.run import PolicyVersion
 from shared.store import Store
 from shared.weights.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS, merge_into, merged_files
 from shared.weights.files import WEIGHTS_FILE, manifest_of
+from shared.weights.layout import read_layout
 from tests.contract.engines import Engine, Reference
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping

@@ -16,11 +16,11 @@ import httpx
 import psutil
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits
+from sampler.core.engines.pool.engines import seen
 from sampler.engine.keeper.child import BOUND
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
-from sampler.engine.pool.engines import seen
 from shared.documents.leases import LeaseClaim
 from shared.documents.run import InferenceService
 from shared.documents.states import LeaseKind, ServiceStatus

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from tests.contract.engines import Engine, started
 from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Until, held, take_off
 

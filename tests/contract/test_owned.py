@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.errors import KeyRefused
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import KeyRefused
 from shared.documents.states import ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store

@@ -19,10 +19,10 @@ import typer
 import yaml
 from accelerate.commands.launch import launch_command_parser
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
 from sampler.gateway.service import GatewayConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from tandem import app
 from tests.deploy.manifests import (

@@ -10,21 +10,21 @@ PINNED = "tests/sampler/actors/test_pinned_engines.py"
 MUTANTS = (
     Mutant(
         "actors: an evaluation ends without a version that no engine serves",
-        "sampler/episode.py",
+        "sampler/core/episode/episode.py",
         "return sampler.task.at_version is not None",
         "return False",
         "tests/sampler/actors/test_seats.py::test_an_evaluation_does_not_wait_without_end_for_a_pinned_version",
     ),
     Mutant(
         "actors: a pinned, frozen or API turn is no policy's data",
-        "sampler/settlement/settle.py",
+        "sampler/core/settlement/settle.py",
         "            if trains(policy := dispatch.policy or task.policy):  # else",
         "            if policy := dispatch.policy or task.policy:  # else",
         f"{SEATS}::test_only_the_turns_of_an_actor_without_at_are_trained",
     ),
     Mutant(
         "actors: an API turn is not trained as the policy's own",
-        "sampler/settlement/settle.py",
+        "sampler/core/settlement/settle.py",
         "            if trains(policy := dispatch.policy or task.policy):  # else",
         "            if policy := (dispatch.policy or '').removeprefix('model:judge-api') or task.policy:  # else",
         f"{SEATS}::test_an_api_model_takes_a_seat_with_failover_and_is_recorded_and_never_trained",
@@ -38,7 +38,7 @@ MUTANTS = (
     ),
     Mutant(
         "actors: only engines of a pinned actor's version answer it",
-        "sampler/resources.py",
+        "sampler/core/episode/resources.py",
         "replace(client, pool=self.every_version[policy], version=version)",
         "replace(client, pool=self.every_version[policy])",
         f"{SEATS}::test_a_version_that_goes_away_in_the_middle_costs_no_failure",
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "actors: an engine of one version answers no other turns",
-        "sampler/engine/pool/engines.py",
+        "sampler/core/engines/pool/engines.py",
         " and s.serve_version is None]",
         "]",
         f"{PINNED}::test_only_pinned_actors_use_an_engine_of_one_version",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "actors: self-play compares each seat with the same seat",
-        "sampler/settlement/shares.py",
+        "sampler/core/settlement/shares.py",
         "    if seats.keys() <= {None}:\n",
         "    if True:\n",
         f"{SCORES}::test_each_seats_turns_are_compared_with_the_same_seats_of_the_group",

@@ -50,14 +50,14 @@ MUTANTS = (
     ),
     Mutant(
         "feedback: the record of a killed process follows at the settlement",
-        "sampler/settlement/settle.py",
+        "sampler/core/settlement/settle.py",
         "    await store.feedback.write_scores(task)  # where",
         "    # where",
         f"{LATER_SCORES}::test_settlement_writes_the_record_of_feedback_whose_process_was_killed",
     ),
     Mutant(
         "feedback: samplers end what is overdue",
-        "sampler/settlement/settle.py",
+        "sampler/core/settlement/settle.py",
         "(overdue := await store.feedback.end_overdue(policy)) is not None:",
         "(overdue := None) is not None:",
         f"{LATER_SCORES}::test_without_feedback_the_deadline_ends_the_wait_and_the_group_is_settled",
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         "feedback: held-out episodes never wait",
-        "sampler/scoring.py",
+        "sampler/core/episode/scoring.py",
         "    if sampler.task.split != TRAIN_SPLIT:\n        return None\n",
         "",
         f"{LATER_SCORES}::test_held_out_episodes_do_not_wait",

@@ -18,7 +18,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fast engine wakes the gateway seldom",
-        "sampler/engine/client/engine_client.py",
+        "sampler/core/engines/client/engine_client.py",
         "interval_of(most, self._tokens_per_s.get(url, 0.0))",
         "interval_of(most)",
         "tests/sampler/test_streamed_answers.py::test_a_fast_engine_is_asked_for_fewer_events",
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "a long reply in a stream is decoded once",
-        "sampler/turn.py",
+        "sampler/core/rendering/turn.py",
         "begin = max(0, count - _OVERLAP_IDS)",
         "begin = 0",
         "tests/sampler/test_heard.py::test_each_text_is_that_of_all_ids_so_far_and_long_replies_are_not_decoded_anew",
@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream has its text while the engine samples",
-        "sampler/sampler.py",
+        "sampler/core/episode/sampler.py",
         "on_ids=heard,",
         "on_ids=None,",
         f"{STREAMS}::test_text_comes_while_the_engine_samples",

@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stop in the middle of scoring releases no slot of an agent elsewhere",
-        "sampler/episode.py",
+        "sampler/core/episode/episode.py",
         " and not (sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError)):",
         ":",
         f"{ENDS}::test_a_stop_in_the_middle_of_scoring_leaves_the_end_to_another_process",
@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "an attempt is read again at its end if another process has added a turn",
         "sampler/gateway/attempt.py",
-        "if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):",
+        "if await self._resources.store.sessions.has_turn(record.id, len(sampler.core.episode.episode.dispatches)):",
         "if False:",
         f"{ENDS}::test_an_end_knows_the_turns_of_every_process",
     ),

@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "a reply to a request without tools makes no call",
-        "sampler/episode_threads.py",
+        "sampler/core/episode/threads.py",
         "return parsed if may_call else without_calls(parsed, text)",
         "return parsed",
         f"{ENDS}::test_no_call_is_made_of_a_reply_to_a_request_that_allows_none",
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "the beginning of a reply is not lost behind it",
-        "sampler/rendering/sampled_reply.py",
+        "sampler/core/rendering/sampled_reply.py",
         'content = "" if alone else self.prefix + self.sentinels["content"]',
         'content = "" if alone else self.sentinels["content"]',
         f"{PREFIX}::test_of_every_family_a_beginning_is_continued_with_exact_ids_or_refused",

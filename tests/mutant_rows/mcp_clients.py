@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         "the cause of a broken session is known before its server was told of the end",
-        "sampler/tools/connection.py",
+        "sampler/core/tools/connection.py",
         "            transport = await open_transport(self.server, self._limits, stack, self.line, self._ended)\n"
         "            async with session_over(\n                checked(transport), ",
         "            async with contextlib.AsyncExitStack() as stack, session_over(\n"

@@ -17,14 +17,14 @@ GATEWAY_BUSY = "tests/sampler/mcp_docker/test_gateway_busy.py"
 MUTANTS = (
     Mutant(
         "tools: a server whose process an episode ends is started again only so often",
-        "sampler/tools/link.py",
+        "sampler/core/tools/link.py",
         "        is_over = len(self.own_ends) > self._limits.max_restarts\n",
         "        is_over = False\n",
         "tests/sampler/test_own_ends.py::test_a_server_is_started_again_only_so_often_and_then_its_calls_are_errors",
     ),
     Mutant(
         "tools: processes that end together are the machine's failure",
-        "sampler/tools/own_ends.py",
+        "sampler/core/tools/own_ends.py",
         "        return together < TOGETHER or",
         "        return True or",
         "tests/sampler/test_own_ends.py::test_processes_that_end_together_are_the_machines_failure",

@@ -3,7 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 RULES = "tests/sampler/test_run_rules.py"
-IN_FORCE = "sampler/settlement/current_rules.py"
+IN_FORCE = "sampler/core/settlement/current_rules.py"
 
 MUTANTS = (
     Mutant(
@@ -22,14 +22,14 @@ MUTANTS = (
     ),
     Mutant(
         "rules: an episode goes by the rules of its group",
-        "sampler/service/ruled_resources.py",
+        "sampler/core/service/ruled_resources.py",
         "return self._by_number.get(FIRST if task.rules is None else task.rules, self._base)",
         "return self._base",
         f"{RULES}::test_a_change_reaches_episodes_of_groups_that_are_opened_later_alone",
     ),
     Mutant(
         "rules: another chat template is refused at start",
-        "sampler/settlement/declared_rules.py",
+        "sampler/core/settlement/declared_rules.py",
         'name in ("other_policies", "template_digest")',
         'name in ("other_policies",)',
         f"{RULES}::test_another_chat_template_is_refused_by_its_digest",

@@ -3,26 +3,26 @@
 from tests.mutant_rows.mutant import Mutant
 
 BATCHED = "tests/sampler/test_batched_scorers.py"
-BATCHES = "sampler/scorers/batches.py"
+BATCHES = "sampler/core/scorers/batches.py"
 
 MUTANTS = (
     Mutant(
         "waiting for a place is no work's time",
-        "sampler/time_limits.py",
+        "sampler/core/time_limits.py",
         "            self._timeout.reschedule(None)\n",
         "            pass\n",
         "tests/sampler/test_queues.py::test_waiting_counts_for_no_limit_around_it_and_work_does",
     ),
     Mutant(
         "a wait for a scorer's thread ends",
-        "sampler/scorers/calling.py",
+        "sampler/core/scorers/calling.py",
         "async with queued(wait), asyncio.timeout(MOST_WAIT_S):",
         "async with queued(wait):",
         "tests/sampler/test_queues.py::test_a_place_that_never_comes_is_a_failure",
     ),
     Mutant(
         "a reference answer that cannot be read is the task's fault",
-        "sampler/scorers/math_worker.py",
+        "sampler/core/scorers/math_worker.py",
         "    if problem is None or problem:\n",
         "    if problem is None:\n",
         "tests/sampler/test_queues.py::test_a_reference_answer_that_cannot_be_read_is_the_tasks_fault",
@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "batched scorers: time of a batch",
-        "sampler/scorers/registry.py",
+        "sampler/core/scorers/registry.py",
         "    async with time_limit(None if registered.needs_judge else TIMEOUT_S):\n",
         "    async with asyncio.timeout(70):\n",
         f"{BATCHED}::test_a_batch_that_hangs_fails_in_time_and_the_next_one_is_scored",
@@ -57,28 +57,28 @@ MUTANTS = (
     ),
     Mutant(
         "judges: a vote that is not given is no score",
-        "sampler/scorers/judged.py",
+        "sampler/core/scorers/judged.py",
         "    return [vote.result() for vote in votes]\n",
         "    return [vote.result() for vote in votes][:1]\n",
         "tests/sampler/test_judged_numbers.py::test_several_judges_vote_and_their_disagreement_is_a_metric",
     ),
     Mutant(
         "live reward: not before the group is scored",
-        "sampler/service/service.py",
-        "if not sampler.episode.awaits_group and ",
+        "sampler/core/service/service.py",
+        "if not sampler.core.episode.episode.awaits_group and ",
         "if ",
         "tests/sampler/test_group_scorers.py::test_the_live_reward_leaves_out_episodes_that_only_their_group_scores_until_it_did",
     ),
     Mutant(
         "answers: none in the reasoning",
-        "sampler/sampler.py",
+        "sampler/core/episode/sampler.py",
         "extract_answer(last.answer_text, ",
         "extract_answer(last.text, ",
         "tests/sampler/test_answer_text.py::test_our_own_sampler_scores_what_stands_outside_of_reasoning",
     ),
     Mutant(
         "answers: none in reasoning that the prompt opened",
-        "sampler/dispatch.py",
+        "sampler/core/episode/dispatch.py",
         "            in_reasoning=said.in_reasoning,\n",
         "",
         "tests/sampler/test_answer_text.py::test_reasoning_that_the_prompt_opened_has_no_answer",
@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "advantages: unequal scores have some",
-        "sampler/settlement/advantages.py",
+        "sampler/core/settlement/advantages.py",
         "    if not SMALLEST < largest < LARGEST:\n        return None\n",
         "",
         "tests/sampler/test_usable_scores.py::test_unequal_scores_never_have_no_advantage",
@@ -120,21 +120,21 @@ MUTANTS = (
     ),
     Mutant(
         "math: what is not read to its end has no reading",
-        "sampler/scorers/maths/grammar.py",
+        "sampler/core/scorers/maths/grammar.py",
         "    parser.require_end()\n",
         "",
         "tests/sampler/test_math_verdicts.py::test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong",
     ),
     Mutant(
         "math: numbers are compared exactly",
-        "sampler/scorers/maths/terms.py",
+        "sampler/core/scorers/maths/terms.py",
         "        return a == b\n",
         "        return abs(a - b) < Fraction(1, 10**6)\n",
         "tests/sampler/test_math_verdicts.py::test_decimals_are_compared_exactly",
     ),
     Mutant(
         "math: a sentence with a word that changes the number has none",
-        "sampler/scorers/maths/texts.py",
+        "sampler/core/scorers/maths/texts.py",
         " & DENIED\n",
         " & set()\n",
         "tests/sampler/test_math_verdicts.py::test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong",

@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "a token that the template writes lies within the embedding",
-        "sampler/engine/pool/engines.py",
+        "sampler/core/engines/pool/engines.py",
         "for token in (*ids, *used) if",
         "for token in ids if",
         "tests/sampler/test_model_check.py"

@@ -11,14 +11,14 @@ SET_ASIDE = f"{UNFORESEEN}::test_a_task_with_max_failures_bugs_is_set_aside_and_
 MUTANTS = (
     Mutant(
         "second line: a bug of an episode stays with its slot",
-        "sampler/episode.py",
+        "sampler/core/episode/episode.py",
         "        await fail_unforeseen(sampler, exc)\n",
         "        raise\n",
         IN_EPISODE,
     ),
     Mutant(
         "second line: what a bug broke does not keep the slot from being tried again",
-        "sampler/unforeseen.py",
+        "sampler/core/episode/unforeseen.py",
         '        log.error("after a bug, %s was not written: %s", what, error_text(exc))\n',
         "        raise\n",
         IN_EPISODE,
@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "second line: a score that is written outlives what comes after it",
-        "sampler/unforeseen.py",
+        "sampler/core/episode/unforeseen.py",
         "        return await tasks.is_played_by(claim)",
         "        return False",
         f"{UNFORESEEN}::test_a_bug_after_the_score_leaves_the_score",
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "second line: a bug of a settlement stays with its group",
-        "sampler/service/settling.py",
+        "sampler/core/service/settling.py",
         "            await fail_settlement(self._store, self._config, task, bug)\n",
         "            raise\n",
         f"{UNFORESEEN}::test_a_bug_in_any_stage_of_a_settlement_fails_that_settlement",

@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "waits: a gateway says that no agent came",
-        "sampler/service/idle.py",
+        "sampler/core/service/idle.py",
         "    if busy or view.doing not in SAMPLING:\n",
         "    if True:\n",
         "tests/sampler/gateway/test_external_places.py::test_a_gateway_says_that_it_waits_for_agents_or_for_their_requests",

@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         "prompt log-probs: each belongs to the token that was sent",
-        "sampler/engine/client/prompt_scores.py",
+        "sampler/core/engines/client/prompt_scores.py",
         "if type(pair[1]) is not int or pair[1] != token:",
         "if False:",
         f"{SCORES}::test_an_answer_without_a_log_prob_of_each_token_is_never_read_as_one",
@@ -89,28 +89,28 @@ MUTANTS = (
     ),
     Mutant(
         "fork: a prompt that this sampler's template writes otherwise is not asked",
-        "sampler/rendering/view.py",
+        "sampler/core/rendering/view.py",
         "        if (found := self.context.ids) != list(ids):\n",
         "        if False:\n",
         f"{FORK}::test_a_prompt_that_this_sampler_would_write_otherwise_is_not_asked",
     ),
     Mutant(
         "fork: nothing of its requests is stored as shared with another episode's",
-        "sampler/rendering/view.py",
+        "sampler/core/rendering/view.py",
         "list(ids), None, RecordedRequests()",
         "list(ids), None, self._tokens.recorded",
         f"{FORK}::test_a_fork_asks_with_exactly_the_ids_of_its_turn_and_goes_on_from_there",
     ),
     Mutant(
         "fork: a repeated tool call with another result ends the slot",
-        "sampler/forked.py",
+        "sampler/core/kinds/forked.py",
         "            if (result.text, result.is_error) != (call.result, call.is_error):\n",
         "            if False:\n",
         f"{FORK}::test_earlier_calls_are_made_again_and_a_result_that_differs_ends_the_slot_with_both",
     ),
     Mutant(
         "fork: a sampler that would begin anew plays none",
-        "sampler/episode.py",
+        "sampler/core/episode/episode.py",
         "        require_forks(type(sampler))\n",
         "        pass\n",
         f"{FORK}::test_a_sampler_that_would_begin_anew_and_servers_with_other_tools_play_no_fork",
@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "fork: calls after the turn have ids that no call before it has",
-        "sampler/episode_threads.py",
+        "sampler/core/episode/threads.py",
         "        self._turns_before = len(path)\n",
         "        self._turns_before = 0\n",
         f"{OF_FORKS}::test_calls_before_and_after_a_fork_have_ids_of_their_own",
@@ -159,7 +159,7 @@ MUTANTS = (
     ),
     Mutant(
         "fork: its failures end no sampler",
-        "sampler/service/first_episodes.py",
+        "sampler/core/service/first_episodes.py",
         "self.are_over or task.split == FORK_SPLIT",
         "self.are_over",
         "tests/sampler/test_own_samplers.py::test_forks_that_cannot_be_played_end_no_sampler",
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "fork: its scores are no part of a sampler's mean reward",
-        "sampler/service/service.py",
+        "sampler/core/service/service.py",
         " and sampler.task.split != FORK_SPLIT:",
         ":",
         "tests/system/test_fork.py::test_a_fork_survives_the_death_of_its_sampler_and_begins_with_the_ids_of_its_turn",

@@ -15,7 +15,7 @@ OPENENV = "tests/sampler/environments/test_openenv_calls.py"
 MUTANTS = (
     Mutant(
         "worlds: what is no step fails an episode once",
-        "sampler/episode.py",
+        "sampler/core/episode/episode.py",
         "or isinstance(exc, EnvironmentWrong)\n    may_pass",
         "\n    may_pass",
         f"{STEPS}::test_an_episode_whose_world_returns_no_step_fails_once_with_one_sentence",

@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from sampler.tools import ToolServer, ToolSession
-from sampler.tools.isolation import isolated
+from sampler.core.tools import ToolServer, ToolSession
+from sampler.core.tools.isolation import isolated
 from shared.processes.concealment import conceal
 
 SHELL = Path(__file__).parent / "tool_servers" / "shell.py"

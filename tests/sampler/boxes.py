@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sampler.tools import ToolServer, ToolSession
+from sampler.core.tools import ToolServer, ToolSession
 
 SERVERS = Path(__file__).parent / "tool_servers"
 PATIENCE_S = 60.0  # limit on a slow machine for operations that are immediate on an idle one

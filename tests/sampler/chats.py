@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sampler.rendering.template import ChatTemplate
+from sampler.core.rendering.template import ChatTemplate
 
 SPECIAL = [
     "<|endoftext|>",

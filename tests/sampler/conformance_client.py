@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from sampler.errors import ToolFailure
-from sampler.tools import ToolSession, parse_servers
+from sampler.core.errors import ToolFailure
+from sampler.core.tools import ToolSession, parse_servers
 
 # What each kind of argument is given, where a schema names no choice.
 VALUES = {"number": 2, "integer": 2, "boolean": True, "string": "x", "array": [], "object": {}}

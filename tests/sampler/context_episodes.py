@@ -8,18 +8,18 @@ from typing import Any
 
 import httpx
 
-from sampler.agents import Agents
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
-from sampler.episode import play
-from sampler.history.history import SUMMARY_REQUEST
-from sampler.mcp_sampler import MCPSampler
-from sampler.parsers import get_parser
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.turn_format import turn_format
-from sampler.resources import Resources
-from sampler.tools import ToolCatalog, ToolServer
+from sampler.core.api_models import Agents
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.history.history import SUMMARY_REQUEST
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.parsers import get_parser
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.turn_format import turn_format
+from sampler.core.tools import ToolCatalog, ToolServer
+from sampler.settings import SamplerConfig
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
 from shared.documents.packed import unpack_ints
 from shared.store import Store

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sampler.rendering.context import Context, Prompt
-from sampler.rendering.template import ChatTemplate
+from sampler.core.rendering.context import Context, Prompt
+from sampler.core.rendering.template import ChatTemplate
 from tests.sampler.families import Call, Family, Reply, Written
 
 TOOLS = [

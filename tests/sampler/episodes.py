@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
-from sampler.parsers import get_parser
-from sampler.rendering.template import ChatTemplate
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
-from sampler.tools import ToolCatalog, parse_servers
+from sampler.core.engines.client.engine_client import EngineClient, EngineTimeouts
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.parsers import get_parser
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.tools import ToolCatalog, parse_servers
+from sampler.settings import SamplerConfig
 from shared.documents import DispatchedSamplingTask, Record, Slot
 from shared.store import Store
 from tests.sampler.engines import STOP, Up, answer

@@ -14,9 +14,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
-from sampler.rendering.marks import MARK_END, MARK_START
-from sampler.rendering.template import ChatTemplate, Message
-from sampler.rendering.turn_format import turn_format
+from sampler.core.rendering.marks import MARK_END, MARK_START
+from sampler.core.rendering.template import ChatTemplate, Message
+from sampler.core.rendering.turn_format import turn_format
 from tests.sampler.chats import byte_level_tokenizer
 
 FOLDER = Path(__file__).parent / "templates"

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from sampler.tools import ToolServer
+from sampler.core.tools import ToolServer
 from shared.processes.mongod import free_port
 
 INSTALLED = Path(__file__).parents[2] / ".mcp_servers"

@@ -24,9 +24,9 @@ import bson
 from rich.console import Console
 from rich.progress import track
 
-from sampler.parsers import MAX_CALLS, PARSERS, ParsedReply
-from sampler.parsers.reply import split_reasoning
-from sampler.scorers.answers import ANSWER_SCHEMAS, extract_answer
+from sampler.core.parsers import MAX_CALLS, PARSERS, ParsedReply
+from sampler.core.parsers.reply import split_reasoning
+from sampler.core.scorers.answers import ANSWER_SCHEMAS, extract_answer
 from shared.processes.interrupt import run_command
 
 TOOLS = [

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sampler.tools import ToolSession
+from sampler.core.tools import ToolSession
 from tests.sampler.foreign import FOREIGN, Case, World, foreign_world
 
 MAX_ANSWER_CHARS = 110

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sampler.parsers import get_parser
+from sampler.core.parsers import get_parser
 from shared.processes.interrupt import run_command
 from tests.sampler.call_forms import FORMS, TOOLS
 from tests.sampler.call_texts import Text, texts

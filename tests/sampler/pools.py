@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool
-from sampler.resources import Resources
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.episode.resources import Resources
 from tests.sampler.engines import Engines, Up
 from tests.sampler.episodes import LIMITS, says
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sampler.tools import ToolServer
+from sampler.core.tools import ToolServer
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

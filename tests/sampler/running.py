@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import httpx
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.kinds import SamplerKinds
-from sampler.sampler import AsyncSampler
-from sampler.service.process import ServiceProcess
-from sampler.service.service import SamplerService
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.process import ServiceProcess
+from sampler.core.service.service import SamplerService
+from sampler.settings import SamplerConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.store import Store

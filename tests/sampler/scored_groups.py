@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator
 
-from sampler.config import SamplerConfig
+from sampler.core.settlement.group_scoring import GroupScoring
 from sampler.scorers import GroupRequest, Score, register_group_scorer
-from sampler.settlement.group_scoring import GroupScoring
+from sampler.settings import SamplerConfig
 from shared.documents import DBRecordData, Task
 from shared.documents.scoring import WeightedScorer
 from shared.store import Store

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sampler.config import SamplerConfig
-from sampler.settlement.groups import ScoredEpisode, ScoredTurn
-from sampler.settlement.shares import decide
+from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn
+from sampler.core.settlement.shares import decide
+from sampler.settings import SamplerConfig
 from tests.sampler.settlement_reference import expected_settlement
 
 ESTIMATORS: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """Reference implementation of settlement, from docs/train/groups.md, with plain loops over float64 arrays.
 
-It shares nothing with `sampler.settlement.rules` and `sampler.settlement.advantages` but the values that go in.
+It shares nothing with `sampler.core.settlement.rules` and `sampler.core.settlement.advantages` but the values that go in.
 """
 
 import hashlib
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sampler.settlement.config import GroupConfig
-from sampler.settlement.groups import ScoredEpisode
+from sampler.core.settlement.config import GroupConfig
+from sampler.core.settlement.groups import ScoredEpisode
 
 
 @dataclass

@@ -6,7 +6,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from sampler.settlement.shares import decide
+from sampler.core.settlement.shares import decide
 from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make_config, random_group
 
 GROUPS = 400

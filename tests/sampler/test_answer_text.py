@@ -7,16 +7,16 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from sampler.agents.json_reply import last_object
-from sampler.episode import play
-from sampler.episode_log import ScoredText
-from sampler.episode_threads import EpisodeThreads
+from sampler.core.api_models.json_reply import last_object
+from sampler.core.episode.episode import play
+from sampler.core.episode.log import ScoredText
+from sampler.core.episode.threads import EpisodeThreads
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.parsers import PARSERS
+from sampler.core.parsers.reasoning import TAGS, behind_reasoning
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.scorers.answers import extract_answer
 from sampler.gateway.agent_sampler import AgentTask
-from sampler.mcp_sampler import MCPSampler
-from sampler.parsers import PARSERS
-from sampler.parsers.reasoning import TAGS, behind_reasoning
-from sampler.rendering.template import ChatTemplate
-from sampler.scorers.answers import extract_answer
 from shared.store import Store
 from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says
 from tests.sampler.gateway.agents import ScriptedEngine, played

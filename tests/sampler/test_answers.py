@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.scorers.answers import extract_answer
+from sampler.core.scorers.answers import extract_answer
 from shared.errors import ConfigError
 
 

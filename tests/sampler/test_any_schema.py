@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sampler.parsers import PARSERS, get_parser
-from sampler.parsers.forms import CALL_FORMS
+from sampler.core.parsers import PARSERS, get_parser
+from sampler.core.parsers.forms import CALL_FORMS
 from shared.documents.tool_schemas import ToolSchemas, hash_of
 from shared.errors import ConfigError
 from shared.outside_values import problem_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import ScorerFailed
+from sampler.core.errors import ScorerFailed
 from sampler.scorers import Score, ScoringRequest, register_scorer, registry, score_answer
 from shared.errors import ConfigError, OwnCodeFailed
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sampler.engine.pool.engines import vocabulary_of
+from sampler.core.engines.pool.engines import vocabulary_of
 from scripts.bench.replies import VOCABULARY, make_tokenizer
 from scripts.bench.sampler_under_test import EXAMPLE
 

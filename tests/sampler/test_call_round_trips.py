@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sampler.parsers import PARSERS, get_parser
-from sampler.parsers.schema_types import ParameterTypes
-from sampler.rendering.marks import MARK_END, MARK_START
+from sampler.core.parsers import PARSERS, get_parser
+from sampler.core.parsers.schema_types import ParameterTypes
+from sampler.core.rendering.marks import MARK_END, MARK_START
 from tests.sampler.call_forms import FORMS, Form
 from tests.sampler.families import FAMILIES, Call, Family, Reply
 from tests.sampler.fuzz_parsers import MARKERS
@@ -20,7 +20,7 @@ QUESTION = [{"role": "user", "content": "What is A?"}]
 EXAMPLES = 25
 PIECES = ['"', "'", "\\", "\n", "{", "}", "]", ":", "</tool_call>", "```", "\\u0041", "null", "True", "2024", " "]
 
-# Without U+0000, which is no text here, and the marks of `sampler/rendering/marks.py`, which a rendering leaves out.
+# Without U+0000, which is no text here, and the marks of `sampler/core/rendering/marks.py`, which a rendering leaves out.
 characters = st.text(st.characters(codec="utf-8", exclude_characters=f"\0{MARK_START}{MARK_END}"), max_size=8)
 # Of families that write a text as it is, a text may hold no tags; of all, no mark of the reasoning.
 plain_texts = st.lists(characters | st.sampled_from([p for p in PIECES if "<" not in p]), max_size=3).map("".join)

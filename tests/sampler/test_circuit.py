@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sampler.tools.circuit import FIRST_REST_S, MAX_REST_S, Circuit
+from sampler.core.tools.circuit import FIRST_REST_S, MAX_REST_S, Circuit
 
 
 class Clock:

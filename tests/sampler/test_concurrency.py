@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sampler.service.concurrency import Concurrency, LoadReport
+from sampler.core.service.concurrency import Concurrency, LoadReport
 
 
 @dataclass

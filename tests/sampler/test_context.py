@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.rendering.context import Context
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.turn_format import turn_format
+from sampler.core.rendering.context import Context
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.turn_format import turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 from tests.sampler.chats import (

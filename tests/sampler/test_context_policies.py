@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sampler.config import SamplerConfig
-from sampler.history.history import CLEARED, NOTES, History, Round, discard_all_tools
-from sampler.history.repetition import MIN_LOOP_CHARS, tail_repeats
-from sampler.rendering import ahead
-from sampler.rendering.template import ChatTemplate
+from sampler.core.history.history import CLEARED, NOTES, History, Round, discard_all_tools
+from sampler.core.history.repetition import MIN_LOOP_CHARS, tail_repeats
+from sampler.core.rendering import ahead
+from sampler.core.rendering.template import ChatTemplate
 from sampler.scorers import Score, ScoringRequest, register_scorer
+from sampler.settings import SamplerConfig
 from shared.documents.states import BranchCause, DispatchStatus
 from shared.store import Store
 from tests.sampler.boxes import Box, start_box

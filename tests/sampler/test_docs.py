@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sampler.config import SamplerConfig
+from sampler.core.scorers.registry import is_group_scorer, score_group
 from sampler.scorers import GroupEpisode, GroupRequest, ScoringRequest, registry, score_answer
-from sampler.scorers.registry import is_group_scorer, score_group
+from sampler.settings import SamplerConfig
 from shared.documents import TaskPayload
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bring" / "scorers.md").read_text()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 
 GIVEN = ["--run", "r", "--db_connection_string", "mongodb://db", "--model_name_or_path", "/m"]

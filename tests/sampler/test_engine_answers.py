@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.generation import Generation
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
-from sampler.engine.pool.engines import vocabulary_of
-from sampler.errors import EngineContractBroken, EngineError
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.generation import Generation
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits
+from sampler.core.engines.pool.engines import vocabulary_of
+from sampler.core.errors import EngineContractBroken, EngineError
 from shared.documents.packed import pack_floats, pack_ints
 from tests.sampler.engines import ANSWERS, STOP, Behavior, Engines, Up, answer
 from tests.system.processes import ROOT

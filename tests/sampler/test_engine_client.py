@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
-from sampler.engine.client.refusals import error_text
-from sampler.errors import (
+from sampler.core.engines.client.engine_client import EngineClient, EngineTimeouts
+from sampler.core.engines.client.refusals import error_text
+from sampler.core.errors import (
     CacheNotFlushed,
     ContextTooLong,
     EngineContractBroken,

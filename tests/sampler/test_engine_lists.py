@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import LIST_AGE_S
-from sampler.engine.pool.engines import Engines
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import LIST_AGE_S
+from sampler.core.engines.pool.engines import Engines
+from sampler.settings import SamplerConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError

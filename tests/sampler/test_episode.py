@@ -8,9 +8,9 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from sampler.episode import play
-from sampler.retry_delay import retry_delay_s
-from sampler.sampler import AsyncSampler, Turn
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler, Turn
+from sampler.core.retry_delay import retry_delay_s
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from scripts.bench.sampler_chat import Chat
 from shared.documents import Claim, TaskPayload

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from sampler.episode_clock import EpisodeClock
+from sampler.core.episode.clock import EpisodeClock
 
 
 async def test_what_is_stopped_does_not_count() -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
-from sampler.tools import ToolCatalog, ToolLimits, ToolSession, parse_servers
-from sampler.tools.traffic import Traffic
+from sampler.core.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
+from sampler.core.tools import ToolCatalog, ToolLimits, ToolSession, parse_servers
+from sampler.core.tools.traffic import Traffic
 from shared.processes.mongod import free_port
 from tests.sampler.foreign import FOREIGN, World, foreign_world, require
 from tests.sampler.mcp_table import play

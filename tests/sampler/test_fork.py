@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sampler.episode import play
-from sampler.mcp_sampler import MCPSampler
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.kinds.mcp_sampler import MCPSampler
 from shared.documents import Claim, DispatchedSamplingTask, Record, Task, TaskPayload
 from shared.documents.fork import ForkOrigin
 from shared.documents.packed import pack_ints, unpack_ints

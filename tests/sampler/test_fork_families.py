@@ -8,14 +8,14 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
-from sampler.episode import play
-from sampler.mcp_sampler import MCPSampler
-from sampler.parsers import get_parser
-from sampler.resources import Resources
-from sampler.tools import ToolCatalog
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.parsers import get_parser
+from sampler.core.tools import ToolCatalog
+from sampler.settings import SamplerConfig
 from shared.documents import Claim
 from shared.documents.states import RecordStatus
 from shared.store import Store

@@ -5,7 +5,7 @@ import sys
 
 CHILD = """
 import gc, weakref
-from sampler.service.garbage import THRESHOLD, collect_seldom
+from sampler.core.service.garbage import THRESHOLD, collect_seldom
 
 class Node:
     pass

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.view import PolicyTokens, View
-from sampler.turn import HALF, Heard
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.turn import HALF, Heard
+from sampler.core.rendering.view import PolicyTokens, View
 from tests.sampler.families import FAMILIES
 
 WORDS = ["Let me see.", " é 🙂 ǅ", "\n\n", "  two", "日本語", "<tool_call>", "a", " I'm", "0.5", "▁x"]

@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from sampler.errors import ToolServerDied
-from sampler.tools import ToolLimits, ToolSession
+from sampler.core.errors import ToolServerDied
+from sampler.core.tools import ToolLimits, ToolSession
 from tests.sampler.raw_http import EVENTS, Answer, error_answer, raw_http, text_answer
 
 LIMITS = ToolLimits(call_s=60, max_message_bytes=100_000, max_result_chars=200_000)

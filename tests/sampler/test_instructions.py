@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.rendering.instructions import SystemRole, system_role, with_instruction
-from sampler.rendering.template import ChatTemplate
+from sampler.core.rendering.instructions import SystemRole, system_role, with_instruction
+from sampler.core.rendering.template import ChatTemplate
 from tests.sampler.chats import byte_level_tokenizer
 from tests.sampler.families import FAMILIES
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import AgentFailed, UnusableTask
+from sampler.core.errors import AgentFailed, UnusableTask
+from sampler.core.scorers.weighted import judge_metrics
 from sampler.scorers import Score, ScoringRequest, score_answer
-from sampler.scorers.weighted import judge_metrics
 from shared.documents import TaskPayload
 from shared.tasks.checks import Samplers, TaskCheck
 from shared.tasks.rubrics import MOST_ITEMS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.errors import AgentFailed, ScorerFailed, UnusableTask
+from sampler.core.errors import AgentFailed, ScorerFailed, UnusableTask
 from sampler.scorers import (
     MCPScorerFactory,
     Score,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.episode import play
-from sampler.history.history import CLEARED
-from sampler.rendering.context import Context
-from sampler.rendering.known_replies import KnownReplies
-from sampler.rendering.template import ChatTemplate
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.history.history import CLEARED
+from sampler.core.rendering.context import Context
+from sampler.core.rendering.known_replies import KnownReplies
+from sampler.core.rendering.template import ChatTemplate
 from sampler.scorers import Score
 from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState

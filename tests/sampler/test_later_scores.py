@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sampler import AsyncSampler, Score, ScoreComesLater
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from scripts.bench.sampler_chat import Chat
 from shared.documents import Feedback, TaskPayload
 from shared.documents.states import DataStatus, RecordStatus, SlotStatus, TaskStatus

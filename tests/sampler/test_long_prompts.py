@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from sampler.rendering.ahead import LONG_CHARS, length_of_next_prompt, next_prompt
-from sampler.rendering.longest import LeastTokens
-from sampler.rendering.template import ChatTemplate, PromptTooLong
-from sampler.rendering.view import PolicyTokens, View
+from sampler.core.rendering.ahead import LONG_CHARS, length_of_next_prompt, next_prompt
+from sampler.core.rendering.longest import LeastTokens
+from sampler.core.rendering.template import ChatTemplate, PromptTooLong
+from sampler.core.rendering.view import PolicyTokens, View
 from tests.sampler.chats import chat
 from tests.sampler.episodes import MODEL
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler import episode
-from sampler.episode import play
-from sampler.sampler import AsyncSampler
+from sampler.core.episode import episode
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
 from scripts.bench.sampler_chat import Chat
 from shared.documents import Claim
 from shared.documents.states import RecordStatus, SlotStatus, TaskStatus, Termination

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
-from sampler.config import SamplerConfig
+from sampler.settings import SamplerConfig
 from shared.documents import Claim
 from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import RecordStatus, ServiceStatus, TaskStatus

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
-from sampler.tools import ToolLimits, ToolServer, ToolSession, parse_servers
+from sampler.core.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
+from sampler.core.tools import ToolLimits, ToolServer, ToolSession, parse_servers
 from tests.sampler.boxes import SERVERS
 from tests.sampler.foreign import FOREIGN, foreign_world, require
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sampler.core.scorers.math_checker import MathChecker
+from sampler.core.scorers.maths import TooHard, decide
+from sampler.core.scorers.maths.by_math_verify import by_math_verify
+from sampler.core.scorers.maths.comparing import answer_of
 from sampler.scorers import ScoringRequest, mathematics, score_answer
-from sampler.scorers.math_checker import MathChecker
-from sampler.scorers.maths import TooHard, decide
-from sampler.scorers.maths.by_math_verify import by_math_verify
-from sampler.scorers.maths.comparing import answer_of
 from scripts.bench.math_verdicts import pairs
 
 UNREAD = {  # right, and called wrong: what the reading does not know yet

@@ -11,17 +11,17 @@ import httpx
 import pytest
 from pymongo import AsyncMongoClient
 
-from sampler.agents import Agents
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
-from sampler.episode import play
-from sampler.mcp_sampler import MCPSampler
-from sampler.messages.opening import INSTRUCTIONS
-from sampler.parsers import get_parser
-from sampler.resources import Resources
+from sampler.core.api_models import Agents
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
+from sampler.core.episode.episode import play
+from sampler.core.episode.opening import INSTRUCTIONS
+from sampler.core.episode.resources import Resources
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.parsers import get_parser
+from sampler.core.tools import ToolCatalog, ToolServer
 from sampler.scorers import Score
-from sampler.tools import ToolCatalog, ToolServer
+from sampler.settings import SamplerConfig
 from shared.documents import DispatchedSamplingTask, TaskPayload
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.processes.mongod import Mongod

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from sampler import check_model as program
-from sampler import model_check
-from sampler.engine.keeper.layout import read_layout
-from sampler.model_check import DEFAULT_CHOICE, CheckFinding, CheckState, check_model, failures
 from shared.errors import ConfigError, DataError
+from shared.weights.layout import read_layout
+from tandem.launch import check_model as program
+from tandem.launch import model_check
+from tandem.launch.model_check import DEFAULT_CHOICE, CheckFinding, CheckState, check_model, failures
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"
 EMBEDDING, NORM = "model.embed_tokens.weight", "model.layers.1.input_layernorm.weight"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.episode import play
-from sampler.messages.reply_message import message_of, with_call_ids
-from sampler.parsers import get_parser
-from sampler.rendering.new_messages import SentMessages
-from sampler.rendering.words import reply_words
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.parsers import get_parser
+from sampler.core.rendering.new_messages import SentMessages
+from sampler.core.rendering.reply_message import message_of, with_call_ids
+from sampler.core.rendering.words import reply_words
 from sampler.scorers import Score
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termination
 from shared.errors import ConfigError

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sampler.messages.opening import INSTRUCTIONS, opening_messages
+from sampler.core.episode.opening import INSTRUCTIONS, opening_messages
+from sampler.core.scorers.answers import extract_answer
 from sampler.scorers import Score, ScoringRequest, register_scorer
-from sampler.scorers.answers import extract_answer
 from shared.documents import TaskPayload
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from sampler.episode import MAX_SLOT_ERROR_CHARS, play
-from sampler.mcp_sampler import MCPSampler
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.episode import MAX_SLOT_ERROR_CHARS, play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.kinds.mcp_sampler import MCPSampler
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.documents import Record, Slot, TaskPayload, ToolCallResult
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination

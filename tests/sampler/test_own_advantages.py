@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sampler.config import SamplerConfig
+from sampler.core.settlement.advantages import group_advantages
+from sampler.core.settlement.config import GroupConfig, GroupSettings
+from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn
+from sampler.core.settlement.registry import Estimator, register_advantage
+from sampler.settings import SamplerConfig
 from sampler.settlement import registry
-from sampler.settlement.advantages import group_advantages
-from sampler.settlement.config import GroupConfig, GroupSettings
-from sampler.settlement.groups import ScoredEpisode, ScoredTurn
-from sampler.settlement.registry import Estimator, register_advantage
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.store import Store
 from tests.sampler.settling import settle
@@ -21,7 +21,7 @@ from tests.sampler.test_settle import varied_group
 
 HERE = "tests/sampler/test_own_advantages.py:"
 MODULE = """
-from sampler.settlement.registry import register_advantage
+from sampler.core.settlement.registry import register_advantage
 
 @register_advantage("best_only")
 def best_only(episodes, rewards, config):

@@ -9,8 +9,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from sampler.episode import play
-from sampler.sampler import AsyncSampler, Turn
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
 from scripts.bench.sampler_chat import Chat
 from shared.documents.states import RecordStatus, SlotStatus, Termination

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from sampler.errors import EngineRefused, EngineUnavailable
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.errors import EngineRefused, EngineUnavailable
 from shared.documents import Task, TaskPayload
 from shared.documents.fork import ForkOrigin
 from shared.documents.states import Termination
@@ -25,7 +25,7 @@ from tests.shared.builders import import_tasks, make_task
 
 ROOT = Path(__file__).parents[2]
 MINE = """
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 
 
 class Mine(AsyncSampler):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.parsers import get_parser
-from sampler.parsers.schema_types import ANYTHING, MAX_SCHEMAS, ParameterTypes, allows, kind_of
-from sampler.parsers.typed_arguments import ToolTypes
+from sampler.core.parsers import get_parser
+from sampler.core.parsers.schema_types import ANYTHING, MAX_SCHEMAS, ParameterTypes, allows, kind_of
+from sampler.core.parsers.typed_arguments import ToolTypes
 
 DEFINED = {
     "Year": {"type": "string", "enum": ["2024", "2025"]},

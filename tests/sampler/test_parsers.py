@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.parsers import MAX_CALLS, PARSERS, get_parser
+from sampler.core.parsers import MAX_CALLS, PARSERS, get_parser
 from shared.errors import ConfigError
 
 parse_hermes = get_parser("hermes")

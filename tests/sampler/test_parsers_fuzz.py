@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.parsers import PARSERS, get_parser
+from sampler.core.parsers import PARSERS, get_parser
 from tests.sampler import fuzz_parsers
 
 ROOT = Path(__file__).parents[2]

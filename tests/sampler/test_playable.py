@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sampler.kinds import scores_itself
-from sampler.mcp_sampler import MCPSampler
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.service.kinds import scores_itself
 from sampler.scorers import Score
 from shared.documents import Slot, TaskPayload
 from shared.documents.states import SlotStatus, Termination

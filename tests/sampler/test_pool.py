@@ -8,9 +8,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import LIST_AGE_S, EnginePool, EngineReply, PoolLimits, Service
-from sampler.errors import EngineRefused, EngineUnavailable
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import LIST_AGE_S, EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.errors import EngineRefused, EngineUnavailable
 from tests.sampler.engines import ABORT, LENGTH, STOP, Engines, Up, answer, recorded
 
 QUICK = PoolLimits(

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
-from sampler.errors import ContextTooLong, EngineContractBroken, EngineRefused
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.errors import ContextTooLong, EngineContractBroken, EngineRefused
 from tests.sampler.engine.local.harness import CONTEXT, Server, run_engine, write_model
 from tests.sampler.engines import Up
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sampler import ChatPort, PortedSampler
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from shared.documents import TaskPayload
 from shared.documents.states import BranchCause
 from shared.episodes.state import EpisodeState

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
 from pydantic import BaseModel, Field
 
-from sampler.parsers import get_parser
+from sampler.core.parsers import get_parser
 from tests.sampler.call_forms import FORMS, Arguments, Form, bare
 from tests.sampler.parser_table import strict
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import AgentFailed
+from sampler.core.errors import AgentFailed
+from sampler.core.scorers.registry import score_group
 from sampler.scorers import GroupEpisode, GroupRequest
-from sampler.scorers.registry import score_group
 from tests.sampler.agents import endpoints
 from tests.sampler.agents.agents import judge
 from tests.sampler.agents.endpoints import endpoint

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.errors import ToolFailure
-from sampler.tools import ToolServer, ToolSession, parse_servers
+from sampler.core.errors import ToolFailure
+from sampler.core.tools import ToolServer, ToolSession, parse_servers
 from shared.errors import ConfigError
 from shared.mcp.auth import ClientCredentials
 from tests.sampler.boxes import Box, start_box, stdio

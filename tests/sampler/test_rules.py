@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sampler.settlement.groups import ScoredEpisode, ScoredTurn, observation
-from sampler.settlement.rules import by_lot, judge, rank_shaping
-from sampler.settlement.shares import decide
+from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn, observation
+from sampler.core.settlement.rules import by_lot, judge, rank_shaping
+from sampler.core.settlement.shares import decide
 from shared.documents.passing import num_passed
 from tests.sampler.builders import make_dispatch
 from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make_config, random_group

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.mcp_sampler import MCPSampler
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.settlement.current_rules import CurrentRules
+from sampler.core.settlement.registry import register_advantage
+from sampler.core.settlement.settle import settle
 from sampler.scorers import Score
-from sampler.settlement.current_rules import CurrentRules
-from sampler.settlement.registry import register_advantage
-from sampler.settlement.settle import settle
+from sampler.settings import SamplerConfig
 from shared.documents import Task
 from shared.documents.rules import SECTIONS as RULE_SECTIONS
 from shared.documents.rules import RunRules

@@ -8,18 +8,18 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
-from sampler.episode import play
-from sampler.mcp_sampler import MCPSampler
-from sampler.parsers import get_parser
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.turn_format import turn_format
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.parsers import get_parser
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.turn_format import turn_format
+from sampler.core.tools import ToolCatalog
 from sampler.scorers import Score
-from sampler.tools import ToolCatalog
+from sampler.settings import SamplerConfig
 from shared.documents.packed import unpack_ints
 from shared.documents.states import BranchCause, DispatchStatus, Termination
 from shared.store import Store

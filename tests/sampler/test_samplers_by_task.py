@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sampler import AsyncSampler, MCPSampler, Score, Termination
-from sampler.config import SamplerConfig
+from sampler.core.service.kinds import BUNDLED, SamplerKinds
 from sampler.gateway.agent_sampler import AgentSampler
-from sampler.kinds import BUNDLED, SamplerKinds
+from sampler.settings import SamplerConfig
 from shared.documents import Task, TaskPayload
 from shared.documents.states import SlotStatus
 from shared.errors import ConfigError

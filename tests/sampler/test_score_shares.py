@@ -2,10 +2,10 @@
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.episode import play
-from sampler.mcp_sampler import MCPSampler
-from sampler.service.score_shares import FIRST, FIRST_GROUPS, ScoreShares
+from sampler.core.episode.episode import play
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.service.score_shares import FIRST, FIRST_GROUPS, ScoreShares
+from sampler.settings import SamplerConfig
 from shared.documents import Slot, Task
 from shared.documents.states import SlotStatus
 from shared.store import Store

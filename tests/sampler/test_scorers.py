@@ -8,7 +8,8 @@ import pytest
 import pytest_asyncio
 from bson import encode
 
-from sampler.errors import ScorerFailed, UnusableTask
+from sampler.core.errors import ScorerFailed, UnusableTask
+from sampler.core.scorers.math_checker import MathChecker
 from sampler.scorers import (
     Score,
     ScoringRequest,
@@ -19,7 +20,6 @@ from sampler.scorers import (
     scorer_names,
     text,
 )
-from sampler.scorers.math_checker import MathChecker
 from shared.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.tools import ToolServer
-from sampler.tools.isolation import isolated
+from sampler.core.tools import ToolServer
+from sampler.core.tools.isolation import isolated
 from shared.errors import ConfigError
 from shared.processes.mongod import Mongod
 from tests.sampler.boxes import PATIENCE_S

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import ClassVar
 
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 from shared.documents import Slot
 from shared.documents.states import RecordStatus, Termination
 from shared.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bson import encode
 
-from sampler.agents.config import read_agents_config
+from sampler.core.api_models.config import read_agents_config
 from shared.store import Store
 from tests.late_commands import everything
 from tests.sampler.running import running_sampler, until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sampler.settlement.groups import read_episode
+from sampler.core.settlement.groups import read_episode
 from shared.documents import DataClaim, TaskPayload
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus, RecordStatus, TaskStatus, Termination

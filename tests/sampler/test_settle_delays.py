@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pymongo import AsyncMongoClient
 
-from sampler.settlement.settle import settle
+from sampler.core.settlement.settle import settle
 from shared.documents import DataClaim
 from shared.documents.run import TrainedStep
 from shared.processes.mongod import Mongod

@@ -3,11 +3,11 @@ the settings of the process that replaces it."""
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.service.settling import Settling
-from sampler.settlement.current_rules import CurrentRules
-from sampler.settlement.declared_rules import declared
-from sampler.settlement.settle import settle
+from sampler.core.service.settling import Settling
+from sampler.core.settlement.current_rules import CurrentRules
+from sampler.core.settlement.declared_rules import declared
+from sampler.core.settlement.settle import settle
+from sampler.settings import SamplerConfig
 from shared.store import Store
 from tandem.audit.run import audit
 from tests.killer import Killer

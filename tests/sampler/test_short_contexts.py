@@ -8,14 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engines import Engines
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.errors import ContextTooLong
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper
-from sampler.engine.pool.engines import Engines
-from sampler.episode import play
-from sampler.errors import ContextTooLong
-from sampler.sampler import AsyncSampler
+from sampler.settings import SamplerConfig
 from scripts.bench.sampler_chat import Chat
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store

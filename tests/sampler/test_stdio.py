@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import ToolServerDied, ToolServerUnavailable
-from sampler.tools import ToolLimits, ToolServer, ToolSession
+from sampler.core.errors import ToolServerDied, ToolServerUnavailable
+from sampler.core.tools import ToolLimits, ToolServer, ToolSession
 from tests.sampler.boxes import stdio
 
 LIMITS = ToolLimits(call_s=60, max_message_bytes=100_000)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from scripts.bench.sampler_chat import Chat
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE, resources, samples

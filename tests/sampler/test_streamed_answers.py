@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampler.engine.client import streamed
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.streamed import MAX_EVENTS, StreamedAnswer, interval_of
-from sampler.errors import EngineContractBroken
+from sampler.core.engines.client import streamed
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.streamed import MAX_EVENTS, StreamedAnswer, interval_of
+from sampler.core.errors import EngineContractBroken
 
 EVENTS: list[dict[str, Any]] = [
     {"output_ids": list(range(n)), "meta_info": {"completion_tokens": n}} for n in range(1, 6)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.dispatch import sampling_params
-from sampler.errors import UnusableTask
+from sampler.core.episode.dispatch import sampling_params
+from sampler.core.errors import UnusableTask
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError, DataError
 from shared.names import EVAL_SPLIT
 from shared.store import Store

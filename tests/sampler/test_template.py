@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
-from sampler.rendering.marks import MARK_END, MARK_START
-from sampler.rendering.template import ChatTemplate
+from sampler.core.rendering.marks import MARK_END, MARK_START
+from sampler.core.rendering.template import ChatTemplate
 from shared.errors import ConfigError
 from tests.sampler.chats import (
     ADDED,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.parsers import get_parser
-from sampler.rendering.context import Context
+from sampler.core.parsers import get_parser
+from sampler.core.rendering.context import Context
 from shared.documents.states import BranchCause
 from tests.sampler import families
 from tests.sampler.conversations import SAYINGS, TOOLS, play

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sampler.rendering.context import Context
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.turn_format import turn_format
+from sampler.core.rendering.context import Context
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.turn_format import turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 from tests.sampler.chats import byte_level_tokenizer

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from sampler.episode import play
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.documents.states import DispatchStatus, SlotStatus, Termination
 from shared.episodes.state import EpisodeState

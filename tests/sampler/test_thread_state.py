@@ -3,9 +3,9 @@
 import asyncio
 from collections import Counter
 
-from sampler.episode import play
-from sampler.history.conversation import Conversation
-from sampler.sampler import Turn
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import Turn
+from sampler.core.history.conversation import Conversation
 from sampler.scorers import Score
 from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, Termination
 from shared.episodes.state import EpisodeState

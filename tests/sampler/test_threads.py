@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sampler.episode import play
-from sampler.settlement.advantages import returns
-from sampler.settlement.groups import ScoredEpisode, ScoredTurn, turn_rewards
+from sampler.core.episode.episode import play
+from sampler.core.settlement.advantages import returns
+from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn, turn_rewards
 from shared.documents import ToolCallResult
 from shared.documents.states import BranchCause, DispatchStatus, ParentKind, Termination
 from shared.store import Store

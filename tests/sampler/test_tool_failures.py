@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
-from sampler.tools import ToolLimits, ToolServer, ToolSession
+from sampler.core.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
+from sampler.core.tools import ToolLimits, ToolServer, ToolSession
 from shared.mcp.servers import Remote
 from shared.processes.mongod import free_port
 from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow

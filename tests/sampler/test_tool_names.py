@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sampler.tools import ToolCatalog, ToolServer, ToolSession
-from sampler.tools.names import chosen, named_tools
-from sampler.tools.offered import OfferedTool
+from sampler.core.tools import ToolCatalog, ToolServer, ToolSession
+from sampler.core.tools.names import chosen, named_tools
+from sampler.core.tools.offered import OfferedTool
 from shared.errors import ConfigError
 
 SCRIPT = """

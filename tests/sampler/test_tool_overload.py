@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sampler.episode import play
-from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
-from sampler.mcp_sampler import MCPSampler
-from sampler.tools import ToolLimits, ToolServer, ToolSession, Traffic
+from sampler.core.episode.episode import play
+from sampler.core.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.tools import ToolLimits, ToolServer, ToolSession, Traffic
 from shared.documents.states import RecordStatus, SlotStatus, Termination
 from shared.processes.mongod import free_port
 from shared.store import Store

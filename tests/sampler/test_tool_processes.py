@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.errors import ToolServerDied
-from sampler.tools import ToolServer, ToolSession
+from sampler.core.errors import ToolServerDied
+from sampler.core.tools import ToolServer, ToolSession
 from tests.conftest import ROOT
 from tests.sampler.boxes import PATIENCE_S, SERVERS
 
@@ -113,7 +113,7 @@ async def test_a_killed_guard_ends_its_server_and_the_rest_ends_with_the_session
 SAMPLER = """
 import asyncio, sys
 import uvloop
-from sampler.tools import ToolSession
+from sampler.core.tools import ToolSession
 from tests.sampler.test_tool_processes import ESCAPES, leave, shell
 
 async def main():

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sampler.parsers import PARSERS, get_parser
-from sampler.parsers.forms import CALL_FORMS
-from sampler.rendering.chosen_template import TemplateChoice, chosen_template
-from sampler.rendering.context import Context
-from sampler.rendering.template import ChatTemplate
-from sampler.rendering.tool_prompt import completed, shows_tools
-from sampler.rendering.turn_format import turn_format
+from sampler.core.parsers import PARSERS, get_parser
+from sampler.core.parsers.forms import CALL_FORMS
+from sampler.core.rendering.chosen_template import TemplateChoice, chosen_template
+from sampler.core.rendering.context import Context
+from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.tool_prompt import completed, shows_tools
+from sampler.core.rendering.turn_format import turn_format
 from shared.errors import ConfigError
 from tests.sampler.chats import NAMED, byte_level_tokenizer, save_model_dir, small_tokenizer
 from tests.sampler.conversations import TOOLS, play

@@ -18,9 +18,9 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from sampler.tools import TokenOffsets, ToolLimits
-from sampler.tools.incoming import plain
-from sampler.tools.results import bounded, raw_text, to_result, with_summary
+from sampler.core.tools import TokenOffsets, ToolLimits
+from sampler.core.tools.incoming import plain
+from sampler.core.tools.results import bounded, raw_text, to_result, with_summary
 from tests.sampler.chats import ADDED, SPECIAL, chat
 
 TEMPLATE = chat("qwen")

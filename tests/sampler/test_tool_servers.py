@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.tools import ToolCatalog, ToolServer, ToolSession, parse_servers
+from sampler.core.tools import ToolCatalog, ToolServer, ToolSession, parse_servers
 from shared.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

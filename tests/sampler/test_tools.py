@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
-from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, parse_servers
-from sampler.tools.connection import Connection
+from sampler.core.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
+from sampler.core.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, parse_servers
+from sampler.core.tools.connection import Connection
 from shared.errors import ConfigError
 from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.episode import play
-from sampler.messages.transcript import Transcript
-from sampler.rendering.words import reply_words
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.rendering.transcript import Transcript
+from sampler.core.rendering.words import reply_words
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.documents import TaskPayload
 from shared.documents.states import Termination

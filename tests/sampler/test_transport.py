@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from sampler.engine.client import transport
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.transport import MAX_HEAD_BYTES, KeepAliveTransport
-from sampler.errors import EngineError
+from sampler.core.engines.client import transport
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.transport import MAX_HEAD_BYTES, KeepAliveTransport
+from sampler.core.errors import EngineError
 from shared.processes.mongod import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool
-from sampler.engine.pool.turn_sources import Source, check_tokenizers
-from sampler.episode import play
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.engines.pool.turn_sources import Source, check_tokenizers
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.documents.run import FileEntry
 from shared.documents.states import Termination

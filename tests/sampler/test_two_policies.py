@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engines import Engines as SamplerEngines
-from sampler.engine.pool.policy_client import PolicyClient
-from sampler.episode import play
-from sampler.kinds import SamplerKinds
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engines import Engines as SamplerEngines
+from sampler.core.engines.pool.policy_client import PolicyClient
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.process import ServiceProcess
+from sampler.core.service.service import SamplerService
 from sampler.scorers import Score
-from sampler.service.process import ServiceProcess
-from sampler.service.service import SamplerService
+from sampler.settings import SamplerConfig
 from shared.documents import DataClaim, DBRecordData
 from shared.documents.packed import unpack_ints
 from shared.documents.run import Admission, TrainedStep

@@ -8,20 +8,20 @@ from typing import Any, NoReturn
 
 import pytest
 
-from sampler import episode as episodes
-from sampler import sampler as samplers
-from sampler.awaited_score import evaluate
-from sampler.engine.pool.engine_pool import EnginePool
-from sampler.episode import play
-from sampler.episode_threads import EpisodeThreads
-from sampler.errors import EngineUnavailable
-from sampler.journal import Journal
-from sampler.mcp_sampler import MCPSampler
-from sampler.model_acts import ModelActs
-from sampler.sampler import AsyncSampler
-from sampler.service.settling import Settling
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.episode import episode as episodes
+from sampler.core.episode import sampler as samplers
+from sampler.core.episode.awaited_score import evaluate
+from sampler.core.episode.episode import play
+from sampler.core.episode.journal import Journal
+from sampler.core.episode.model_acts import ModelActs
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.episode.threads import EpisodeThreads
+from sampler.core.errors import EngineUnavailable
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.service.settling import Settling
+from sampler.core.settlement.current_rules import CurrentRules
 from sampler.settlement import settle as settlement
-from sampler.settlement.current_rules import CurrentRules
 from shared.documents import Task
 from shared.documents.states import RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.errors import StoreUnavailable
@@ -118,7 +118,7 @@ async def test_a_bug_in_any_stage_of_an_episode_fails_its_own_slot(
         assert (task.unforeseen.episodes, task.unforeseen.set_aside) == (1, False)
         (alarm,) = shared.bugs.alarms()
         assert "1 × episode failed, and all others continue. " in alarm
-        assert f"The last: episode {played.claim.record_id}: sampler.mcp_sampler:MCPSampler: Attr" in alarm
+        assert f"The last: episode {played.claim.record_id}: sampler.core.kinds.mcp_sampler:MCPSampler: Attr" in alarm
         record = await store.records.get(played.claim.record_id)
         if stage not in ("the record", "the record's end"):  # those cannot be written while the bug is there
             assert record is not None
@@ -188,7 +188,7 @@ async def test_a_task_with_max_failures_bugs_is_set_aside_and_shown_before_its_s
     assert task.unforeseen.set_aside
     (shown,) = (await look(store)).tasks_set_aside
     assert shown.startswith(
-        f"task {task.id}: 3 of its episodes met a bug; the last: sampler.mcp_sampler:MCPSampler: Attr"
+        f"task {task.id}: 3 of its episodes met a bug; the last: sampler.core.kinds.mcp_sampler:MCPSampler: Attr"
     )
 
 

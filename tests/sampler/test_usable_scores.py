@@ -12,15 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sampler.core.episode.episode import play
+from sampler.core.errors import EnvironmentFailed, ScorerFailed
+from sampler.core.scorers.factory import MCPScorerFactory
+from sampler.core.scorers.registry import MAX_MISTAKES, score_answer, score_group
+from sampler.core.scorers.weighted import weighted_sum
+from sampler.core.settlement.advantages import leave_one_out, mean_baseline, zscore
 from sampler.environments.answers import step_of
-from sampler.episode import play
-from sampler.errors import EnvironmentFailed, ScorerFailed
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.scorers import GroupEpisode, GroupRequest, Score, ScoringRequest, register_group_scorer, register_scorer
-from sampler.scorers.factory import MCPScorerFactory
-from sampler.scorers.registry import MAX_MISTAKES, score_answer, score_group
-from sampler.scorers.weighted import weighted_sum
-from sampler.settlement.advantages import leave_one_out, mean_baseline, zscore
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import give_feedback
 from shared.errors import FeedbackRefused

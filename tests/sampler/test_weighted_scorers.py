@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import ScorerFailed, UnusableTask
-from sampler.sampler import METRIC_NAME
+from sampler.core.episode.sampler import METRIC_NAME
+from sampler.core.errors import ScorerFailed, UnusableTask
+from sampler.core.scorers.calling import MOST_THREADS
+from sampler.core.scorers.weighted import combined, judge_metrics, metric_name, metrics_of
 from sampler.scorers import Score, ScoringRequest, register_scorer, score_answer
-from sampler.scorers.calling import MOST_THREADS
-from sampler.scorers.weighted import combined, judge_metrics, metric_name, metrics_of
 from shared.documents import TaskPayload, ToolCallResult
 from shared.documents.scoring import WeightedScorer
 from shared.documents.states import SlotStatus

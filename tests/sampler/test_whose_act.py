@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler import episode, errors
+from sampler.core import errors
+from sampler.core.episode import episode
 from shared import errors as shared_errors
 from shared.documents.states import Termination
 from shared.errors import TandemError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sampler.parsers import get_parser
-from sampler.parsers.reply import split_reasoning
+from sampler.core.parsers import get_parser
+from sampler.core.parsers.reply import split_reasoning
 from tests.sampler.call_forms import FORMS, Form
 
 TOOLS: list[dict[str, Any]] = [

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import httpx
 
-from sampler.episode import play
-from sampler.sampler import AsyncSampler, Turn
+from sampler.core.episode.episode import play
+from sampler.core.episode.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
 from shared.documents import DispatchedSamplingTask, Record
 from shared.documents.states import Termination

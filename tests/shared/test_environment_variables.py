@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.tools import parse_servers
+from sampler.core.tools import parse_servers
 from shared.configuration.environment_variables import expand
 from shared.errors import ConfigError
 

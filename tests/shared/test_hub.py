@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sampler.config import SamplerConfig
+from sampler.core.rendering.template import ChatTemplate
 from sampler.engine.keeper.config import KeeperConfig
-from sampler.rendering.template import ChatTemplate
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 from shared.files.hub import model_folder
 from tandem.launch.settings import LaunchConfig

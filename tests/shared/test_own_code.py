@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, model_validator
 
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 from shared.documents.base import Document
 from shared.errors import ConfigError
 from shared.user_code.loading import import_own, load_class
@@ -35,7 +35,7 @@ def test_a_class_is_found_by_its_name() -> None:
         ),
         (
             "shared.documents.base:Absent",
-            "shared.documents.base has no such name; expected a subclass of sampler.sampler.AsyncSampler",
+            "shared.documents.base has no such name; expected a subclass of sampler.core.episode.sampler.AsyncSampler",
         ),
         ("shared.documents.base:SCHEMA_VERSION", "shared.documents.base has 3 there; expected a subclass"),
         ("shared.documents.base:Document", "has <class 'shared.documents.base.Document'> there; expected a subclass"),

@@ -31,7 +31,7 @@ PROGRAMS = (
         "sampler.mcp_docker",
         "sampler.engine.keeper",
         "sampler.engine.keeper.health",
-        "sampler.check_model",
+        "tandem.launch.check_model",
     ),
     *("sampler.engine.local", "tandem.what_if.engine_replay", "tandem.what_if.resettle", "trainer", "trainer.launch"),
     *("trainer.sft", "tandem.what_if.verify", "trainer.export", "tandem.what_if.replay", "tandem.what_if.bisect"),

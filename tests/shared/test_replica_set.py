@@ -12,8 +12,8 @@ import pymongo
 import pytest
 from pymongo.errors import ConnectionFailure, WriteConcernError
 
-from sampler.config import SamplerConfig
-from sampler.settlement.current_rules import CurrentRules
+from sampler.core.settlement.current_rules import CurrentRules
+from sampler.settings import SamplerConfig
 from shared.documents.run import Admission
 from shared.errors import ConfigError, LeaseLost, StoreUnavailable
 from shared.store import Store, primary

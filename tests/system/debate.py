@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.documents.states import Termination
 

@@ -6,7 +6,7 @@ them all. Groups tell good from bad.
 
 import asyncio
 
-from sampler.sampler import AsyncSampler, Turn
+from sampler.core.episode.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
 from shared.documents.states import Termination
 

@@ -1,6 +1,6 @@
 """A custom scorer, used by `--sampler tests.system.near:Player`."""
 
-from sampler.mcp_sampler import MCPSampler
+from sampler.core.kinds.mcp_sampler import MCPSampler
 from sampler.scorers import Score, ScoringRequest, register_scorer
 
 

@@ -12,7 +12,7 @@ import pymongo
 import pytest
 from pymongo.errors import OperationFailure
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from shared.documents import Claim
 from shared.documents.base import Document
 from shared.errors import ConfigError

@@ -20,7 +20,7 @@ UNWELL = """
 import logging, time
 from shared.logs import begin_logging
 begin_logging("INFO")
-log = logging.getLogger("sampler.episode")
+log = logging.getLogger("sampler.core.episode.episode")
 log.warning("not an error")
 for n in range(25):
     log.error("episode failed record=main:train:0:t%d:0:1 ScorerFailed: scorer 'mine' crashed", n)
@@ -78,7 +78,7 @@ def test_the_exception_at_the_end_of_a_log_is_found_in_a_traceback_and_in_that_o
   +-+---------------- 1 ----------------
     | Traceback (most recent call last):
     |   File "y.py", line 7, in run
-    | sampler.errors.EngineContractBroken: no ids
+    | sampler.core.errors.EngineContractBroken: no ids
     | ValueError: not this: 5
     +------------------------------------
 """

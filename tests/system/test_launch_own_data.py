@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.option_names import SUCCESSORS, unknown_option
 from shared.configuration.sections import settings_of

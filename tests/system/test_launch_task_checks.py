@@ -25,7 +25,7 @@ async def mine(request: ScoringRequest) -> Score:
     return Score(1.0)
 """
 SAMPLER = """
-from sampler.sampler import AsyncSampler
+from sampler.core.episode.sampler import AsyncSampler
 from sampler.scorers import Score
 
 

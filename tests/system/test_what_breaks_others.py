@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.episode import play
+from sampler.core.episode.episode import play
+from sampler.settings import SamplerConfig
 from scripts.bench.sampler_chat import Chat
 from shared.documents import Record
 from shared.documents.states import DataStatus, RecordStatus, TaskStatus

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.progress import Progress
 
-from sampler.errors import ScorerFailed
+from sampler.core.errors import ScorerFailed
 from sampler.scorers import ScoringRequest, register_scorer
 from shared.documents.run import Worker
 from shared.documents.tool_schemas import ToolSchemas

@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sampler.config import SamplerConfig
+from sampler.settings import SamplerConfig
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, TaskPayload
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import RecordStatus, Termination

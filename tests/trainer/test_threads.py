@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from transformers import PreTrainedModel
 
-from sampler.rendering.recorded import Parent, RecordedRequests
+from sampler.core.rendering.recorded import Parent, RecordedRequests
 from shared.documents import DispatchedSamplingTask, SampledResponse
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import DispatchStatus

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from sampler.engine.keeper.cache import own_folder
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.keeper.layout import CheckpointLayout, check_layout
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import EngineError, EngineRefused, EngineUnavailable
 from sampler.engine.keeper.update import require_version
-from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.run import PolicyVersion
 from shared.documents.states import OfferState
@@ -31,6 +30,7 @@ from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.buckets import Bucket, buckets_of
 from shared.weights.files import WEIGHTS_FILE
+from shared.weights.layout import CheckpointLayout, check_layout
 
 log = logging.getLogger(__name__)
 

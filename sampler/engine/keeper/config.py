@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sampler.engine.client.access import EngineAccess
+from sampler.core.engines.client.access import EngineAccess
 from sampler.engine.keeper.local_engine import SIZES, LocalEngineConfig
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field

@@ -16,7 +16,7 @@ import socket
 import sys
 from datetime import timedelta
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from sampler.engine.keeper.config import KeeperConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus

@@ -23,19 +23,18 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.reports import EngineLoad
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.reports import EngineLoad
+from sampler.core.errors import EngineError, EngineRefused, EngineUnavailable
+from sampler.core.service.loops import every
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.child import EngineChild, local_command
 from sampler.engine.keeper.config import KeeperConfig
-from sampler.engine.keeper.layout import check_layout, read_layout
 from sampler.engine.keeper.report import report, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import announce_first, first_answer, has_loaded
 from sampler.engine.keeper.update import drain, update
 from sampler.engine.keeper.wanted import loadable_from, wanted_version
-from sampler.errors import EngineError, EngineRefused, EngineUnavailable
-from sampler.service.loops import every
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
@@ -43,6 +42,7 @@ from shared.processes.failure import failure_now
 from shared.processes.waits import Activity
 from shared.store import Store
 from shared.weights.assembly import Assembly, Reached
+from shared.weights.layout import check_layout, read_layout
 
 log = logging.getLogger(__name__)
 

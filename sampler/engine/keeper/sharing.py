@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from shared.documents.states import LeaseKind
 from shared.processes.waits import Wait, waiting
 from shared.store import Store

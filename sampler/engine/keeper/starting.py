@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.reports import ServerInfo
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.reports import ServerInfo
+from sampler.core.errors import EngineError, EngineUnavailable, KeyRefused
 from sampler.engine.keeper.config import KeeperConfig
-from sampler.errors import EngineError, EngineUnavailable, KeyRefused
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.assembly import Reached

@@ -14,9 +14,9 @@ import logging
 from pathlib import Path
 from typing import Literal
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import LIST_AGE_S
-from sampler.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import LIST_AGE_S
+from sampler.core.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
 from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sampler.core.rendering.template import ChatTemplate, Message
 from sampler.engine.local.answers import generation_json
 from sampler.engine.local.batching import Decode
 from sampler.engine.local.errors import ApiError, bad_field, bad_value, field
 from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.protocol import Limits, parse_generate
-from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
 from shared.names import ROLES
 

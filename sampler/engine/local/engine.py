@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
+from sampler.core.rendering.template import ChatTemplate
 from sampler.engine.local.answers import ServedModel
 from sampler.engine.local.batching import Batching
 from sampler.engine.local.distributed import Announced, GroupError, UpdateGroups, check_fit
@@ -27,7 +28,6 @@ from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import EngineSize, LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
-from sampler.rendering.template import ChatTemplate
 from shared.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)

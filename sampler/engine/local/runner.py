@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from sampler.engine.keeper.layout import weight_files
 from sampler.engine.local.attention import Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.lean import LeanForward, NotLeanError
@@ -24,6 +23,7 @@ from sampler.engine.local.memory import FLOAT_BYTES, MAX_RUNNING, SHAPE_KEYS, Ca
 from sampler.engine.local.occupation import own_storages
 from sampler.engine.local.stock import StockForward
 from shared.errors import ConfigError, DataError
+from shared.weights.layout import weight_files
 from shared.weights.whole_model import check_loaded, check_tied
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from safetensors.torch import load as parse_safetensors
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from sampler.engine.keeper.layout import CheckpointLayout, check_layout, read_layout, weight_files
 from shared.errors import DataError
+from shared.weights.layout import CheckpointLayout, check_layout, read_layout, weight_files
 
 # config fields that change what the same weights mean; the others (dtype, use_cache, versions, …) do not
 MEANINGFUL = (

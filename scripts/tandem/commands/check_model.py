@@ -23,5 +23,5 @@ def check_model(
 
     Exit code 1 if the model cannot work. Needs no database; the names of the tensors are checked where torch is installed.
     """
-    words = command("sampler.check_model", str(model))
+    words = command("tandem.launch.check_model", str(model))
     raise typer.Exit(subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode)

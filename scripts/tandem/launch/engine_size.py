@@ -9,7 +9,7 @@ requests at once, and the memory that it takes with them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sampler.config import SamplerConfig
+from sampler.core.engines.pool.contexts import RESERVE
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.memory import (
     MAX_RUNNING,
@@ -19,7 +19,7 @@ from sampler.engine.local.memory import (
     plan_cache,
     weights_bytes,
 )
-from sampler.engine.pool.contexts import RESERVE
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 from tandem.launch import commands

@@ -4,11 +4,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from sampler.model_check import check_model, failures
-from sampler.rendering.chosen_template import TemplateChoice
+from sampler.core.rendering.chosen_template import TemplateChoice
 from shared.errors import ConfigError, TandemError
 from shared.processes.open_files import FEWEST, FEWEST_OF_DATABASE, require_files
 from tandem.launch import commands
+from tandem.launch.model_check import check_model, failures
 from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig
 from tandem.launch.task_checks import sampler_settings
 

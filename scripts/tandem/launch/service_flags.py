@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.option_names import unknown_option
 from shared.configuration.secrets import SECRETS

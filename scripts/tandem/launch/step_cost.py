@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from sampler.config import SamplerConfig
 from sampler.engine.local.memory import weights_bytes
+from sampler.settings import SamplerConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.documents.step_cost import StepCost

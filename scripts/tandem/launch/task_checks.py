@@ -6,12 +6,12 @@ If the samplers run elsewhere (`num_samplers 0`), a missing part is only a warni
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sampler.agents.config import read_agents_config
-from sampler.config import SamplerConfig
-from sampler.kinds import SamplerKinds
-from sampler.service.tool_check import missing_tools
-from sampler.tools import parse_servers
-from sampler.tools.isolation import isolated
+from sampler.core.api_models.config import read_agents_config
+from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.tool_check import missing_tools
+from sampler.core.tools import parse_servers
+from sampler.core.tools.isolation import isolated
+from sampler.settings import SamplerConfig
 from shared.errors import ConfigError, TandemError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store.questions import TaskDemand

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sampler.agents import Agents
-from sampler.config import SamplerConfig
-from sampler.episode_log import NOTHING, EpisodeLog, ScoredText
-from sampler.messages.reply_message import message_of, with_call_ids
-from sampler.messages.transcript import Transcript, joined
-from sampler.parsers import get_parser
-from sampler.rendering.words import words_of
-from sampler.scorers import Score
-from sampler.scorers.answers import extract_answer
-from sampler.scorers.weighted import scorers_of
-from sampler.scoring import score_text
+from sampler.core.api_models import Agents
+from sampler.core.episode.log import NOTHING, EpisodeLog, ScoredText
+from sampler.core.episode.scoring import score_text
+from sampler.core.parsers import get_parser
+from sampler.core.rendering.reply_message import message_of, with_call_ids
+from sampler.core.rendering.transcript import Transcript, joined
+from sampler.core.rendering.words import words_of
+from sampler.core.scorers import Score
+from sampler.core.scorers.answers import extract_answer
+from sampler.core.scorers.weighted import scorers_of
+from sampler.settings import SamplerConfig
 from shared.documents import DispatchedSamplingTask, Record, Task
 from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, TaskStatus
@@ -56,7 +56,7 @@ class RescoredResources:
 
 @dataclass(slots=True)
 class RescoredEpisode:
-    """An episode that has ended, for its scorers (`sampler.scoring.PlayedEpisode`)."""
+    """An episode that has ended, for its scorers (`sampler.core.episode.scoring.PlayedEpisode`)."""
 
     config: SamplerConfig
     resources: RescoredResources

@@ -25,15 +25,15 @@ from pydantic import Field, ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
-from sampler.agents import Agents, Judge
-from sampler.agents.config import read_agents_config
-from sampler.config import SamplerConfig
-from sampler.errors import AgentFailed, ScorerFailed
-from sampler.scorers import import_scorers
-from sampler.scorers.registry import require_scorer
-from sampler.settlement.declared_rules import declared
-from sampler.settlement.group_scoring import GroupScoring
-from sampler.settlement.settle import claim_next, settle
+from sampler.core.api_models import Agents, Judge
+from sampler.core.api_models.config import read_agents_config
+from sampler.core.errors import AgentFailed, ScorerFailed
+from sampler.core.scorers import import_scorers
+from sampler.core.scorers.registry import require_scorer
+from sampler.core.settlement.declared_rules import declared
+from sampler.core.settlement.group_scoring import GroupScoring
+from sampler.core.settlement.settle import claim_next, settle
+from sampler.settings import SamplerConfig
 from shared.configuration.given import given_settings
 from shared.configuration.loading import read_section
 from shared.documents import Task

@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 
 from sampler.actors.rounds_sampler import RoundsSampler
-from sampler.agents import Agents
-from sampler.agents.config import AgentConfig
-from sampler.agents.player import Player
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool
-from sampler.episode import play
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
+from sampler.core.api_models import Agents
+from sampler.core.api_models.config import AgentConfig
+from sampler.core.api_models.player import Player
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.documents import DBRecordData
 from shared.store import Store

@@ -11,12 +11,12 @@ import yaml
 
 pytest.importorskip("transformers")
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool
-from sampler.episode import play
-from sampler.kinds import SamplerKinds
-from sampler.resources import Resources
-from sampler.sampler import AsyncSampler
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.service.kinds import SamplerKinds
 from sampler.scorers import import_scorers
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store

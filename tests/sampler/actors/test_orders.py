@@ -5,9 +5,9 @@ from pathlib import Path
 
 from sampler.actors.parallel_sampler import ParallelSampler
 from sampler.actors.seating import order_of
-from sampler.config import SamplerConfig
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.scorers import Score
+from sampler.settings import SamplerConfig
 from shared.documents import Claim
 from shared.documents.states import DispatchStatus, SlotStatus
 from shared.store import Store

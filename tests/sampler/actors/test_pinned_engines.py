@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.pool.engines import Engines
+from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.process import ServiceProcess
+from sampler.core.service.service import SamplerService
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.wanted import loadable_from, wanted_version
-from sampler.engine.pool.engines import Engines
-from sampler.kinds import SamplerKinds
-from sampler.mcp_sampler import MCPSampler
-from sampler.service.process import ServiceProcess
-from sampler.service.service import SamplerService
+from sampler.settings import SamplerConfig
 from shared.documents.run import Admission, InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError

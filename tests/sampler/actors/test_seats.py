@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from sampler.actors.rounds_sampler import RoundsSampler
-from sampler.config import SamplerConfig
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.scorers import Score
+from sampler.settings import SamplerConfig
 from shared.documents.packed import unpack_ints
 from shared.documents.states import DispatchStatus, SlotStatus
 from shared.episodes.state import EpisodeState

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sampler.agents.browse import BrowseAgent
-from sampler.agents.config import BrowseAgentConfig, ModelConfig, ScorerAgentConfig
-from sampler.agents.judge import Judge
+from sampler.core.api_models.browse import BrowseAgent
+from sampler.core.api_models.config import BrowseAgentConfig, ModelConfig, ScorerAgentConfig
+from sampler.core.api_models.judge import Judge
 from tests.sampler.agents.endpoints import Service
 
 QUICK: dict[str, Any] = {"timeout": 20, "retry_delay": 0.01, "max_retries": 1, "breaker_failures": 20}

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from sampler.errors import AgentFailed
+from sampler.core.errors import AgentFailed
 from shared.documents.agent_use import AgentUse
 from shared.processes.mongod import free_port
 from tests.contract.engines import MODEL, running

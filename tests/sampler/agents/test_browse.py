@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sampler.agents.browse import BrowseAgent
-from sampler.agents.config import BrowseAgentConfig
+from sampler.core.api_models.browse import BrowseAgent
+from sampler.core.api_models.config import BrowseAgentConfig
 from tests.sampler.agents.agents import QUICK, models
 from tests.sampler.agents.endpoints import Service, endpoint
 

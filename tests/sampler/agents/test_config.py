@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sampler.agents.config import JUDGE_PROMPT, BrowseAgentConfig, read_agents_config
+from sampler.core.api_models.config import JUDGE_PROMPT, BrowseAgentConfig, read_agents_config
 from shared.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -142,7 +142,7 @@ def test_the_default_prompt_of_the_judge_has_its_placeholders() -> None:
 
 
 def test_a_sampler_without_agents_does_not_import_the_client() -> None:
-    imports = "import sampler.service.service, sampler.mcp_sampler, sys"
+    imports = "import sampler.core.service.service, sampler.core.kinds.mcp_sampler, sys"
     code = f"{imports}; sys.exit('openai' in sys.modules or 'jsonschema' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from sampler.agents.config import ModelConfig
-from sampler.agents.endpoint import AgentReply, Endpoint, RequestFailed
-from sampler.errors import AgentFailed
+from sampler.core.api_models.config import ModelConfig
+from sampler.core.api_models.endpoint import AgentReply, Endpoint, RequestFailed
+from sampler.core.errors import AgentFailed
 from shared.http.retry_after import retry_after_s
 from tests.sampler.agents.agents import judge
 from tests.sampler.agents.endpoints import endpoint

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sampler.agents import pool
-from sampler.agents.breaker import Breaker
-from sampler.agents.config import read_agents_config
-from sampler.errors import AgentFailed
+from sampler.core.api_models import pool
+from sampler.core.api_models.breaker import Breaker
+from sampler.core.api_models.config import read_agents_config
+from sampler.core.errors import AgentFailed
 from shared.processes.mongod import free_port
 from tests.sampler.agents.agents import SLOW, browser, judge, models
 from tests.sampler.agents.endpoints import BAD, Service, endpoint
@@ -110,7 +110,7 @@ async def test_each_further_request_to_a_model_waits_longer_by_the_backoff_facto
 
     nobody = Service([], f"http://127.0.0.1:{free_port()}/v1")
     agent = judge(nobody, max_retries=4, retry_delay=2, backoff_factor=3)
-    monkeypatch.setattr("sampler.agents.pool.asyncio.sleep", sleep)
+    monkeypatch.setattr("sampler.core.api_models.pool.asyncio.sleep", sleep)
     with pytest.raises(AgentFailed):
         await agent.verdict("2+2?", "4", "4")
     monkeypatch.undo()

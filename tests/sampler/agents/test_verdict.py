@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampler.agents.verdict import read_verdict
+from sampler.core.api_models.verdict import read_verdict
 
 CORRECT = [
     "Correct",

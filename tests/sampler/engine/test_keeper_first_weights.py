@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
 from shared.documents.states import ServiceStatus
 from shared.store import Store

@@ -2,9 +2,9 @@
 
 import pytest
 
+from sampler.core.errors import EngineUnavailable
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.health import problem
-from sampler.errors import EngineUnavailable
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.processes.mongod import Mongod, free_port

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import EngineUnavailable
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
-from sampler.errors import EngineUnavailable
 from shared.documents.states import ServiceStatus
 from shared.store import Store
 from shared.weights.assembly import Assembly

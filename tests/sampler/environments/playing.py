@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
 from sampler.environments.choosing import Environments
 from sampler.environments.sampler import EnvironmentSampler
-from sampler.episode import play
-from sampler.resources import Resources
 from shared.documents import TaskPayload
 from shared.documents.run import EnvironmentService
 from shared.store import Store

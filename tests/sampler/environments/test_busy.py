@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from sampler.core.errors import EnvironmentBusy
 from sampler.environments import choosing
 from sampler.environments.choosing import Environments
 from sampler.environments.client import EnvironmentClient
 from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.environments.sampler import EnvironmentSampler
-from sampler.errors import EnvironmentBusy
 from shared.documents.run import EnvironmentService
 from shared.documents.states import SlotStatus, Termination
 from shared.processes.mongod import Mongod

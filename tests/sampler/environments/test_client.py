@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from sampler.core.errors import EnvironmentBusy, EnvironmentFailed
 from sampler.environments.answers import StepSeen, step_of
 from sampler.environments.client import EnvironmentClient, Unreachable
 from sampler.environments.session import EnvironmentSession
-from sampler.errors import EnvironmentBusy, EnvironmentFailed
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import Resources
 from sampler.environments.choosing import Environments
 from sampler.environments.game_sampler import GameSampler
 from sampler.environments.sampler import EnvironmentSampler
-from sampler.episode import play
-from sampler.resources import Resources
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from tandem.evaluation.league import league_of

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sampler.core.episode.episode import play
 from sampler.environments.sampler import EnvironmentSampler
-from sampler.episode import play
 from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds

@@ -23,9 +23,9 @@ from typing import Any
 
 import httpx
 
+from sampler.core.errors import EnvironmentFailed
 from sampler.environments.answers import StepSeen, step_of
 from sampler.environments.environment import FINAL
-from sampler.errors import EnvironmentFailed
 from tests.sampler.environments.services import Service, service
 from tests.sampler.environments.test_openenv import counting
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.gateway.agent_sampler import AgentSampler, AgentTask
 from shared.documents import DispatchedSamplingTask, Record, Slot
 from shared.documents.packed import unpack_ints

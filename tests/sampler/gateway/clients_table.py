@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from shared.documents import DispatchedSamplingTask
 from shared.processes.mongod import Mongod
 from shared.store import Store

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.gateway.agent_sampler import AgentTask
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store

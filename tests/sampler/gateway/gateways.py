@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 from openai import AsyncOpenAI
 
-from sampler.engine.client.engine_client import EngineClient
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.service.process import ServiceProcess
 from sampler.gateway.service import GatewayConfig, GatewayService
-from sampler.service.process import ServiceProcess
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store
 from tests.sampler.episodes import MODEL

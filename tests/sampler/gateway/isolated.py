@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sampler.config import SamplerConfig
 from sampler.gateway.agent_sampler import AgentSampler
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.child import run_command
 from sampler.gateway.server import OpenAttempt
+from sampler.settings import SamplerConfig
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.sampler.gateway.agents import ScriptedEngine, an_episode

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE, ended

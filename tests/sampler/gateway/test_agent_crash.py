@@ -14,10 +14,10 @@ import pytest
 from openai import AsyncOpenAI, OpenAIError
 from pydantic import BaseModel
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
+from sampler.core.episode.model_acts import LEAST, ModelActs
 from sampler.gateway.agent_sampler import AgentSampler, AgentTask
 from sampler.gateway.crash import MachineWatch
-from sampler.model_acts import LEAST, ModelActs
 from shared.documents import TaskPayload
 from shared.documents.states import RecordStatus, SlotStatus, Termination
 from shared.store import Store

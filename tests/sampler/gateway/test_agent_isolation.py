@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.gateway import agent_sandbox
 from sampler.gateway.agent_sandbox import AgentSandbox, files_named_in
 from sampler.gateway.child import run_command

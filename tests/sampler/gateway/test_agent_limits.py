@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from shared.documents.states import RecordStatus, Termination
 from shared.sandbox import (
     IsolationLevel,

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.app import MAX_BODY_BYTES
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination

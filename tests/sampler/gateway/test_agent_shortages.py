@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sampler.errors import CommandNotStarted
+from sampler.core.errors import CommandNotStarted
 from sampler.gateway.child import run_command
 from sampler.gateway.server import OpenAttempt
 from sampler.gateway.workplace import RunningCommand, Workplace

@@ -7,8 +7,8 @@ import httpx
 import openai
 import pytest
 
+from sampler.core.rendering.context import Context
 from sampler.gateway.agent_sampler import AgentTask
-from sampler.rendering.context import Context
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 from shared.store import Store

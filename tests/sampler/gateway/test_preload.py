@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sampler.config import SamplerConfig
 from sampler.gateway.preload import PreloadedInterpreter
+from sampler.settings import SamplerConfig
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 from shared.store import Store

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.gateway import relay, session
 from sampler.gateway.agent_sampler import AgentTask
 from shared.documents.states import RecordStatus

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sampler.episode_threads import EpisodeThreads
+from sampler.core.episode.threads import EpisodeThreads
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.bodies import plain_json
 from sampler.gateway.dialects import CHAT_PATHS

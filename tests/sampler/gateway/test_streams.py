@@ -7,11 +7,11 @@ import anthropic
 import openai
 import pytest
 
+from sampler.core.parsers import OPENINGS, PARSERS
+from sampler.core.parsers.reply import split_reasoning
+from sampler.core.rendering.turn import PartialTurn
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.streaming import ReplyStream, plain_parts, reply_parts
-from sampler.parsers import OPENINGS, PARSERS
-from sampler.parsers.reply import split_reasoning
-from sampler.turn import PartialTurn
 from shared.documents.states import RecordStatus
 from shared.store import Store
 from tests.sampler.fuzz_parsers import VALID

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sampler.episode import play
+from sampler.core.episode.episode import play
 from sampler.gateway.agent_sampler import AgentSampler
 from shared.documents import TaskPayload
 from shared.documents.states import RecordStatus

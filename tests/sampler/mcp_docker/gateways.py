@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-from sampler.tools import ToolServer
+from sampler.core.tools import ToolServer
 from shared.processes.mongod import free_port
 
 ROOT = Path(__file__).parents[3]

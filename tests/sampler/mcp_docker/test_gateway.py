@@ -14,8 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from sampler.errors import ToolServerDied
-from sampler.tools import ToolSession
+from sampler.core.errors import ToolServerDied
+from sampler.core.tools import ToolSession
 from tests.sampler.mcp_docker.gateways import (
     ACCEPT,
     PATIENCE_S,
@@ -121,7 +121,7 @@ async def test_a_silent_session_ends_with_its_lease_and_a_busy_one_does_not(tmp_
 
 KILLED = """
 import asyncio, sys
-from sampler.tools import ToolSession, parse_servers
+from sampler.core.tools import ToolSession, parse_servers
 async def main():
     async with ToolSession(parse_servers(sys.argv[1])) as session:
         print("open", flush=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sampler.errors import ToolServerDied
+from sampler.core.errors import ToolServerDied
+from sampler.core.tools import ToolLimits, ToolSession
 from sampler.mcp_docker.links.channel import RemoteChannel
 from sampler.mcp_docker.links.messages import Message, encoded, request
 from sampler.mcp_docker.links.server_link import CLIENT_INFO
-from sampler.tools import ToolLimits, ToolSession
 from tests.sampler.mcp_docker.gateways import ACCEPT, PATIENCE_S, Gateway, RawClient, gateway
 from tests.sampler.mcp_docker.modern_client import ModernClient, message_of
 from tests.sampler.mcp_docker.test_gateway_protocol import talkers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.tools import ToolLimits, ToolSession, Traffic
+from sampler.core.tools import ToolLimits, ToolSession, Traffic
 from shared.store import Store
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, RawClient, gateway
 from tests.sampler.running import running_sampler

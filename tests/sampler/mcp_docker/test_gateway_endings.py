@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sampler.errors import ToolServerDied
-from sampler.tools import ToolSession
+from sampler.core.errors import ToolServerDied
+from sampler.core.tools import ToolSession
 from tests.sampler.mcp_docker.gateways import ACCEPT, Gateway, RawClient, gateway
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 from mcp import MCPError
 from mcp_types import ElicitResult
 
-from sampler.errors import ToolServerDied
-from sampler.tools import ToolSession
+from sampler.core.errors import ToolServerDied
+from sampler.core.tools import ToolSession
 from shared.processes.mongod import free_port
 from shared.sandbox import IsolationLevel
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, box, gateway, until_gone, until_running

@@ -21,7 +21,7 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
-from sampler.tools import ToolServer, ToolSession
+from sampler.core.tools import ToolServer, ToolSession
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, Gateway, gateway
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client.engine_client import EngineClient
-from sampler.errors import EngineContractBroken, EngineRefused
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.errors import EngineContractBroken, EngineRefused
 from tests.sampler.engine.local.harness import ROUNDING, Reference, Server
 from tests.sampler.engine.local.test_generate import PROMPT, prompts
 

@@ -1,0 +1,348 @@
+"""Chooses an engine for each request, and handles its failures.
+
+        generate ─▶ choose (affinity, least loaded) ─▶ engine ─▶ stop | length ─▶ one Generation
+                        ▲                                │
+                        ├── wait, try another ◀──────────┤ EngineUnavailable: the service is suspect for a few seconds
+                        └── continue the partial ◀───────┘ abort: prompt + partial ids, the remaining budget
+
+Promises: a reply assembled from several parts is token-exact (ids, log-probs and version runs are concatenated, and each cut is
+recorded); every wait is bounded; a cancelled caller leaves no request running at an engine; no request is sent with a list of
+engines read more than `LIST_AGE_S` ago.
+"""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.engines.client.generation import Generation
+from sampler.core.engines.client.streamed import OnIds
+from sampler.core.engines.pool.contexts import EngineContexts
+from sampler.core.engines.pool.progress import Continuation, Progress
+from sampler.core.errors import ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
+from shared.processes.waits import Wait, waiting
+
+log = logging.getLogger(__name__)
+
+# Maximum age of the list of engines when a request is sent, for any settings of a sampler. A keeper that drains its engine
+# relies on it: after that time every sampler has read the new status (`sampler.engine.keeper.update.SETTLE_S`).
+LIST_AGE_S = 2.0
+
+
+class Service(Protocol):
+    """The pool's view of a registered engine. `running` and `capacity` are requests. `status` is "UP" when it takes requests, and
+    "DRAINING" when it will soon do so again: the pool waits for that."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+
+
+Refresh = Callable[[], Awaitable[Sequence[Service]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """`refresh_s`: capped at `LIST_AGE_S`. `wait_s`: for an engine that takes requests, counted from the last time one was
+    draining. `affinity_slack`: how much fuller (as a share of capacity) the episode's last service may be and still be
+    preferred."""
+
+    refresh_s: float = LIST_AGE_S
+    max_failures: int = 8
+    wait_s: float = 300.0
+    backoff_s: float = 0.2
+    max_backoff_s: float = 5.0
+    suspect_s: float = 3.0
+    max_suspect_s: float = 30.0
+    affinity_slack: float = 0.25
+    abort_s: float = 5.0
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """Counters since the start; the caller logs differences. `engine_s` sums over concurrent requests."""
+
+    requests: int = 0
+    failures: int = 0
+    retries: int = 0
+    continuations: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    engine_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReply:
+    """A whole reply. `generation.url` is the service that finished it: the affinity for the episode's next request."""
+
+    generation: Generation
+    continuations: tuple[Continuation, ...]
+    failures: int
+    duration_s: float
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    until: float
+    failures: int
+
+
+class EnginePool:
+    """One per process. `refresh` reads the services of the right policy; it is called at most every `refresh_s`.
+
+    `vocabulary`: size of the policy's vocabulary, if known; a reply with other tokens is a failure.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        refresh: Refresh,
+        limits: PoolLimits | None = None,
+        *,
+        vocabulary: int | None = None,
+    ) -> None:
+        self.stats = PoolStats()
+        self._client = client
+        self._refresh = refresh
+        self._limits = limits or PoolLimits()
+        self._vocabulary = vocabulary
+        self._services: Sequence[Service] = ()
+        self._refreshed_at = -float("inf")
+        self._refreshing: asyncio.Task[None] | None = None
+        self._mine: Counter[str] = Counter()  # our requests in flight, by url
+        self._mine_then: Counter[str] = (
+            Counter()
+        )  # the same when `running` was read: the rest belongs to other processes
+        self._suspects: dict[str, _Suspicion] = {}
+        self.contexts = EngineContexts()
+        self._aborting: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Wait for pending aborts; bounded by `abort_s`."""
+        if self._aborting:
+            await asyncio.wait(self._aborting, timeout=self._limits.abort_s)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        rid: str,
+        affinity: str | None = None,
+        timeout_s: float | None = None,
+        version: int | None = None,
+        on_ids: OnIds | None = None,
+    ) -> EngineReply:
+        """One whole reply to `prompt_ids`. `sampling_params` must contain `max_new_tokens`.
+
+        `version`: use only engines that serve it (evaluation). `timeout_s` bounds each request, not their sum. `on_ids` hears
+        all ids of the reply so far; after an engine failed, it may hear fewer and others. A stop *string* split over two parts
+        is not detected; stop tokens are. Raises EngineRefused at once, EngineUnavailable when the retries are used up.
+        """
+        budget = int(sampling_params["max_new_tokens"])
+        progress, began = Progress(), time.monotonic()
+        while True:
+            service_url = await self._choose(affinity, version)
+            most = self.contexts.budget(service_url, len(prompt_ids), budget)
+            params = {**sampling_params, "max_new_tokens": most - len(progress.output_ids)}
+            try:
+                part = await self._request(
+                    service_url,
+                    [*prompt_ids, *progress.output_ids],
+                    params,
+                    rid,
+                    timeout_s,
+                    progress.listener_for(on_ids),
+                )
+            except EngineUnavailable as exc:
+                await self._after_failure(service_url, exc, progress)
+                continue
+            except ContextTooLong as exc:
+                self.contexts.learn(service_url, exc, len(prompt_ids) + len(progress.output_ids))
+                continue
+            affinity = service_url
+            self._suspects.pop(service_url, None)
+            progress.add(part)
+            if part.finish_reason != "abort" or len(progress.output_ids) >= most:
+                return self._finished(part, progress, len(prompt_ids), time.monotonic() - began)
+            await self._after_abort(part, progress)
+
+    async def _request(
+        self,
+        url: str,
+        input_ids: Sequence[int],
+        params: Mapping[str, Any],
+        rid: str,
+        timeout_s: float | None,
+        on_ids: OnIds | None,
+    ) -> Generation:
+        # Engines abort by prefix and refuse a known id: every request gets a unique id, all of one length.
+        request_id = f"{rid}-{uuid.uuid4().hex}"
+        self.stats.requests += 1
+        self._mine[url] += 1
+        began = time.monotonic()
+        try:
+            return await self._client.generate(
+                url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary, on_ids=on_ids
+            )
+        except (asyncio.CancelledError, EngineUnavailable):
+            self._abort(url, request_id)  # it may still be running there, unneeded
+            raise
+        finally:
+            self._mine[url] -= 1
+            self.stats.engine_s += time.monotonic() - began
+
+    def _abort(self, url: str, request_id: str) -> None:
+        task = asyncio.create_task(self._abort_quietly(url, request_id), name=f"abort {request_id}")
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+    async def _abort_quietly(self, url: str, request_id: str) -> None:
+        try:
+            async with asyncio.timeout(self._limits.abort_s):
+                await self._client.abort(url, request_id)
+        except (EngineError, TimeoutError) as exc:
+            log.debug("abort not delivered url=%s rid=%s cause=%s", url, request_id, exc)
+
+    async def _after_failure(self, url: str, exc: EngineUnavailable, progress: Progress) -> None:
+        self.stats.failures += 1
+        progress.failures += 1
+        known = self._suspects.get(url)
+        failures = known.failures + 1 if known else 1
+        span_s = min(self._limits.max_suspect_s, self._limits.suspect_s * 2.0 ** (failures - 1))
+        self._suspects[url] = _Suspicion(time.monotonic() + span_s, failures)
+        log.warning("engine failed url=%s failures=%d suspect_s=%.1f cause=%s", url, failures, span_s, exc)
+        if progress.failures >= self._limits.max_failures:
+            raise EngineUnavailable(f"gave up after {progress.failures} failures, the last: {exc}") from exc
+        self.stats.retries += 1
+        await asyncio.sleep(_backoff(self._limits, progress.failures))
+
+    async def _after_abort(self, part: Generation, progress: Progress) -> None:
+        progress.continuations.append(Continuation(part.url, len(part.output_ids), part.abort_message))
+        self.stats.continuations += 1
+        if part.output_ids:
+            return
+        # Aborted before its first token: the engine is paused or full. Without progress it counts as a failure.
+        progress.failures += 1
+        if progress.failures >= self._limits.max_failures:
+            raise EngineUnavailable(
+                f"{part.url}: aborted {progress.failures} times without a token: {part.abort_message}"
+            )
+        await asyncio.sleep(_backoff(self._limits, progress.failures))
+
+    def _finished(self, last: Generation, progress: Progress, prompt_tokens: int, duration_s: float) -> EngineReply:
+        self.stats.prompt_tokens += prompt_tokens
+        self.stats.cached_tokens += last.cached_tokens
+        self.stats.output_tokens += len(progress.output_ids)
+        whole = replace(
+            last,
+            output_ids=progress.output_ids,
+            logprobs=progress.logprobs,
+            version_runs=progress.version_runs,
+            finish_reason="length" if last.finish_reason == "abort" else last.finish_reason,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=min(last.cached_tokens, prompt_tokens),
+        )
+        return EngineReply(whole, tuple(progress.continuations), progress.failures, duration_s)
+
+    async def is_up(self, version: int | None = None) -> bool:
+        """Whether an engine takes requests now, one that serves `version` if that is given."""
+        await self._refresh_if_old()
+        return bool(self._live(version))
+
+    async def _choose(self, affinity: str | None, version: int | None) -> str:
+        """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect. An engine
+        that drains returns within its keeper's `drain_s`, or leaves the list: while it drains, the wait does not count."""
+        await self._refresh_if_old()
+        if (url := self._chosen(affinity, version)) is not None:
+            return url
+        deadline = time.monotonic() + self._limits.wait_s
+        with waiting(self._wait(version), inside=True) as wait:
+            while True:
+                if any(service.status == "DRAINING" for service in self._services):
+                    deadline = time.monotonic() + self._limits.wait_s
+                if time.monotonic() >= deadline:
+                    which = "" if version is None else f" that serves version {version}"
+                    known = f"after {self._limits.wait_s:g} s; known: {self._states()}"
+                    raise NoEngineServes(f"no engine is up{which} {known}")
+                await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+                await self._refresh_if_old()
+                if (url := self._chosen(affinity, version)) is not None:
+                    return url
+                wait.set(self._wait(version))
+
+    def _chosen(self, affinity: str | None, version: int | None) -> str | None:
+        live = self._live(version) if self._list_age_s() < LIST_AGE_S else []  # reading the list may have taken long
+        return self._least_loaded(live, affinity) if live else None
+
+    def _live(self, version: int | None) -> list[Service]:
+        up = [one for one in self._services if one.status == "UP" and not self._is_suspect(one.url)]
+        return [one for one in up if version in (None, one.version)]
+
+    def _wait(self, version: int | None) -> Wait:
+        what = "an engine" if version is None else f"an engine that serves version {version}"
+        return Wait(what, f"none; known: {self._states()}", f"one is up, for {self._limits.wait_s:g} s at most")
+
+    def _states(self) -> str:
+        suspect = {True: " (suspect)", False: ""}
+        known = (f"{s.url} {s.status} version {s.version}{suspect[self._is_suspect(s.url)]}" for s in self._services)
+        return ", ".join(known) or "none"
+
+    def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:
+        loads = {service.url: self._load(service) for service in live}
+        least = min(loads.values())
+        if affinity in loads and loads[affinity] <= least + self._limits.affinity_slack:
+            return affinity
+        return random.choice([url for url, load in loads.items() if load == least])
+
+    def _load(self, service: Service) -> float:
+        """Share of capacity in use: our own requests exactly, other processes' as of the last refresh."""
+        others = max(0, service.running - self._mine_then[service.url])
+        return (self._mine[service.url] + others) / max(1, service.capacity)
+
+    def _is_suspect(self, url: str) -> bool:
+        suspicion = self._suspects.get(url)
+        return suspicion is not None and suspicion.until > time.monotonic()
+
+    async def _refresh_if_old(self) -> None:
+        """One refresh at a time, shared by all waiters; cancelling a waiter does not cancel it."""
+        if self._list_age_s() < min(self._limits.refresh_s, LIST_AGE_S):
+            return
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_now(), name="refresh engine services")
+        await asyncio.shield(self._refreshing)
+
+    def _list_age_s(self) -> float:
+        return time.monotonic() - self._refreshed_at
+
+    async def _refresh_now(self) -> None:
+        began = time.monotonic()  # an engine may start to drain right after the query is sent
+        try:
+            async with asyncio.timeout(self._limits.wait_s):
+                self._services = await self._refresh()
+        except TimeoutError as exc:
+            raise EngineUnavailable(f"the list of engines could not be read within {self._limits.wait_s:g} s") from exc
+        self._refreshed_at = began
+        self._mine_then = self._mine.copy()
+        known = {service.url for service in self._services}
+        self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}
+        self.contexts.keep(known)
+
+
+def _backoff(limits: PoolLimits, failures: int) -> float:
+    """Exponential, with jitter in the upper half, so that many episodes do not retry at once."""
+    longest = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** (failures - 1))
+    return longest * random.uniform(0.5, 1.0)

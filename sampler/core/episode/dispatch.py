@@ -1,0 +1,97 @@
+"""Makes the document of one request to the engine, and the values that its reply adds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sampler.core.engines.pool.engine_pool import EngineReply
+from sampler.core.engines.pool.turn_sources import Source
+from sampler.core.episode.threads import Reply
+from sampler.core.errors import UnusableTask
+from sampler.core.rendering.recorded import Parent
+from sampler.core.rendering.reply_message import Message, beyond_text
+from sampler.core.rendering.view import View
+from sampler.settings import SamplerConfig
+from shared.documents import DispatchedSamplingTask, SampledResponse, Task
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.states import BranchCause, DispatchStatus
+from shared.names import TRAIN_SPLIT
+from shared.outside_text import MAX_ERROR_CHARS, clipped
+from shared.tasks.temperatures import temperature_problem
+
+
+def new_dispatch(
+    record: str,
+    turn: int,
+    view: View,
+    messages: Sequence[Message],
+    parent: Parent,
+    cause: BranchCause,
+    *,
+    while_open: list[int],
+    params: Mapping[str, Any],
+) -> DispatchedSamplingTask:
+    """The request whose prompt is the view's: only what it does not share with its parent is stored."""
+    return DispatchedSamplingTask(
+        id=f"{record}:{turn}",
+        record=record,
+        policy=view.policy,
+        thread=view.thread,
+        turn=turn,
+        while_open=while_open,
+        parent=parent.name,
+        shared_length=parent.shared,
+        branch_cause=cause,
+        prompt_ids=pack_ints(view.context.ids[parent.shared :]),
+        messages=list(messages),
+        tools_hash=view.tools_hash,
+        sampling_params=dict(params),
+        status=DispatchStatus.RUNNING,
+    )
+
+
+def sampling_params(config: SamplerConfig, task: Task, end_ids: Sequence[int]) -> dict[str, Any]:
+    """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own. A fork's requests have
+    those of its origin. Raises UnusableTask for a training task at a temperature that nothing can be trained at."""
+    if task.payload.fork is not None:
+        return task.payload.fork.sampling_params
+    is_training = task.split == TRAIN_SPLIT
+    temperature = config.temperature
+    if not is_training and config.eval_temperature is not None:
+        temperature = config.eval_temperature
+    if task.payload.temperature is not None:
+        temperature = task.payload.temperature
+    if is_training and (problem := temperature_problem(temperature)) is not None:
+        raise UnusableTask(f"task {task.id}: {problem}")
+    return {
+        "temperature": temperature,
+        "top_p": 1.0,
+        **({} if is_training else config.eval_sampling.model_dump(exclude_none=True)),
+        "stop_token_ids": list(end_ids),
+        "skip_special_tokens": False,
+    }
+
+
+def answer_values(reply: EngineReply, source: Source, said: Reply) -> dict[str, Any]:
+    """The fields of a dispatch that its reply sets."""
+    generation = reply.generation
+    return {
+        "status": DispatchStatus.FORMAT_ERROR if said.parsed.errors else DispatchStatus.COMPLETED,
+        "error": clipped("; ".join(said.parsed.errors), MAX_ERROR_CHARS) or None,
+        "service": generation.url,
+        "sampled_by": source.policy,
+        "continuations": len(reply.continuations),
+        "weight_versions": [(version, n) for version, n in generation.version_runs],
+        "usage": {
+            "prompt": generation.prompt_tokens,
+            "cached": generation.cached_tokens,
+            "completion": len(generation.output_ids),
+        },
+        "response": SampledResponse(
+            text=said.text,
+            message=beyond_text(said.text, said.message),
+            output_ids=pack_ints(generation.output_ids),
+            output_logprobs=pack_floats(generation.logprobs),
+            finish_reason=generation.finish_reason,
+            in_reasoning=said.in_reasoning,
+        ),
+    }

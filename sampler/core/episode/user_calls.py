@@ -1,0 +1,45 @@
+"""Calls a user's own sampler class: checks the return values, and names the source line of a mistake.
+
+my_pkg.samplers:Walker.run returned 'done'; expected a Termination; at my_pkg/samplers.py:9: async def run(self):
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sampler.core.episode.resources import Resources
+from sampler.core.episode.sampler import AsyncSampler
+from shared.documents import Claim
+from shared.errors import OwnCodeFailed
+from shared.outside_text import clipped
+from shared.user_code.frames import cause_of, definition_of, name_of, own_fault
+
+T = TypeVar("T")
+
+MAX_SHOWN_CHARS = 200  # shown of a wrong return value
+
+
+def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) -> AsyncSampler:
+    """Raises OwnCodeFailed if the class's own `__init__` fails."""
+    try:
+        return kind(resources, claim)
+    except (Exception, SystemExit) as exc:
+        fault = own_fault(exc, kind)
+        if fault is None:
+            raise
+        raise fault from exc
+
+
+async def call_own(method: Callable[[], Awaitable[T]], kind: type[T], expected: str) -> T:
+    """Return the method's result, checked to be a `kind`. Raises OwnCodeFailed; unwraps an exception group first."""
+    try:
+        answer = method()
+        if not inspect.isawaitable(answer):
+            raise OwnCodeFailed(f"{name_of(method)} is not an async function: write async def{definition_of(method)}")
+        found = await answer
+    except BaseExceptionGroup as group:  # from the user's TaskGroup: report the single mistake in it
+        raise cause_of(group) from group
+    if not isinstance(found, kind):
+        shown = clipped(repr(found), MAX_SHOWN_CHARS)
+        raise OwnCodeFailed(f"{name_of(method)} returned {shown}; expected {expected}{definition_of(method)}")
+    return found

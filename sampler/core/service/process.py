@@ -1,0 +1,39 @@
+"""What a process of samplers is connected to, from its start to its end."""
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sampler.core.engines.client.engine_client import EngineClient, EngineTimeouts
+from sampler.core.scorers import import_scorers
+from sampler.settings import SamplerConfig
+from shared.processes.metrics_page import of_worker, serving
+from shared.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProcess:
+    """What a process of samplers is connected to, and its name among the workers of the run."""
+
+    store: Store
+    client: EngineClient
+    worker: str
+
+
+@contextlib.asynccontextmanager
+async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[ServiceProcess]:
+    """`kind`: with which its name begins."""
+    import_scorers(config.scorer_modules)
+    async with (
+        Store.open(config.db_connection_string, config.run) as store,
+        EngineClient(
+            EngineTimeouts(generate_s=config.engine_timeout_s),
+            config.engine_api_key,
+            # No request waits here for a connection: it would reach its engine later than the pool assumes.
+            max_connections=max(1024, 2 * config.max_concurrent_episodes),
+        ) as client,
+    ):
+        with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):
+            yield ServiceProcess(store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}")

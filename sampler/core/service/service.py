@@ -1,0 +1,352 @@
+"""The sampler process: named loops around one store and one engine pool.
+
+    view     read the database's state: run, admission limit, served versions, engines
+    work     a free place ─▶ claim a slot ─▶ an episode task
+    renew    renew all leases of this process in one bulk update; a lost lease cancels its episode
+    settle   settle groups that this or any other sampler completed
+    beat     write heartbeat and counters
+
+The first loop to fail ends the process; its leases expire and other samplers continue. An episode or a settlement that fails ends
+itself alone (`shared/unforeseen.py`). SIGTERM drains: no new claims; episodes
+may end within the grace time; the rest is released at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import time
+from collections import Counter, deque
+from functools import partial
+
+from sampler.core.api_models import Agents
+from sampler.core.engines.pool.engines import Engines
+from sampler.core.engines.pool.token_rate import TokenRate
+from sampler.core.episode.episode import play
+from sampler.core.episode.resources import shared_resources
+from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.episode.unforeseen import fail_claim
+from sampler.core.episode.user_calls import new_episode
+from sampler.core.service.concurrency import Concurrency, LoadReport
+from sampler.core.service.first_episodes import FirstEpisodes
+from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
+from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.loops import every, wait_for
+from sampler.core.service.playable import Playable
+from sampler.core.service.process import ServiceProcess, service_process
+from sampler.core.service.ruled_resources import RuledResources
+from sampler.core.service.score_shares import ScoreShares
+from sampler.core.service.settling import Settling
+from sampler.core.service.tool_check import log_missing_tools
+from sampler.core.settlement.current_rules import CurrentRules
+from sampler.core.tools import TokenOffsets
+from sampler.settings import SamplerConfig
+from shared.documents import Claim
+from shared.documents.run import Run, Worker
+from shared.documents.states import RunState
+from shared.errors import LeaseLost, MalformedDocument
+from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
+from shared.processes.failure import failure_now
+from shared.processes.signals import ending_signals
+from shared.processes.waits import WAITED, Activity, Wait, waiting
+from shared.store.malformed import tell
+from shared.tasks.admission import seq_limit
+from shared.unforeseen import bug_of, is_of_the_process
+
+log = logging.getLogger(__name__)
+
+RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
+COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among what its heartbeats say
+COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
+
+
+async def run_service(config: SamplerConfig) -> None:
+    """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
+    kinds = SamplerKinds.of(config)
+    async with service_process(config, "sampler") as process:
+        rules = CurrentRules(process.store, config, process.worker)
+        await SamplerService(process, await rules.starting_config(), kinds, rules).run()
+
+
+class SamplerService:
+    kind = "sampler"  # among the workers of the run
+    _plays_elsewhere = False
+
+    def __init__(
+        self, process: ServiceProcess, config: SamplerConfig, kinds: SamplerKinds, rules: CurrentRules | None = None
+    ) -> None:
+        """`config`: under the run's `rules`; None: the rules are those that these settings declare."""
+        store, worker = self._store, self._worker = process.store, process.worker
+        self._config = config
+        self._kinds = kinds
+        self._view = DatabaseState()
+        self._activity = Activity()
+        self._episodes: dict[asyncio.Task[float | None], Claim] = {}
+        self._stop = asyncio.Event()
+        self._place_free = asyncio.Event()
+        self._counts: Counter[str] = Counter()
+        self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
+        self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last report
+        self._first = FirstEpisodes()
+        self._rewards: deque[float] = deque(maxlen=256)
+        self._token_rate = TokenRate()
+        self._eval_looked_at = 0.0
+        self._engines = Engines(store, process.client, config)
+        template = self._engines.policy_clients[config.policy].template
+        agents = Agents.from_file(config.agent_config_path, TokenOffsets(template))
+        agents.require(config.context_summary)
+        self._resources = shared_resources(store, config, worker, self._engines, agents)
+        self._lease_s, self._renew_s = config.lease_s, config.renew_s
+        self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
+        self._shares = ScoreShares(config)
+        self._rules = rules or CurrentRules(store, config, worker)
+        self._ruled = RuledResources(self._resources, self._engines, kinds)
+        self._rules.prepare = self._ruled.prepare
+        told = (self._rewards.extend, self._shares.settled)
+        self._settling = Settling(store, worker, config, self._rules, agents.judge, self._resources.bugs, *told)
+
+    async def run(self) -> None:
+        with self._activity.of_process():
+            await self._run()
+
+    async def _run(self) -> None:
+        for number in ending_signals():
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        asked = await self._store.questions.asked_of_samplers(self._config.policy)
+        self._playable.check(asked)
+        await self._rules.begin()
+        if self._config.agent_isolation != "none":
+            await self._resources.agent_sandbox.open(self._config)
+        agents = self._resources.agents.settings
+        settings = self._config.snapshot() | ({"agents": dict(agents)} if agents else {})
+        identity = await self._store.settings.keep(self.kind, settings, self._worker)
+        await self._store.runs.note_settings(self.kind, identity)
+        await self._look()
+        loops = {
+            "view": (self._look, self._config.poll_s),
+            "renew": (self._renew, self._renew_s),
+            "beat": (self._beat, self._config.heartbeat_s),
+            "rules": (self._rules.refresh, self._config.heartbeat_s),
+        }
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
+                ]
+                helpers.append(group.create_task(self._settling.run(), name="settle"))
+                if naming := [one for one in asked if self._kinds.use_tools(one.sampler)]:
+                    helpers.append(group.create_task(log_missing_tools(self._resources, naming), name="tools"))
+                await self._work(group)
+                await self._drain()
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            await self._engines.close()
+            await self._resources.close()
+            await self._store.workers.leave(self._worker, failure_now())
+
+    # ------------------------------------------------------------------ view
+
+    async def _look(self) -> None:
+        try:
+            run = await self._store.runs.get()
+        except MalformedDocument as exc:  # the run may be paused: claim nothing until the document is repaired
+            tell(str(exc))
+            self._view = DatabaseState(paused=True, doing=Wait("the run's document", str(exc), "it is repaired"))
+            return
+        await self._engines.look()
+        await self._resources.environments.refresh()
+        limit, doing = await self._seq_limit(run)
+        doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
+        if away := self._resources.tool_traffic.away():
+            doing = tools_wait([traffic.server.name for traffic in away])
+        if self._rules.number is None:
+            doing = rules_wait(self._rules.alarms())
+        paused = run is None or run.state is RunState.PAUSED
+        self._view = DatabaseState(paused, limit, pause_wait(self._store.run) if paused else doing)
+        if self._concurrency.update(self._load_report(), self._playing) > self._playing:
+            self._place_free.set()
+
+    @property
+    def _playing(self) -> int:
+        return len(self._episodes)
+
+    def _load_report(self) -> LoadReport:
+        """The latest reports of the engines that are up, and how long our own requests took since the last call."""
+        up, stats = self._engines.up(), self._engines.stats()
+        seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
+        self._engine_mark = (stats.engine_s, stats.output_tokens)
+        return LoadReport(
+            stamp=tuple(service.heartbeat for service in up),
+            running=sum(service.running for service in up),
+            waiting=sum(service.waiting for service in up),
+            capacity=sum(service.capacity for service in up),
+            token_usage=max((service.token_usage for service in up), default=0.0),
+            token_latency_s=seconds / tokens if tokens else None,
+        )
+
+    async def _seq_limit(self, run: Run | None) -> tuple[int | None, str | Wait]:
+        """The admission limit, and its reason."""
+        if self._config.open_all_tasks:
+            return None, "sampling without a gate"
+        return await seq_limit(self._store, self._rules.config.trained_policies, run.admission if run else {})
+
+    # ------------------------------------------------------------------ claim
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        while not self._stop.is_set():
+            self._first.check()
+            if len(self._episodes) >= self._concurrency.limit:
+                self._place_free.clear()
+                await wait_for(self._place_free, 1.0)
+                continue
+            claim = await self._claim()
+            if claim is None:
+                await wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
+            else:
+                await self._start(group, claim)
+
+    async def _claim(self) -> Claim | None:
+        """Claim evaluation first: it is small, and publishing results for its version waits for it."""
+        ready = self._engines.ready() and self._resources.tool_traffic.has_room()
+        if self._rules.number is None or self._view.paused or not ready:
+            return None
+        if time.monotonic() - self._eval_looked_at > self._config.poll_s:
+            for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
+                if (claim := await self._claim_of(split, None)) is not None:
+                    return claim
+            self._eval_looked_at = time.monotonic()
+        return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)
+
+    async def _claim_of(self, split: str, seq_limit: int | None) -> Claim | None:
+        claim = await self._store.tasks.claim_slot(
+            self._worker,
+            policy=self._config.policy,
+            split=split,
+            lease_s=self._lease_s,
+            seq_limit=seq_limit,
+            served_versions=self._engines.served_versions(),
+            max_failures=self._config.max_failures,
+            without=self._playable.left,
+            untold=self._plays_elsewhere,
+            rules=self._rules.number,
+            of_rules=self._rules.claimable,
+            full_environments=self._resources.environments.full(),
+        )
+        if claim is None:
+            return None
+        is_left = self._playable.is_left(claim.task.id, claim.task.payload)
+        if is_left or not await self._rules.plays(claim.task):
+            await self._give_back(claim)
+            return None
+        return claim
+
+    async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
+        try:
+            sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._ruled.of(claim.task), claim)
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
+            if is_of_the_process(exc):
+                await self._give_back(claim)
+                raise
+            bug = bug_of(exc)
+            await fail_claim(self._resources, claim, bug)
+            self._counts["failed"] += 1
+            self._first.failed(claim.task, bug.error, wrong=True)
+            return
+        task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
+        self._episodes[task] = claim
+        task.add_done_callback(partial(self._ended, sampler))
+
+    def _ended(self, sampler: AsyncSampler, task: "asyncio.Task[float | None]") -> None:
+        self._episodes.pop(task)
+        self._place_free.set()
+        self._settling.wanted.set()
+        if task.cancelled() or task.exception() is not None:
+            self._counts["cancelled"] += 1
+        elif (score := task.result()) is None:
+            self._counts[self._first.unscored(sampler)] += 1
+        else:
+            self._counts["episodes"] += 1
+            self._first.scored(sampler.task.split)
+            self._shares.scored(sampler, score)
+            if not sampler.episode.awaits_group and sampler.task.split != FORK_SPLIT:  # those are of chosen turns
+                self._rewards.append(score)
+
+    async def _drain(self) -> None:
+        """Let episodes in flight end within the grace time; then cancel them, which releases their slots."""
+        log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
+        if self._episodes:
+            end = f"they end, for {self._config.grace_s:g} s at most (grace_s)"
+            with waiting(Wait("its episodes", f"it stops, and {len(self._episodes)} were being played", end)):
+                await asyncio.wait(self._episodes, timeout=self._config.grace_s)
+        late = dict(self._episodes)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=RELEASE_S)
+        for claim in late.values():  # again: a task that had not started could not release its slot
+            await self._give_back(claim)
+        await self._settling.settle_all()
+        log.info("drained released=%d", len(late))
+
+    async def _give_back(self, claim: Claim) -> None:
+        """Release the slot of an episode that has not started."""
+        with contextlib.suppress(LeaseLost):
+            await self._store.tasks.release_slot(claim)
+
+    # ------------------------------------------------------------------ the other loops
+
+    async def _renew(self) -> None:
+        for claim in await self._store.tasks.renew_leases(list(self._episodes.values()), self._config.lease_s):
+            for task, held in list(self._episodes.items()):
+                if held == claim:
+                    log.warning("lease lost record=%s", claim.record_id)
+                    task.cancel()
+
+    async def _beat(self) -> None:
+        stats = self._engines.stats()
+        self._activity.set("draining" if self._stop.is_set() else await self._doing())
+        await self._store.workers.heartbeat(
+            Worker(
+                id=self._worker,
+                kind=self.kind,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                doing=str(self._activity),
+                heartbeat_s=self._config.heartbeat_s,
+                alarms=self._alarms(),
+                stats={
+                    **{name: self._counts[name] for name in COUNTED},
+                    WAITED: self._activity.waited_s,
+                    "settled": self._settling.settled,
+                    "bugs": self._resources.bugs.count,
+                    "episodes_running": self._playing,
+                    "episodes_at_most": self._concurrency.limit,
+                    "sessions_opening": self._resources.tool_traffic.opening,
+                    "tokens": stats.output_tokens,
+                    "tokens_per_s": round(self._token_rate.per_s(stats.output_tokens), 1),
+                    **{name: getattr(stats, name) for name in COUNTED_BY_ENGINES},
+                    "shares": self._shares.stats(),
+                    "branch_causes": dict(self._resources.branch_causes),
+                    "parents": dict(self._resources.parent_kinds),
+                    "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
+                },
+            )
+        )
+
+    async def _doing(self) -> str | Wait:
+        return await doing_of(self._view, self._store, idle=not self._playing)
+
+    def _alarms(self) -> list[str]:
+        tellers = (
+            self._first,
+            self._shares,
+            self._resources,
+            self._playable,
+            self._engines,
+            self._settling,
+            self._rules,
+        )
+        return [alarm for teller in tellers for alarm in teller.alarms()]

@@ -1,0 +1,82 @@
+"""The loop that settles completed groups, of this and other samplers. Group scorers run in tasks of their own."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from sampler.core.api_models import Judge
+from sampler.core.service.loops import wait_for
+from sampler.core.settlement.current_rules import CurrentRules
+from sampler.core.settlement.failed import fail_settlement
+from sampler.core.settlement.group_scoring import GroupScoring
+from sampler.core.settlement.settle import claim_next, settle
+from sampler.settings import SamplerConfig
+from shared.documents import Task
+from shared.store import Store
+from shared.unforeseen import Bugs, bug_of, is_of_the_process
+
+SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
+
+
+class Settling:
+    """`wanted`: set it when a group may be complete. `settled`: how many this process has. `tell`: is told the scores that
+    became known with their group; `note`: every group."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        config: SamplerConfig,
+        rules: CurrentRules,
+        judge: Judge | None,
+        bugs: Bugs | None = None,
+        tell: Callable[[list[float]], None] = lambda scores: None,
+        note: Callable[[Task], None] = lambda task: None,
+    ) -> None:
+        self.wanted = asyncio.Event()
+        self.settled = 0
+        self._store, self._worker, self._policy, self._rules, self._tell = store, worker, config.policy, rules, tell
+        self._note, self._bugs, self._config = note, bugs or Bugs(), config
+        self._one_at_a_time = asyncio.Lock()
+        self._scoring = GroupScoring(store, worker, config, judge, self._settle, self._bugs)
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled; groups that are being scored are then free for others at once."""
+        async with asyncio.TaskGroup() as self._group:
+            while True:
+                await wait_for(self.wanted, SETTLE_IDLE_S)
+                self.wanted.clear()
+                await self.settle_all(self._group)
+
+    async def settle_all(self, group: asyncio.TaskGroup | None = None) -> None:
+        """Settle what is complete. `group`: where groups are scored; None: those are left to others."""
+        async with self._one_at_a_time:  # the last call waits for a group that the loop has begun to settle
+            while (task := await self._next(None if group is None else self._scoring.left)) is not None:
+                if group is not None and self._scoring.awaits(task):
+                    self._scoring.start(group, task, self.wanted.set)
+                else:
+                    await self._settle(task)
+
+    async def _next(self, left: Sequence[str] | None) -> Task | None:
+        return await claim_next(self._store, self._worker, self._policy, left, self._rules.applicable)
+
+    def alarms(self) -> list[str]:
+        return self._scoring.alarms()
+
+    async def _settle(self, task: Task) -> None:
+        """A group whose settlement meets a bug is settled again later, and abandoned after `max_failures` of them."""
+        try:
+            await self._settled(task)
+        except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
+            if is_of_the_process(exc):
+                raise
+            bug = bug_of(exc)
+            self._bugs.met("settlement", task.id, bug)
+            await fail_settlement(self._store, self._config, task, bug)
+
+    async def _settled(self, task: Task) -> None:
+        await settle(self._store, task)
+        self.settled += 1
+        self._note(task)
+        if task.group_scores:
+            self._tell([slot.score for slot in task.slots if slot.score is not None])

@@ -1,0 +1,1 @@
+"""Turns a completed group into training data. Guide: docs/train/groups.md."""

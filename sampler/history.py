@@ -1,0 +1,19 @@
+"""Context policies rewrite the history when the context grows too long or the model loops. Guide: docs/train/context.md.
+
+`__all__` is what a context policy of your own imports; docs/reference/api.md has an example.
+"""
+
+from typing import TYPE_CHECKING
+
+from shared.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sampler.core.history.conversation import Conversation
+    from sampler.core.history.history import History, Round, discard_all, discard_all_tools, without_repeats
+
+_PURE = ("History", "Round", "discard_all", "discard_all_tools", "without_repeats")
+__all__ = ["Conversation", "History", "Round", "discard_all", "discard_all_tools", "without_repeats"]
+__getattr__ = lazy_names(
+    __name__,
+    {**dict.fromkeys(_PURE, "sampler.core.history.history"), "Conversation": "sampler.core.history.conversation"},
+)
