@@ -11,10 +11,11 @@ import pytest
 import torch
 import yaml
 
+from sampler.core.scorers import registry
+from sampler.core.settings.groups import ESTIMATORS
 from sampler.core.settlement.advantages import group_advantages
-from sampler.core.settlement.config import ESTIMATORS
 from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn
-from sampler.scorers import ScoringRequest, registry, score_answer
+from sampler.scorers import ScoringRequest, score_answer
 from sampler.settings import SamplerConfig
 from shared.documents import Record
 from shared.documents.states import RecordStatus

@@ -13,9 +13,8 @@ from sampler.core.tools import parse_servers
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
 from sampler.gateway.harness_api import MAX_WAIT_S
-from sampler.gateway.service import GatewayConfig
 from sampler.mcp_docker.config import McpDockerConfig
-from sampler.settings import SamplerConfig
+from sampler.settings import GatewayConfig, SamplerConfig
 from scripts.deploy_check.images import SECRET
 from shared.configuration.loading import ServiceConfig
 from shared.store.users import ROLES

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 import os
 
 from shared.logs import begin_logging
-from shared.processes.open_files import require_files
+from shared.open_files import require_files
 from trainer.loop import train
 from trainer.process.ending import Ending
 from trainer.process.parallel import end_process

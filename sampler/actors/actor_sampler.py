@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from sampler.actors.seating import Seat, order_of, seats_of
+from sampler.actors.versions_away import VersionsAway
 from sampler.core.episode.opening import NONE, opening_messages
 from sampler.core.episode.resources import Resources
 from sampler.core.episode.sampler import AsyncSampler, Turn
@@ -139,13 +140,13 @@ class ActorSampler(AsyncSampler):
 
     async def _require_engine(self, seat: Seat, policy: str, version: int) -> None:
         if await self.resources.every_version[policy].is_up(version):
-            self.resources.versions_away.found(policy, version)
+            self.resources.opened.of(VersionsAway).found(policy, version)
             return
         why = (
             f"actor {seat.actor} is pinned to version {version} of policy {policy}, which no engine serves; start one: "
             f"python -m sampler.engine.keeper --policy {policy} --serve_version {version} …"
         )
-        self.resources.versions_away.missed(policy, version, why)
+        self.resources.opened.of(VersionsAway).missed(policy, version, why)
         raise VersionAway(why)
 
     def _told(self, seat: str, thread: str, count: int, note: str | None) -> list[Message]:

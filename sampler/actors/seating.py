@@ -7,7 +7,7 @@ from shared.documents import Claim, Task
 from shared.documents.actors import Actor
 from shared.errors import ConfigError
 from shared.rules.actors import ActorsConfig
-from shared.tasks.rounds import WrongRounds, draw_rounds
+from shared.rules.rounds import WrongRounds, draw_rounds
 
 
 @dataclass(frozen=True, slots=True)

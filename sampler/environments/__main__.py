@@ -12,7 +12,7 @@ from shared.processes.interrupt import begin_program, run_command
 if __name__ == "__main__":
     begin_program()
 
-from sampler.__main__ import serve
+from sampler.core.service.serve import serve
 from sampler.environments.config import EnvironmentsConfig
 from sampler.environments.serving import run_environments
 

@@ -4,7 +4,7 @@
                  └─ none, or it refuses, or it is away ─▶ wait ─environment_wait_s─▶ EnvironmentBusy: the slot is released
 
 While an episode waits for a kind, or its services report themselves full, the process claims no further task of the kind
-(`full`). A service that refused is left alone for as long as it asked, one that was not reached for some seconds.
+(`full_environments`). A service that refused is left alone for as long as it asked, one that was not reached for some seconds.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.core.errors import EnvironmentBusy
+from sampler.core.tenant import TenantState
 from sampler.core.time_limits import queued
 from sampler.environments.answers import StepSeen
 from sampler.environments.client import EnvironmentClient, Unreachable
@@ -59,7 +60,7 @@ class _Load:
     rests_until: float = 0.0
 
 
-class Environments:
+class Environments(TenantState):
     """`look`: the run's live services."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Environments:
         if self._kinds:
             await self._listed()
 
-    def full(self) -> list[str]:
+    def full_environments(self) -> list[str]:
         """Kinds of which no further task is claimed now."""
         known = [kind for kind in self._kinds if kind not in self._waiting and not self._has_room(kind)]
         return sorted([*self._waiting, *known])

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.documents.run import HEARTBEAT_S
+from shared.http.metrics_page import DESCRIPTION, Address
 from shared.names import RunName, is_loopback_host
-from shared.processes.metrics_page import DESCRIPTION, Address
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]

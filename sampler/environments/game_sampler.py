@@ -14,6 +14,7 @@ from sampler.core.rendering.reply_message import Message
 from sampler.core.rendering.turn import Turn
 from sampler.core.scorers import Score
 from sampler.environments.answers import StepSeen
+from sampler.environments.choosing import Environments
 from sampler.environments.sampler import EnvironmentTask, World, add_metrics, reply_as_written
 from sampler.environments.session import EnvironmentSession
 from shared.documents.states import Termination
@@ -28,7 +29,7 @@ class GameSampler(ActorSampler):
         task = self.own_payload(EnvironmentTask)
         self.world, self.rewards = World(task.environment), dict.fromkeys(self.order(), self.config.cut_game_reward)
         custom = {PLAYERS: len(self.seats), **task.custom_task}
-        async with self.resources.environments.session(task.environment, task.index, custom) as session:
+        async with self.resources.opened.of(Environments).session(task.environment, task.index, custom) as session:
             return await self._play(session)
 
     def order(self) -> list[str]:

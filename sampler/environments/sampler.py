@@ -17,7 +17,7 @@ from pydantic import BaseModel, StrictInt, StrictStr, model_validator
 
 from sampler.core.episode.sampler import METRIC_NAME, AsyncSampler
 from sampler.core.errors import EnvironmentFailed, MessagesRepeat
-from sampler.core.history.conversation import Conversation
+from sampler.core.kinds.conversation import Conversation
 from sampler.core.kinds.mcp_sampler import error_messages
 from sampler.core.parsers.reasoning import behind_reasoning
 from sampler.core.rendering.reply_message import Message
@@ -25,6 +25,7 @@ from sampler.core.rendering.turn import Turn
 from sampler.core.rendering.words import Words, words_of
 from sampler.core.scorers import Score
 from sampler.environments.answers import StepSeen
+from sampler.environments.choosing import Environments
 from sampler.environments.environment import SCORE
 from sampler.environments.session import EnvironmentSession
 from sampler.environments.task_fields import meant
@@ -60,7 +61,7 @@ class EnvironmentSampler(AsyncSampler):
     async def run(self) -> Termination:
         task = self.own_payload(EnvironmentTask)
         self.world = World(task.environment)
-        sessions = self.resources.environments.session(task.environment, task.index, task.custom_task)
+        sessions = self.resources.opened.of(Environments).session(task.environment, task.index, task.custom_task)
         async with sessions as session:
             return await self._play(session)
 

@@ -21,9 +21,9 @@ from shared.configuration.secrets import token_of
 from shared.documents.run import EnvironmentService
 from shared.errors import ConfigError
 from shared.http.listening import listening_socket, reachable
+from shared.http.metrics_page import Figure, serving
 from shared.http.server import HttpServer
-from shared.processes.metrics_page import Figure, serving
-from shared.processes.open_files import allow_many_files
+from shared.open_files import allow_many_files
 from shared.processes.signals import ending_signals
 from shared.store import Store
 

@@ -11,8 +11,9 @@ from shared.processes.interrupt import begin_program, run_command
 if __name__ == "__main__":
     begin_program()
 
-from sampler.__main__ import serve
-from sampler.gateway.service import GatewayConfig, run_gateway
+from sampler.core.service.serve import serve
+from sampler.gateway.service import run_gateway
+from sampler.settings import GatewayConfig
 
 
 def main() -> None:

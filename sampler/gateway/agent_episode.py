@@ -6,12 +6,12 @@ the last reply.
 
 from collections.abc import Mapping
 
-from sampler.core.episode.log import ScoredText
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.scoring import score_text
 from sampler.core.errors import AgentCrashed, ScorerFailed
 from sampler.core.scorers import Score
 from sampler.core.scorers.answers import extract_answer
+from sampler.core.scorers.scored_text import ScoredText
 from sampler.gateway.crash import ACT, Evidence, scored_because
 from sampler.gateway.session import AttemptSession
 from shared.documents.states import Termination

@@ -14,15 +14,17 @@ from typing import Any
 
 from sampler.core.errors import AgentCrashed
 from sampler.core.rendering.reply_message import Message
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.time_limits import queued
 from sampler.gateway.agent_episode import AgentEpisode
-from sampler.gateway.agent_sandbox import PERHAPS
+from sampler.gateway.agent_sandbox import PERHAPS, AgentSandbox
 from sampler.gateway.attempts import visible_payload
 from sampler.gateway.child import run_command
+from sampler.gateway.config import AgentSettings
 from sampler.gateway.crash import MachineWatch, outside_cause
-from sampler.gateway.server import OpenAttempt
+from sampler.gateway.preload import PreloadedInterpreter
+from sampler.gateway.server import GatewayServer, OpenAttempt
 from sampler.gateway.session import AttemptSession
-from sampler.settings import SamplerConfig
 from shared.documents import TaskPayload
 from shared.documents.states import Termination
 from shared.errors import ConfigError, OwnCodeFailed, TandemError
@@ -54,12 +56,17 @@ class AgentSampler(AgentEpisode):
     """`agent` or `agent_command` of the settings plays the episodes."""
 
     @classmethod
-    def lacks(cls, config: SamplerConfig) -> str | None:
-        is_set = (config.agent is None) != (config.agent_command is None)
+    def lacks(cls, config: CoreConfig) -> str | None:
+        settings = config.part(AgentSettings)
+        is_set = (settings.agent is None) != (settings.agent_command is None)
         return None if is_set else "one of agent (a function) and agent_command (a command)"
 
+    @property
+    def settings(self) -> AgentSettings:
+        return self.config.part(AgentSettings)
+
     async def run(self) -> Termination:
-        config = self.config
+        config = self.settings
         if (missing := self.lacks(config)) is not None:
             raise ConfigError(f"AgentSampler needs {missing}")
         from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
@@ -67,7 +74,7 @@ class AgentSampler(AgentEpisode):
         session = AttemptSession(self, config.agent_parameters, config.agent_head_lines, config.agent_output_format)
         self.begin(session)
         try:
-            async with self.resources.gateway.open(session, build_app, config.gateway_host) as attempt:
+            async with self.resources.opened.of(GatewayServer).open(session, build_app, config.gateway_host) as attempt:
                 self.returned = await self._played(attempt)
         except (OwnCodeFailed, AgentCrashed) as exc:
             if session.failure is not None:
@@ -90,28 +97,28 @@ class AgentSampler(AgentEpisode):
             messages=self.opening_messages(),
             payload=self.task.payload,
         )
-        if self.config.agent is None:
+        if self.settings.agent is None:
             await self._commanded(attempt)
             return None
-        return await _called(load_function("agent", self.config.agent), task)
+        return await _called(load_function("agent", self.settings.agent), task)
 
     async def _commanded(self, attempt: OpenAttempt) -> None:
-        assert self.config.agent_command is not None, "checked by run"
-        isolated = None if self.config.agent_isolation == "none" else self.resources.agent_sandbox
+        assert self.settings.agent_command is not None, "checked by run"
+        isolated = None if self.settings.agent_isolation == "none" else self.resources.opened.of(AgentSandbox)
         if isolated is not None:
             async with queued(Wait("the agents' sandbox", "it is opened once for all", "it is open")):
-                await isolated.open(self.config)
+                await isolated.open()
         watch = MachineWatch()
         ended = await run_command(
-            self.config.agent_command,
+            self.settings.agent_command,
             attempt,
             model=self.task.policy,
             messages=self.opening_messages(),
-            payload=visible_payload(self.task.payload, answers=self.config.agent_answers),
+            payload=visible_payload(self.task.payload, answers=self.settings.agent_answers),
             user=self.config.tool_user,
             sandbox=self.config.tool_sandbox,
-            kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,
-            started=self._preloaded if self.config.agent_preload else None,
+            kept=None if self.settings.agent_folder is None else self.settings.agent_folder / self.claim.record_id,
+            started=self._preloaded if self.settings.agent_preload else None,
             isolated=isolated,
             uncounted=self._clock.stopped,
         )
@@ -128,7 +135,9 @@ class AgentSampler(AgentEpisode):
     async def _preloaded(self, command: list[str]) -> list[str]:
         wait = Wait("agent_preload", "a process loads the modules once for all", "they are loaded")
         async with queued(wait):
-            return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)
+            return await self.resources.opened.of(PreloadedInterpreter).command(
+                command, self.settings.agent_preload, self.config.tool_user
+            )
 
 
 async def _called(agent: Callable[..., Any], task: AgentTask) -> object:

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sampler.core.errors import CommandNotStarted
+from sampler.core.tenant import TenantState
 from sampler.gateway import relay
+from sampler.gateway.config import AgentSettings
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
-from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 from shared.files.private_folder import make_private_folder, temporary_folder
 from shared.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
@@ -52,21 +53,27 @@ _REFUSALS = {  # what programs say when a limit of the kernel refuses them somet
 }
 
 
-class AgentSandbox:
-    """One per sampler process, whose commands are all alike. Opened at the sampler's start."""
+class AgentSandbox(TenantState):
+    """One per sampler process, whose commands are all alike. TenantState at the sampler's start."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: AgentSettings) -> None:
+        self._config = config
         self._opening = asyncio.Lock()
         self._state: Path | None = None
         self._level, self._has_own_network = IsolationLevel.PROCESS, False
         self._limits, self._container = SandboxLimits(), ContainerOptions()
         self._readable: list[Path] = []
 
-    async def open(self, config: SamplerConfig) -> None:
+    async def begin(self) -> None:
+        if self._config.agent_isolation != "none":
+            await self.open()
+
+    async def open(self) -> None:
         """Raises ConfigError if the level does not work on this machine. Removes what killed samplers left."""
         async with self._opening:
             if self._state is not None:
                 return
+            config = self._config
             self._level = IsolationLevel(config.agent_isolation)
             self._limits = SandboxLimits(
                 **config.agent_limits.model_dump(), lifetime_s=config.episode_timeout_s + _MORE_S

@@ -5,6 +5,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from sampler.core.settings.core_config import CoreConfig
+from shared.configuration.effect import require_effect
 from shared.configuration.secrets import secret_field
 from shared.rules.episodes import AgentRules
 from shared.sandbox.launch import ContainerOptions
@@ -110,6 +112,14 @@ class AgentPlayConfig(AgentRules):
     )
 
     @model_validator(mode="after")
+    def settings_of_a_command_have_one(self) -> Self:
+        isolation = self.agent_isolation
+        require_effect(self, self.agent_command is not None, "agent_command", "agent_folder")
+        require_effect(self, isolation != "none", "agent_isolation other than none", "agent_limits", "agent_readable")
+        require_effect(self, isolation == "container", "agent_isolation = container", "agent_container")
+        return self
+
+    @model_validator(mode="after")
     def isolation_is_for_a_command_of_its_own(self) -> Self:
         if self.agent_network == "gateway" and self.agent_isolation != "bubblewrap":
             raise ValueError(
@@ -130,5 +140,26 @@ class AgentPlayConfig(AgentRules):
             raise ValueError(
                 f"agent_preload and agent_isolation = {self.agent_isolation} are both set, and a fork runs outside of the "
                 "sandbox; leave out one of them"
+            )
+        return self
+
+
+class AgentSettings(CoreConfig, AgentPlayConfig):
+    """The core's settings, with those of foreign agents."""
+
+    @model_validator(mode="after")
+    def an_agent_is_a_function_or_a_command(self) -> Self:
+        if self.agent is not None and self.agent_command is not None:
+            raise ValueError("agent and agent_command are both set; expected one of them")
+        return self
+
+    @model_validator(mode="after")
+    def what_is_preloaded_is_for_a_command_outside_of_a_sandbox(self) -> Self:
+        if self.agent_preload and self.agent_command is None:
+            raise ValueError("agent_preload is set without agent_command, which it is for; set both, or neither")
+        if self.agent_preload and self.tool_sandbox != "off":
+            raise ValueError(
+                f"agent_preload and tool_sandbox = {self.tool_sandbox} are both set, and a fork runs outside of the sandbox; "
+                "leave out one of them"
             )
         return self

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sampler.core.tenant import TenantState
 from sampler.core.tools.isolation import wrapped
 from shared.errors import ConfigError
 from shared.forks import client as fork_client
@@ -61,7 +62,7 @@ def python_command(words: Sequence[str]) -> PythonCommand:
     return PythonCommand(tuple(words[:at]), python[0], arguments)
 
 
-class PreloadedInterpreter:
+class PreloadedInterpreter(TenantState):
     """One per sampler process: all its episodes have the same command."""
 
     def __init__(self) -> None:

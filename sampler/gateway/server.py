@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sampler.core.tenant import TenantState
 from shared.http.listening import listening_socket, reachable
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class OpenAttempt:
     key: str
 
 
-class GatewayServer:
+class GatewayServer(TenantState):
     """One per process."""
 
     def __init__(self) -> None:

@@ -21,13 +21,14 @@ from sampler.core.service.kinds import SamplerKinds
 from sampler.core.service.loops import every
 from sampler.core.service.process import ServiceProcess, service_process
 from sampler.core.service.service import SamplerService
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.gateway.app import build_app
 from sampler.gateway.attempt import Attempt
 from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
+from sampler.gateway.config import AgentSettings
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
-from sampler.settings import SamplerConfig
 from shared.configuration.secrets import token_of
 from shared.documents import Claim, Record, Task
 from shared.documents.agent_sessions import SessionEnd
@@ -48,13 +49,7 @@ LEAST_RENEWALS = 4  # of a lease, while a request runs
 LAST_RENEWAL_S = 5.0
 
 
-class GatewayConfig(SamplerConfig):
-    """The sampler's settings; those of playing episodes (`sampler`, `agent`, concurrency) are not used."""
-
-    program = "python -m sampler.gateway"
-
-
-async def run_gateway(config: GatewayConfig) -> None:
+async def run_gateway(config: AgentSettings) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError, and ExceptionGroup when a loop fails."""
     token = token_of(config.gateway_token, config.gateway_token_file, "gateway_token_file")
     if not is_loopback_host(config.gateway_host) and token is None:
@@ -75,19 +70,20 @@ class GatewayService(SamplerService):
     def __init__(
         self,
         process: ServiceProcess,
-        config: SamplerConfig,
+        config: CoreConfig,
         listener: socket.socket,
         token: str | None,
         rules: CurrentRules | None = None,
     ) -> None:
+        self._agents = config.part(AgentSettings)
         super().__init__(process, config, SamplerKinds(ExternalSampler, {EXTERNAL: ExternalSampler}), rules)
         port = listener.getsockname()[1]
         self._listener = listener
         self._token = token
-        self._url = (config.gateway_url or f"http://{reachable(config.gateway_host)}:{port}").rstrip("/")
-        self._lease_s = min(config.lease_s, config.attempt_idle_s)  # until it is sure that the agent was told
-        self._renew_s = min(config.renew_s, config.attempt_idle_s / LEAST_RENEWALS)
-        self._attempts = Attempts(self._resources, config.attempt_idle_s, self._resources_of)
+        self._url = (self._agents.gateway_url or f"http://{reachable(self._agents.gateway_host)}:{port}").rstrip("/")
+        self._lease_s = min(config.lease_s, self._agents.attempt_idle_s)  # until it is sure that the agent was told
+        self._renew_s = min(config.renew_s, self._agents.attempt_idle_s / LEAST_RENEWALS)
+        self._attempts = Attempts(self._resources, self._agents.attempt_idle_s, self._resources_of)
         self._claiming = 0
 
     # ------------------------------------------------------------------ what the routes ask for
@@ -123,7 +119,7 @@ class GatewayService(SamplerService):
             await fail_claim(self._resources, claim, bug_of(exc))
             self._counts["failed"] += 1
             return None
-        return offer_of(attempt, key, self._url, list(opening), answers=self._config.agent_answers)
+        return offer_of(attempt, key, self._url, list(opening), answers=self._agents.agent_answers)
 
     async def _resources_of(self, task: Task) -> Resources | None:
         return self._ruled.of(task) if await self._rules.plays(task) else None
@@ -162,7 +158,7 @@ class GatewayService(SamplerService):
         app = build_app(self.attempt_of, harness_routes(self, self._token))
         server = HttpServer(
             app,
-            ConnectionLimits(per_address=self._config.gateway_max_connections_per_address),
+            ConnectionLimits(per_address=self._agents.gateway_max_connections_per_address),
             log_config=None,
             timeout_graceful_shutdown=max(1, round(self._config.grace_s)),
         )
@@ -180,7 +176,7 @@ class GatewayService(SamplerService):
 
     async def _doing(self) -> str | Wait:
         attempts, busy = self._attempts.places, len(self._attempts.busy)
-        return await agents_wait(self._view, self._store, attempts, busy, self._config.attempt_idle_s)
+        return await agents_wait(self._view, self._store, attempts, busy, self._agents.attempt_idle_s)
 
     async def _renew(self) -> None:
         await self._attempts.renew()

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sampler.core.episode.dispatch import sampling_params
+from sampler.core.settings.core_config import CoreConfig
 from sampler.gateway.exchange import ChatRequest
-from sampler.settings import SamplerConfig
 from shared.documents import Task
 from shared.outside_text import visible
 
@@ -29,7 +29,7 @@ _NOT_IN_HEADERS = re.compile(r"[^!-~]")
 _logged: set[str] = set()
 
 
-def unused_names(request: ChatRequest, config: SamplerConfig, task: Task) -> list[str]:
+def unused_names(request: ChatRequest, config: CoreConfig, task: Task) -> list[str]:
     """Paths of what the request has and this gateway does not use. A temperature is used if it is the one that samples."""
     ours = sampling_params(config, task, ())["temperature"]
     found = [*request.unused, *(path for path, value in request.temperature.items() if value != ours)]

@@ -22,8 +22,8 @@ from sampler.mcp_docker.config import McpDockerConfig
 from sampler.mcp_docker.serving import run_gateway
 from shared.errors import ConfigError
 from shared.logs import begin_logging
+from shared.open_files import require_files
 from shared.processes.concealment import conceal
-from shared.processes.open_files import require_files
 
 SETTING_REFUSED = 2  # exit status: a setting is wrong
 

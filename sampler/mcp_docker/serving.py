@@ -24,7 +24,7 @@ from shared.http.connections import ConnectionLimits
 from shared.http.listening import in_url, listening_socket
 from shared.http.server import HttpServer
 from shared.names import is_loopback_host
-from shared.processes.open_files import allow_many_files
+from shared.open_files import allow_many_files
 from shared.processes.signals import ending_signals
 from shared.sandbox import IsolationLevel, chosen_level, reap_left_over
 

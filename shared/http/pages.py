@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from shared.http.connections import ConnectionLimits, ConnectionPlace, Connections
-from shared.processes.open_files import allow_many_files
+from shared.open_files import allow_many_files
 
 MOST_HEAD_BYTES = 16_384
 MOST_PAGE_CONNECTIONS = 64

@@ -15,7 +15,7 @@ import uvicorn
 
 from shared.http.connections import ConnectionLimits, Connections
 from shared.http.protocol import BoundedProtocol
-from shared.processes.open_files import allow_many_files
+from shared.open_files import allow_many_files
 
 KEEP_ALIVE_S = 75  # of an idle connection: clients with connection pools close theirs first
 _TICK_S = 1.0

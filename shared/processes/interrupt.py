@@ -62,7 +62,7 @@ def run_command(main: Callable[[], int | None]) -> None:
 
 def _reach_loopback_directly() -> None:
     if any(name.lower().endswith("_proxy") for name in os.environ):
-        from shared.http.outgoing import loopback_goes_direct
+        from shared.outgoing import loopback_goes_direct
 
         loopback_goes_direct(os.environ)
 

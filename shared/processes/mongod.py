@@ -25,9 +25,9 @@ from shared.errors import ConfigError, TandemError
 from shared.files.private_file import append_private
 from shared.files.private_folder import make_private_folder
 from shared.files.written_file import write_text_whole
+from shared.open_files import FEWEST_OF_DATABASE, require_files
 from shared.processes.environment import plain_environment
 from shared.processes.mongod_log import database_error
-from shared.processes.open_files import FEWEST_OF_DATABASE, require_files
 from shared.processes.waits import Wait, waiting
 
 UNAUTHORIZED = 13  # the database's code for a command that a user may not send

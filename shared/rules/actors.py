@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import BaseModel, Field, model_validator
 
 from shared.documents.actors import Actor, ActorName
-from shared.tasks.rounds import check_rounds
+from shared.rules.rounds import check_rounds
 
 
 class ActorsConfig(BaseModel):

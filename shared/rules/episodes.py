@@ -10,8 +10,8 @@ from shared.documents.feedback import MAX_DEADLINE_S
 from shared.documents.scoring import MAX_SCORERS, WeightedScorer, repeated
 from shared.names import PolicyName
 from shared.rules.context import ContextConfig
+from shared.rules.temperatures import LEAST_TEMPERATURE
 from shared.scores import LARGEST_SCORE
-from shared.tasks.temperatures import LEAST_TEMPERATURE
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

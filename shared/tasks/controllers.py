@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from shared.errors import ConfigError
 from shared.files.private_file import write_private
-from shared.http.outgoing import opener_for, through_proxy
 from shared.names import shortened
+from shared.outgoing import opener_for, through_proxy
 from shared.outside_text import clipped, text_of
 
 SCHEME = "agentrl"

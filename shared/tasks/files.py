@@ -18,12 +18,12 @@ from pydantic import BaseModel
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, FORK_SPLIT, TRAIN_SPLIT, check_name
+from shared.rules.temperatures import temperature_problem
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 from shared.store.tasks import TASKS_AT_ONCE
 from shared.tasks.checks import TaskCheck
 from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
-from shared.tasks.temperatures import temperature_problem
 
 NUM_GENERATIONS = 8  # episodes of a task, by default
 MOST_GENERATIONS = 1_000  # each has a slot with an error of up to 4,000 characters in the task's document of 16 MB

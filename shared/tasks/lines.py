@@ -18,9 +18,9 @@ from shared.documents.scoring import repeated
 from shared.errors import ConfigError
 from shared.files.json_file import GivenTwice, load_json
 from shared.names import check_label
+from shared.rules.rounds import WrongRounds, check_rounds
 from shared.tasks.arrays import NotAnArray, array_elements, is_array
 from shared.tasks.exact_numbers import ExactFloat, is_number, number_text
-from shared.tasks.rounds import WrongRounds, check_rounds
 from shared.tasks.stored_values import size_problem, value_problem
 from shared.user_code.payload import own_payload_problems, shown
 

@@ -11,7 +11,7 @@ import yaml
 
 from sampler.engine.local import answers
 from shared.documents.run import Worker
-from shared.processes.metrics_page import as_page, of_process, of_worker
+from shared.http.metrics_page import as_page, of_process, of_worker
 from tandem.commands.metrics import HELP
 from trainer.run.status import Status
 from trainer.run.step_reports import HEADLINE

@@ -21,8 +21,7 @@ from accelerate.commands.launch import launch_command_parser
 
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
-from sampler.gateway.service import GatewayConfig
-from sampler.settings import SamplerConfig
+from sampler.settings import GatewayConfig, SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from tandem import app
 from tests.deploy.manifests import (

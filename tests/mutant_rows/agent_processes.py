@@ -171,7 +171,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sampler may open many files",
-        "sampler/__main__.py",
+        "sampler/core/service/serve.py",
         "        require_files()",
         "        pass",
         "tests/sampler/gateway/test_killed_samplers.py::test_a_sampler_may_open_as_many_files_as_its_user",

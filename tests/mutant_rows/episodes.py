@@ -201,8 +201,8 @@ MUTANTS = (
     Mutant(
         "an agent that is not there is told before a task fails on it",
         "sampler/core/service/kinds.py",
-        "        _check_agent(config)\n",
-        "",
+        "            tenant.check(config)\n",
+        "            pass\n",
         "tests/sampler/test_samplers_by_task.py::test_an_agent_that_is_not_there_is_told_before_a_task_fails_on_it",
     ),
     Mutant(

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "files: an export of nothing is refused",
-        "shared/files/data_file.py",
+        "shared/store/data_file.py",
         "        if not groups:\n",
         "        if False:\n",
         "tests/tandem/commands/test_cli_import.py::test_commands_on_a_run_without_anything_say_so",

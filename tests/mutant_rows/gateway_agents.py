@@ -33,14 +33,14 @@ MUTANTS = (
     Mutant(
         "a final score counts after the episode's time",
         "sampler/core/episode/episode.py",
-        "    score = sampler.core.episode.episode.final_score\n    if score is None:",
+        "    score = sampler.episode.final_score\n    if score is None:",
         "    score = None\n    if score is None:",
         f"{CRASH}::test_a_final_score_counts_whatever_the_agent_does_then",
     ),
     Mutant(
         "many scored crashes are an alarm",
         "sampler/core/episode/episode.py",
-        "    sampler.core.episode.resources.model_acts.ended(sampler.core.episode.episode.acts)\n",
+        "    sampler.resources.model_acts.ended(sampler.episode.acts)\n",
         "",
         f"{CRASH}::test_the_process_that_plays_tells_of_many_scored_crashes",
     ),
@@ -152,8 +152,8 @@ MUTANTS = (
     Mutant(
         "a level that is not there is refused at the sampler's start",
         "sampler/core/service/service.py",
-        "            await self._resources.agent_sandbox.open(self._config)\n",
-        "            pass\n",
+        "        await self._resources.opened.begin()\n",
+        "",
         f"{ISOLATION}::test_a_level_that_is_not_there_is_refused_at_the_samplers_start",
     ),
     Mutant(

@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "an attempt is read again at its end if another process has added a turn",
         "sampler/gateway/attempt.py",
-        "if await self._resources.store.sessions.has_turn(record.id, len(sampler.core.episode.episode.dispatches)):",
+        "if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):",
         "if False:",
         f"{ENDS}::test_an_end_knows_the_turns_of_every_process",
     ),
@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "a claim that its agent was never told of is free soon",
         "sampler/gateway/service.py",
-        "self._lease_s = min(config.lease_s, config.attempt_idle_s)",
+        "self._lease_s = min(config.lease_s, self._agents.attempt_idle_s)",
         "self._lease_s = config.attempt_idle_s",
         f"{CLAIMS}::test_a_claim_whose_gateway_died_before_its_agent_knew_is_free_soon_and_no_failure",
     ),

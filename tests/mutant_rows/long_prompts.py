@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is only counted is encoded in a thread, too",
-        "sampler/core/history/conversation.py",
+        "sampler/core/kinds/conversation.py",
         "        await self._sampler.encode_ahead(messages, restart=restart, thread=self._thread)\n",
         "",
         "tests/sampler/test_context_policies.py::test_long_results_are_encoded_in_threads",

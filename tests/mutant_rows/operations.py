@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "few open files are refused",
-        "shared/processes/open_files.py",
+        "shared/open_files.py",
         "if most < fewest:",
         "if most < 0:",
         f"{START}test_too_few_open_files_are_refused_at_once",
@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "loopback goes direct",
-        "shared/http/outgoing.py",
+        "shared/outgoing.py",
         "    direct = [urllib.request.ProxyHandler({})] if is_loopback_url(url) else []",
         "    direct = []",
         f"{EXPORT}test_loopback_goes_direct_and_another_proxy_is_named",

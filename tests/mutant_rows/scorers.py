@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "live reward: not before the group is scored",
         "sampler/core/service/service.py",
-        "if not sampler.core.episode.episode.awaits_group and ",
+        "if not sampler.episode.awaits_group and ",
         "if ",
         "tests/sampler/test_group_scorers.py::test_the_live_reward_leaves_out_episodes_that_only_their_group_scores_until_it_did",
     ),

@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "fork: a sampler that would begin anew plays none",
         "sampler/core/episode/episode.py",
-        "        require_forks(type(sampler))\n",
+        "        sampler.require_forks()\n",
         "        pass\n",
         f"{FORK}::test_a_sampler_that_would_begin_anew_and_servers_with_other_tools_play_no_fork",
     ),

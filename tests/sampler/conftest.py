@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sampler.scorers import GroupRequest, registry
+from sampler.core.scorers import registry
+from sampler.scorers import GroupRequest
 from shared.tasks import scorer_names
 from tests.sampler.boxes import Box, start_box
 from tests.sampler.scored_groups import requests_of_by_length

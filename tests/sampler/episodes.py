@@ -15,6 +15,7 @@ from sampler.core.episode.resources import Resources
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.parsers import get_parser
 from sampler.core.rendering.template import ChatTemplate
+from sampler.core.tenant import open_tenants
 from sampler.core.tools import ToolCatalog, parse_servers
 from sampler.settings import SamplerConfig
 from shared.documents import DispatchedSamplingTask, Record, Slot
@@ -64,11 +65,12 @@ async def resources(store: Store, engine: Behavior | str, **config: Any) -> Asyn
             tool_servers=parse_servers(options.mcp_manager_url),
             tool_catalog=ToolCatalog(),
             parser=get_parser(options.tool_call_parser),
+            opened=open_tenants(store, options),
         )
         try:
             yield shared
         finally:
-            await shared.gateway.close()
+            await shared.opened.close()
             await pool.close()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sampler.core.settlement.config import GroupConfig
+from sampler.core.settings.groups import GroupConfig
 from sampler.core.settlement.groups import ScoredEpisode
 
 

@@ -1,8 +1,8 @@
 """Settles groups by the settings that a test names: it declares them as a number of the run's rules, as a process does."""
 
+from sampler.core.settlement import settle as settlement
 from sampler.core.settlement.declared_rules import declared
 from sampler.settings import SamplerConfig
-from sampler.settlement import settle as settlement
 from shared.documents import Task
 from shared.documents.rules import FIRST, RunRules
 from shared.store import Store

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sampler.core.settings.groups import Advantage
 from sampler.core.settlement.advantages import NORMS, leave_one_out, maxrl, mean_baseline, returns, zscore
-from sampler.core.settlement.config import Advantage
 from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn, turn_rewards
 
 REWARDS = st.lists(st.floats(-10, 10, allow_nan=False), min_size=1, max_size=16)

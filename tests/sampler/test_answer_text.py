@@ -9,13 +9,13 @@ import pytest
 
 from sampler.core.api_models.json_reply import last_object
 from sampler.core.episode.episode import play
-from sampler.core.episode.log import ScoredText
 from sampler.core.episode.threads import EpisodeThreads
 from sampler.core.kinds.mcp_sampler import MCPSampler
 from sampler.core.parsers import PARSERS
 from sampler.core.parsers.reasoning import TAGS, behind_reasoning
 from sampler.core.rendering.template import ChatTemplate
 from sampler.core.scorers.answers import extract_answer
+from sampler.core.scorers.scored_text import ScoredText
 from sampler.gateway.agent_sampler import AgentTask
 from shared.store import Store
 from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sampler.core.errors import ScorerFailed
-from sampler.scorers import Score, ScoringRequest, register_scorer, registry, score_answer
+from sampler.core.scorers import registry
+from sampler.scorers import Score, ScoringRequest, register_scorer, score_answer
 from shared.errors import ConfigError, OwnCodeFailed
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sampler.core.scorers import registry
 from sampler.core.scorers.registry import is_group_scorer, score_group
-from sampler.scorers import GroupEpisode, GroupRequest, ScoringRequest, registry, score_answer
+from sampler.scorers import GroupEpisode, GroupRequest, ScoringRequest, score_answer
 from sampler.settings import SamplerConfig
 from shared.documents import TaskPayload
 

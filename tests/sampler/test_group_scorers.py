@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from sampler.core.scorers import registry
 from sampler.core.service.settling import Settling
+from sampler.core.settlement import group_scoring
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.settlement.settle import claim_next
-from sampler.scorers import GroupRequest, register_group_scorer, registry
-from sampler.settlement import group_scoring
+from sampler.scorers import GroupRequest, register_group_scorer
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import RecordStatus, TaskStatus
 from shared.store import Store

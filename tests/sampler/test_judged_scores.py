@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 
 from sampler.core.errors import AgentFailed, ScorerFailed, UnusableTask
-from sampler.scorers import (
-    MCPScorerFactory,
-    Score,
-    ScoringRequest,
-    default_scorer,
-    import_scorers,
-    registry,
-    score_answer,
-)
+from sampler.core.scorers import registry
+from sampler.scorers import MCPScorerFactory, Score, ScoringRequest, default_scorer, import_scorers, score_answer
 from shared.errors import ConfigError
 from tests.sampler.agents.agents import judge
 from tests.sampler.agents.endpoints import endpoint

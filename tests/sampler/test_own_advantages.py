@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from sampler.core.settings.groups import GroupConfig, GroupSettings
+from sampler.core.settlement import registry
 from sampler.core.settlement.advantages import group_advantages
-from sampler.core.settlement.config import GroupConfig, GroupSettings
 from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn
 from sampler.core.settlement.registry import Estimator, register_advantage
 from sampler.settings import SamplerConfig
-from sampler.settlement import registry
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.store import Store
 from tests.sampler.settling import settle

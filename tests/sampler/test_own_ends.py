@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sampler.core.episode.episode import play
+from sampler.core.episode.tools import MAX_RESTARTS
 from sampler.core.errors import ToolServerDied
 from sampler.core.kinds.mcp_sampler import MCPSampler
-from sampler.core.service.tool_check import MAX_RESTARTS
 from sampler.core.tools import ToolLimits, ToolServer, ToolSession, Traffic
 from shared.documents.states import RecordStatus, Termination
 from shared.sandbox import IsolationLevel

@@ -8,8 +8,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from sampler.core.errors import ScorerFailed
+from sampler.core.scorers import registry
 from sampler.core.scorers.registry import MAX_MISTAKES
-from sampler.scorers import MCPScorerFactory, Score, ScoringRequest, register_scorer, registry, score_answer
+from sampler.scorers import MCPScorerFactory, Score, ScoringRequest, register_scorer, score_answer
 from shared.errors import OwnCodeFailed
 from tests.sampler.agents.agents import judge, models
 from tests.sampler.agents.endpoints import endpoint

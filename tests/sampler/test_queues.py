@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from sampler.core.errors import ScorerFailed, UnusableTask
+from sampler.core.scorers import calling, registry
 from sampler.core.scorers.math_checker import MathChecker
 from sampler.core.time_limits import queued, time_limit
 from sampler.core.tools import Traffic
-from sampler.scorers import ScoringRequest, calling, mathematics, register_scorer, registry, score_answer
+from sampler.scorers import ScoringRequest, mathematics, register_scorer, score_answer
 from shared.mcp.servers import ToolServer
 from shared.processes.waits import Wait
 

@@ -9,17 +9,9 @@ import pytest_asyncio
 from bson import encode
 
 from sampler.core.errors import ScorerFailed, UnusableTask
+from sampler.core.scorers import registry
 from sampler.core.scorers.math_checker import MathChecker
-from sampler.scorers import (
-    Score,
-    ScoringRequest,
-    mathematics,
-    register_scorer,
-    registry,
-    score_answer,
-    scorer_names,
-    text,
-)
+from sampler.scorers import Score, ScoringRequest, mathematics, register_scorer, score_answer, scorer_names, text
 from shared.errors import ConfigError
 
 

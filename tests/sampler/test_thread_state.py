@@ -5,7 +5,7 @@ from collections import Counter
 
 from sampler.core.episode.episode import play
 from sampler.core.episode.sampler import Turn
-from sampler.core.history.conversation import Conversation
+from sampler.core.kinds.conversation import Conversation
 from sampler.scorers import Score
 from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, Termination
 from shared.episodes.state import EpisodeState

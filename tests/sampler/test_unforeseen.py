@@ -20,8 +20,8 @@ from sampler.core.episode.threads import EpisodeThreads
 from sampler.core.errors import EngineUnavailable
 from sampler.core.kinds.mcp_sampler import MCPSampler
 from sampler.core.service.settling import Settling
+from sampler.core.settlement import settle as settlement
 from sampler.core.settlement.current_rules import CurrentRules
-from sampler.settlement import settle as settlement
 from shared.documents import Task
 from shared.documents.states import RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.errors import StoreUnavailable

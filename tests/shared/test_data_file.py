@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from shared.errors import ConfigError, DataError
-from shared.files.data_file import export_data, import_data
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import COLLECTIONS, copy_groups
+from shared.store.data_file import export_data, import_data
 from tandem.audit.run import audit
 from tests.full_disk import room_for
 from tests.shared.episodes import SCHEMAS, whole_run

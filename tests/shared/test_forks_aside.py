@@ -14,11 +14,11 @@ from shared.documents.fork import ForkOrigin
 from shared.documents.states import RecordStatus
 from shared.episodes.origin import queue_fork, read_origin
 from shared.evaluation.rounds import evaluation_rounds
-from shared.files.data_file import export_data
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.admission import OffPolicyBudget
 from shared.store.connecting import connect
+from shared.store.data_file import export_data
 from tandem.audit.report import Check
 from tandem.audit.run import audit
 from tandem.commands.status import look

@@ -13,8 +13,8 @@ import pytest
 
 from shared.documents.run import Worker
 from shared.errors import ConfigError
-from shared.processes import metrics_page
-from shared.processes.metrics_page import Figure, as_page, host_and_port, of_worker, serving
+from shared.http import metrics_page
+from shared.http.metrics_page import Figure, as_page, host_and_port, of_worker, serving
 from shared.store import Store
 
 WORKER = Worker(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.tasks.rounds import MAX_TURNS, RoundsPiece, WrongRounds, check_rounds, draw_rounds, parse_rounds
+from shared.rules.rounds import MAX_TURNS, RoundsPiece, WrongRounds, check_rounds, draw_rounds, parse_rounds
 
 SEATS = ["A", "B", "C", "D"]
 

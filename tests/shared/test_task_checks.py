@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sampler.scorers import registry
+from sampler.core.scorers import registry
 from shared.documents import TaskPayload
 from shared.store import Store
 from shared.store.questions import TaskDemand

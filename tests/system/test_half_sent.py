@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from shared.open_files import FEWEST
 from shared.processes.mongod import Mongod, free_port
-from shared.processes.open_files import FEWEST
 from shared.store import Store
 from tests.sampler.engine.local.harness import write_model
 from tests.sampler.episodes import MODEL

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.core.settlement.config import Advantage
+from sampler.core.settings.groups import Advantage
 from shared.configuration.sections import flat_values
 from shared.documents.rules import RunRules
 from shared.errors import ConfigError

@@ -15,7 +15,7 @@ import numpy as np
 from shared.documents import DBRecordData
 from shared.errors import DataError
 from shared.outside_text import error_text
-from shared.tasks.temperatures import temperature_problem
+from shared.rules.temperatures import temperature_problem
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.unforeseen import OF_THE_MACHINE, bug_of, is_of_the_process

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from shared.documents.run import HEARTBEAT_S, Worker
+from shared.http.metrics_page import of_worker, serving
 from shared.processes.failure import failure_now
-from shared.processes.metrics_page import of_worker, serving
 from shared.processes.waits import WAITED, Activity, Wait
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge

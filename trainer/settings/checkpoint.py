@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shared.configuration.sections import Section
-from shared.processes.metrics_page import DESCRIPTION, Address
+from shared.http.metrics_page import DESCRIPTION, Address
 
 Positive = Annotated[int, Field(gt=0)]
 Tracker = Literal["tensorboard", "wandb", "swanlab", "mlflow", "trackio", "none"]

@@ -10,13 +10,13 @@ from sampler.core.errors import UnusableTask
 from sampler.core.rendering.recorded import Parent
 from sampler.core.rendering.reply_message import Message, beyond_text
 from sampler.core.rendering.view import View
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents import DispatchedSamplingTask, SampledResponse, Task
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import BranchCause, DispatchStatus
 from shared.names import TRAIN_SPLIT
 from shared.outside_text import MAX_ERROR_CHARS, clipped
-from shared.tasks.temperatures import temperature_problem
+from shared.rules.temperatures import temperature_problem
 
 
 def new_dispatch(
@@ -49,7 +49,7 @@ def new_dispatch(
     )
 
 
-def sampling_params(config: SamplerConfig, task: Task, end_ids: Sequence[int]) -> dict[str, Any]:
+def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> dict[str, Any]:
     """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own. A fork's requests have
     those of its origin. Raises UnusableTask for a training task at a temperature that nothing can be trained at."""
     if task.payload.fork is not None:

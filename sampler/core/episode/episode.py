@@ -22,7 +22,6 @@ import asyncio
 import logging
 from typing import Any
 
-from sampler.actors.actor_sampler import ActorSampler
 from sampler.core.episode.awaited_score import AwaitedScore, evaluate
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.scoring import needs_no_scorer, require_scorers
@@ -44,7 +43,6 @@ from sampler.core.errors import (
     ToolServerUnavailable,
     VersionAway,
 )
-from sampler.core.kinds.mcp_sampler import require_forks
 from sampler.core.retry_delay import retry_delay_s
 from sampler.core.scorers import Score
 from shared.documents.actors import model_of, trains
@@ -116,11 +114,11 @@ async def _played(sampler: AsyncSampler) -> float | None:
 
 async def _start(sampler: AsyncSampler) -> None:
     """Raises VersionAway; before there is a record, but for an episode that is awaited."""
-    if isinstance(sampler, ActorSampler) and not _is_awaited(sampler):
+    if not _is_awaited(sampler):
         await sampler.require_engines()
     if not sampler._goes_on_elsewhere:  # else its record is there since it was claimed
         await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
-    if isinstance(sampler, ActorSampler) and _is_awaited(sampler):
+    if _is_awaited(sampler):
         await sampler.require_engines()
 
 
@@ -143,7 +141,7 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | A
     if type(sampler).evaluate_record is AsyncSampler.evaluate_record and not needs_no_scorer(sampler):
         require_scorers(sampler)  # before anything is sampled
     if sampler.task.payload.fork is not None:
-        require_forks(type(sampler))
+        sampler.require_forks()
     termination = await call_own(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version

@@ -43,7 +43,7 @@ from sampler.core.rendering.view import View
 from sampler.core.scorers import Score
 from sampler.core.scorers.answers import extract_answer
 from sampler.core.scorers.weighted import scorers_of
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.agent_sessions import ClientRequest
 from shared.documents.scoring import WeightedScorer
@@ -80,9 +80,17 @@ class AsyncSampler(ABC):
         self._in_flight, self._clock = InFlight(), EpisodeClock()
 
     @classmethod
-    def lacks(cls, config: SamplerConfig) -> str | None:
+    def lacks(cls, config: CoreConfig) -> str | None:
         """The setting without which the class cannot play, in words; None: it can. Tasks that name it are then left to others."""
         return None
+
+    async def require_engines(self) -> None:  # noqa: B027  # most classes need none
+        """Before the episode begins. Raises VersionAway if no engine serves weights that it needs, besides the newest."""
+
+    @classmethod
+    def require_forks(cls) -> None:
+        """Raises ConfigError for a class whose `run` does not go on from `TaskPayload.fork`."""
+        raise ConfigError(f"{cls.__qualname__} cannot go on from a turn; only the standard sampler (mcp) can be forked")
 
     @property
     def task(self) -> Task:

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from sampler.core.api_models import Agents
-from sampler.core.episode.log import EpisodeLog, ScoredText
+from sampler.core.episode.log import EpisodeLog
 from sampler.core.scorers import Score, ScoringRequest, score_answer
 from sampler.core.scorers.registry import is_group_scorer, require_scorer
+from sampler.core.scorers.scored_text import ScoredText
 from sampler.core.scorers.weighted import combined, judge_metrics, metrics_of
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents import Task
 from shared.documents.scoring import WeightedScorer
 from shared.errors import ConfigError
@@ -30,7 +31,7 @@ class WithAgents(Protocol):
 class PlayedEpisode(Protocol):
     """What is read of a sampler to score its episode."""
 
-    config: SamplerConfig
+    config: CoreConfig
     episode: EpisodeLog
 
     @property

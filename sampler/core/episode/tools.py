@@ -6,12 +6,24 @@ from typing import Any
 from urllib.parse import quote
 
 from sampler.core.episode.sampler import AsyncSampler
-from sampler.core.service.tool_check import tool_limits
-from sampler.core.tools import TokenOffsets, ToolResult, ToolSession
+from sampler.core.settings.core_config import CoreConfig
+from sampler.core.tools import TokenOffsets, ToolLimits, ToolResult, ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.agent_use import AgentUse
 
+MAX_RESTARTS = 3  # of a tool server whose process an episode's own calls ended, in that episode
 ACT = "tool_ended"  # among `EpisodeLog.acts`
+
+
+def tool_limits(config: CoreConfig) -> ToolLimits:
+    return ToolLimits(
+        open_s=config.tool_open_s,
+        call_s=config.tool_timeout_s,
+        max_result_tokens=config.max_tool_result_tokens,
+        max_result_chars=config.max_tool_result_chars,
+        max_raw_chars=config.max_raw_result_chars,
+        max_restarts=MAX_RESTARTS,
+    )
 
 
 @asynccontextmanager

@@ -2,8 +2,8 @@
 
 import json
 
-from sampler.core.episode.sampler import Turn
 from sampler.core.history.history import History
+from sampler.core.rendering.turn import Turn
 
 # Shorter tails also repeat in normal text: rulers, rows of zeros, table borders.
 MIN_LOOP_CHARS = 200

@@ -4,7 +4,7 @@ stored turns ─▶ their ids and messages ─▶ [ their tool calls again, comp
 """
 
 from sampler.core.episode.sampler import AsyncSampler
-from sampler.core.history.conversation import Conversation
+from sampler.core.kinds.conversation import Conversation
 from sampler.core.tools import ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.fork import ForkOrigin

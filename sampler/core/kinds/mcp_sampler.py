@@ -15,7 +15,7 @@ from typing import ClassVar
 from sampler.core.episode.sampler import AsyncSampler, Turn
 from sampler.core.episode.tools import called, tool_session
 from sampler.core.errors import AgentFailed, ToolFailure
-from sampler.core.history.conversation import Conversation
+from sampler.core.kinds.conversation import Conversation
 from sampler.core.kinds.forked import forked_conversation
 from sampler.core.parsers import ParsedReply, ToolCall
 from sampler.core.rendering.reply_message import Message, make_call_id
@@ -23,7 +23,6 @@ from sampler.core.tools import ToolResult, ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.agent_use import AgentUse
 from shared.documents.states import DispatchStatus, Termination
-from shared.errors import ConfigError
 
 MAX_SHOWN_PURPOSE_CHARS = 200
 
@@ -34,6 +33,11 @@ class MCPSampler(AsyncSampler):
     async def run(self) -> Termination:
         async with tool_session(self) as tools:
             return await self._converse(tools)
+
+    @classmethod
+    def require_forks(cls) -> None:
+        if (cls.run, cls._converse) != (MCPSampler.run, MCPSampler._converse):
+            super().require_forks()
 
     async def _converse(self, tools: ToolSession) -> Termination:
         browse, most = self.resources.agents.browse, self.task.payload.max_turns or self.config.max_turns
@@ -90,14 +94,6 @@ class MCPSampler(AsyncSampler):
         summary = await agent.summary_of(result.whole, purpose)
         head = f"[summary of {len(result.whole)} characters; purpose: {purpose[:MAX_SHOWN_PURPOSE_CHARS]}]"
         return tools.with_summary(result, f"{head}\n{summary.text}"), summary.use
-
-
-def require_forks(kind: type[AsyncSampler]) -> None:
-    """Raises ConfigError for a class whose `run` does not go on from `TaskPayload.fork`."""
-    if not issubclass(kind, MCPSampler) or (kind.run, kind._converse) != (MCPSampler.run, MCPSampler._converse):
-        raise ConfigError(
-            f"{kind.__qualname__} cannot go on from a turn; only the standard sampler (mcp) can be forked"
-        )
 
 
 def _document(call: ToolCall, result: ToolResult, summarized_by: AgentUse | None) -> ToolCallResult:

@@ -5,25 +5,17 @@
 A name never imports code: classes come from the settings alone. A name that this process does not have is left to others.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from typing import Self
 
 from sampler.core.episode.sampler import AsyncSampler
-from sampler.gateway.child import split
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
+from sampler.core.tenant import tenants_of
 from shared.errors import ConfigError
 from shared.tasks.sampler_names import SamplerTraits
-from shared.user_code.loading import load_class, load_function
+from shared.user_code.loading import load_class
 
-BUNDLED = {
-    "agent": "sampler.gateway.agent_sampler:AgentSampler",
-    "environment": "sampler.environments.sampler:EnvironmentSampler",
-    "game": "sampler.environments.game_sampler:GameSampler",
-    "mcp": "sampler.core.kinds.mcp_sampler:MCPSampler",
-    "parallel": "sampler.actors.parallel_sampler:ParallelSampler",
-    "rounds": "sampler.actors.rounds_sampler:RoundsSampler",
-}
+BUNDLED = {"mcp": "sampler.core.kinds.mcp_sampler:MCPSampler"}
 FULL: Mapping[str, str] = {}
 
 
@@ -37,12 +29,16 @@ class SamplerKinds:
         self._default, self._named, self.lacking = default, named, lacking
 
     @classmethod
-    def of(cls, config: SamplerConfig) -> Self:
-        """Load every class that the settings name, and look for the agent. Raises ConfigError."""
-        named = {name: _load(f"samplers: {name}", path) for name, path in (BUNDLED | config.samplers).items()}
-        wanted = config.sampler or ("agent" if config.agent or config.agent_command else "mcp")
-        default = named[wanted] if wanted in named else _load("sampler", wanted)
-        _check_agent(config)
+    def of(cls, config: CoreConfig) -> Self:
+        """Load every class that the settings name, and check what tenants need. Raises ConfigError."""
+        tenants = tenants_of(config)
+        paths = BUNDLED | {name: path for tenant in tenants for name, path in tenant.kinds.items()} | config.samplers
+        named = {name: _load(f"samplers: {name}", path) for name, path in sorted(paths.items())}
+        of_tenants = [kind for tenant in tenants if (kind := tenant.default_kind(config)) is not None]
+        chosen = config.sampler or next(iter(of_tenants), "mcp")
+        default = named[chosen] if chosen in named else _load("sampler", chosen)
+        for tenant in tenants:
+            tenant.check(config)
         lacking = {name: text for name, kind in named.items() if (text := kind.lacks(config)) is not None}
         return cls(default, {name: kind for name, kind in named.items() if name not in lacking}, lacking)
 
@@ -71,18 +67,6 @@ class SamplerKinds:
 
     def traits(self) -> dict[str | None, SamplerTraits]:
         return {name: traits_of(kind) for name, kind in self}
-
-
-def _check_agent(config: SamplerConfig) -> None:
-    """Find a misspelt agent before a task fails on it. Raises ConfigError."""
-    if config.agent is not None:
-        load_function("agent", config.agent)
-    if config.agent_command is None or config.agent_isolation == "container":  # there its image has the programs
-        return
-    program = split(config.agent_command)[0]
-    if "{" not in program and shutil.which(program) is None:
-        where = "an executable file at that path" if "/" in program else "a program on PATH"
-        raise ConfigError(f"agent_command is {config.agent_command!r}: there is no {program!r}; expected {where}")
 
 
 def _load(option: str, path: str) -> type[AsyncSampler]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from sampler.core.api_models import Judge
 from sampler.core.scorers import default_scorer, require_scorer
 from sampler.core.service.kinds import SamplerKinds, scores_itself
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.tools import ToolServer
-from sampler.settings import SamplerConfig
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
 from shared.store.questions import TaskDemand
@@ -28,7 +28,7 @@ class Playable:
     """`left`: the tasks that it claims no more."""
 
     def __init__(
-        self, kinds: SamplerKinds, config: SamplerConfig, judge: Judge | None, servers: Sequence[ToolServer]
+        self, kinds: SamplerKinds, config: CoreConfig, judge: Judge | None, servers: Sequence[ToolServer]
     ) -> None:
         self._kinds = kinds
         self._default_scorers = [one.name for one in config.default_scorers] or [

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sampler.core.engines.client.engine_client import EngineClient, EngineTimeouts
 from sampler.core.scorers import import_scorers
-from sampler.settings import SamplerConfig
-from shared.processes.metrics_page import of_worker, serving
+from sampler.core.settings.core_config import CoreConfig
+from shared.http.metrics_page import of_worker, serving
 from shared.store import Store
 
 
@@ -23,7 +23,7 @@ class ServiceProcess:
 
 
 @contextlib.asynccontextmanager
-async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[ServiceProcess]:
+async def service_process(config: CoreConfig, kind: str) -> AsyncIterator[ServiceProcess]:
     """`kind`: with which its name begins."""
     import_scorers(config.scorer_modules)
     async with (

@@ -12,7 +12,7 @@ from sampler.core.episode.resources import Resources
 from sampler.core.parsers import get_parser
 from sampler.core.scorers import default_scorer, require_scorer
 from sampler.core.service.kinds import SamplerKinds, scores_itself
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.configuration.sections import flat_values
 from shared.documents import Task
 from shared.documents.rules import FIRST
@@ -24,7 +24,7 @@ class RuledResources:
         self._base, self._engines, self._kinds = base, engines, kinds
         self._by_number: dict[int, Resources] = {}
 
-    async def prepare(self, number: int, config: SamplerConfig) -> None:
+    async def prepare(self, number: int, config: CoreConfig) -> None:
         """Raises ConfigError for rules whose episodes this process cannot play."""
         self._base.agents.require(config.context_summary)
         if not scores_itself(self._kinds.of_task(None)):

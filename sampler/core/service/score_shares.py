@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sampler.core.episode.sampler import AsyncSampler
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents import Task
 from shared.names import FORK_SPLIT, TRAIN_SPLIT
 
@@ -42,7 +42,7 @@ class Scored:
 
 
 class ScoreShares:
-    def __init__(self, config: SamplerConfig) -> None:
+    def __init__(self, config: CoreConfig) -> None:
         self._config = config
         self._episodes: deque[Scored] = deque(maxlen=WINDOW)
         self._equal: deque[bool] = deque(maxlen=WINDOW)

@@ -40,9 +40,9 @@ from sampler.core.service.ruled_resources import RuledResources
 from sampler.core.service.score_shares import ScoreShares
 from sampler.core.service.settling import Settling
 from sampler.core.service.tool_check import log_missing_tools
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.tools import TokenOffsets
-from sampler.settings import SamplerConfig
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
 from shared.documents.states import RunState
@@ -62,7 +62,7 @@ COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among wha
 COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
 
 
-async def run_service(config: SamplerConfig) -> None:
+async def run_service(config: CoreConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
     kinds = SamplerKinds.of(config)
     async with service_process(config, "sampler") as process:
@@ -75,7 +75,7 @@ class SamplerService:
     _plays_elsewhere = False
 
     def __init__(
-        self, process: ServiceProcess, config: SamplerConfig, kinds: SamplerKinds, rules: CurrentRules | None = None
+        self, process: ServiceProcess, config: CoreConfig, kinds: SamplerKinds, rules: CurrentRules | None = None
     ) -> None:
         """`config`: under the run's `rules`; None: the rules are those that these settings declare."""
         store, worker = self._store, self._worker = process.store, process.worker
@@ -117,8 +117,7 @@ class SamplerService:
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
         self._playable.check(asked)
         await self._rules.begin()
-        if self._config.agent_isolation != "none":
-            await self._resources.agent_sandbox.open(self._config)
+        await self._resources.opened.begin()
         agents = self._resources.agents.settings
         settings = self._config.snapshot() | ({"agents": dict(agents)} if agents else {})
         identity = await self._store.settings.keep(self.kind, settings, self._worker)
@@ -157,7 +156,7 @@ class SamplerService:
             self._view = DatabaseState(paused=True, doing=Wait("the run's document", str(exc), "it is repaired"))
             return
         await self._engines.look()
-        await self._resources.environments.refresh()
+        await self._resources.opened.refresh()
         limit, doing = await self._seq_limit(run)
         doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
         if away := self._resources.tool_traffic.away():
@@ -233,7 +232,7 @@ class SamplerService:
             untold=self._plays_elsewhere,
             rules=self._rules.number,
             of_rules=self._rules.claimable,
-            full_environments=self._resources.environments.full(),
+            full_environments=self._resources.opened.full_environments(),
         )
         if claim is None:
             return None

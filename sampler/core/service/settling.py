@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 from sampler.core.api_models import Judge
 from sampler.core.service.loops import wait_for
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.settlement.failed import fail_settlement
 from sampler.core.settlement.group_scoring import GroupScoring
 from sampler.core.settlement.settle import claim_next, settle
-from sampler.settings import SamplerConfig
 from shared.documents import Task
 from shared.store import Store
 from shared.unforeseen import Bugs, bug_of, is_of_the_process
@@ -25,7 +25,7 @@ class Settling:
         self,
         store: Store,
         worker: str,
-        config: SamplerConfig,
+        config: CoreConfig,
         rules: CurrentRules,
         judge: Judge | None,
         bugs: Bugs | None = None,

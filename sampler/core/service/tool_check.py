@@ -7,25 +7,14 @@ import logging
 from collections.abc import Sequence
 
 from sampler.core.episode.resources import Resources
+from sampler.core.episode.tools import tool_limits
 from sampler.core.errors import ToolFailure
-from sampler.core.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, Traffic
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
+from sampler.core.tools import ToolCatalog, ToolServer, ToolSession, Traffic
 from shared.errors import ConfigError
 from shared.store.questions import TaskDemand
 
 log = logging.getLogger(__name__)
-MAX_RESTARTS = 3  # of a tool server whose process an episode's own calls ended, in that episode
-
-
-def tool_limits(config: SamplerConfig) -> ToolLimits:
-    return ToolLimits(
-        open_s=config.tool_open_s,
-        call_s=config.tool_timeout_s,
-        max_result_tokens=config.max_tool_result_tokens,
-        max_result_chars=config.max_tool_result_chars,
-        max_raw_chars=config.max_raw_result_chars,
-        max_restarts=MAX_RESTARTS,
-    )
 
 
 async def log_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -> None:
@@ -42,7 +31,7 @@ async def log_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -
 
 
 async def missing_tools(
-    config: SamplerConfig,
+    config: CoreConfig,
     servers: Sequence[ToolServer],
     asked: Sequence[TaskDemand],
     catalog: ToolCatalog | None = None,

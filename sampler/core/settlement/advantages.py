@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
-from sampler.core.settlement.config import Advantage, GigpoMode, GroupConfig
+from sampler.core.settings.groups import Advantage, GigpoMode, GroupConfig
 from sampler.core.settlement.groups import ScoredEpisode, follows, turn_rewards
 from sampler.core.settlement.registry import estimate, register_advantage
 

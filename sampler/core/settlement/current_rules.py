@@ -9,8 +9,8 @@ No setting of a process reaches an episode or a settlement but under the rules o
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.declared_rules import declared, refuse_differences, rules_from, under_rules
-from sampler.settings import SamplerConfig
 from shared.documents import Task
 from shared.documents.rules import FIRST, RunRules
 from shared.errors import ConfigError, MalformedDocument
@@ -19,7 +19,7 @@ from shared.rules.groups import SettlementRules, is_registered
 from shared.rules.run_rules import Rules
 from shared.store import Store
 
-Prepare = Callable[[int, SamplerConfig], Awaitable[None]]  # raises ConfigError for what the process cannot play
+Prepare = Callable[[int, CoreConfig], Awaitable[None]]  # raises ConfigError for what the process cannot play
 
 
 async def settlement_of_group(store: Store, task: Task) -> SettlementRules:
@@ -27,7 +27,7 @@ async def settlement_of_group(store: Store, task: Task) -> SettlementRules:
     return rules_from(await store.rules.of_task(task)).settlement
 
 
-async def _nothing(number: int, config: SamplerConfig) -> None:
+async def _nothing(number: int, config: CoreConfig) -> None:
     """Of a process that plays no episodes."""
 
 
@@ -35,7 +35,7 @@ class CurrentRules:
     """`number`: of the groups that this process opens; None: it opens none. `applicable`: numbers whose groups it settles;
     `playable`: whose episodes it plays. `prepare`: is awaited once for each number, with the settings under its rules."""
 
-    def __init__(self, store: Store, config: SamplerConfig, worker: str) -> None:
+    def __init__(self, store: Store, config: CoreConfig, worker: str) -> None:
         self._store, self._config, self._worker = store, config, worker
         self.prepare: Prepare = _nothing
         self.number: int | None = None
@@ -43,11 +43,11 @@ class CurrentRules:
         self.playable: Sequence[int] = ()
         self._own: Rules | None = None
         self._known: dict[int, RunRules] = {}
-        self._configs: dict[int, SamplerConfig] = {}
+        self._configs: dict[int, CoreConfig] = {}
         self._unsettled: dict[int, str] = {}  # by number: why its groups are not settled here
         self._unplayed: dict[int, str] = {}  # why its episodes are not played here
 
-    async def starting_config(self) -> SamplerConfig:
+    async def starting_config(self) -> CoreConfig:
         """The settings under the run's rules, or this process's own while there are none. Raises ConfigError if something
         else was given here than the run has."""
         known = await self._store.rules.all(self._config.policy)
@@ -93,7 +93,7 @@ class CurrentRules:
         return number in self.playable
 
     @property
-    def config(self) -> SamplerConfig:
+    def config(self) -> CoreConfig:
         """The settings under the newest rules that this process plays by."""
         return self._config if self.number is None else self._configs[self.number]
 

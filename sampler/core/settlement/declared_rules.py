@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sampler.core.api_models.config import read_agents_config
 from sampler.core.rendering.chosen_template import digest_of_chosen
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.configuration.given import given_settings
 from shared.configuration.sections import flat_values
 from shared.documents.rules import RunRules
@@ -20,10 +20,10 @@ from shared.rules.run_rules import PolicyRules, Rules, RuleSettings
 OF_PROCESS = (*PolicyRules.model_fields, "template_digest")  # of a process's folders, which no other process can read
 MAX_NAMED = 8
 
-ConfigT = TypeVar("ConfigT", bound=SamplerConfig)
+ConfigT = TypeVar("ConfigT", bound=CoreConfig)
 
 
-def declared(config: SamplerConfig, template_digest: str | None = None) -> Rules:
+def declared(config: CoreConfig, template_digest: str | None = None) -> Rules:
     """Of a process's settings, given or not. `template_digest` None: of its template, which is read. Raises ConfigError."""
     values = {name: getattr(config, name) for name in RuleSettings.model_fields}
     if config.default_scorer is None and not config.default_scorers:
@@ -38,7 +38,7 @@ def declared(config: SamplerConfig, template_digest: str | None = None) -> Rules
     )
 
 
-def _default_scorer(config: SamplerConfig) -> str:
+def _default_scorer(config: CoreConfig) -> str:
     has_judge = config.agent_config_path is not None and read_agents_config(config.agent_config_path).scorer_agent
     return "agentcpm" if has_judge else "exact_match"
 
@@ -69,7 +69,7 @@ def under_rules(config: ConfigT, rules: Rules) -> ConfigT:
         raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, by the rules of the run") from exc
 
 
-def refuse_differences(config: SamplerConfig, own: Rules, stored: RunRules, run: str) -> None:
+def refuse_differences(config: CoreConfig, own: Rules, stored: RunRules, run: str) -> None:
     """Raises ConfigError, with both values, for rules that were given to this process and that the run has otherwise."""
     given, expected = given_settings(config), rules_from(stored).model_dump(mode="json")
     differing = {
@@ -109,7 +109,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     return {name: (old.get(name), value) for name, value in new.items() if old.get(name) != value}
 
 
-def _source(config: SamplerConfig, name: str) -> str:
+def _source(config: CoreConfig, name: str) -> str:
     source = config.source_of(name)
     return f"{source}: " if source else ""
 

@@ -3,7 +3,7 @@
 import logging
 
 from sampler.core.retry_delay import retry_delay_s
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents import Task
 from shared.documents.states import RecordStatus, SlotStatus
 from shared.outside_text import error_text
@@ -13,7 +13,7 @@ from shared.unforeseen import Bug, is_of_the_process
 log = logging.getLogger(__name__)
 
 
-async def fail_settlement(store: Store, config: SamplerConfig, task: Task, bug: Bug) -> None:
+async def fail_settlement(store: Store, config: CoreConfig, task: Task, bug: Bug) -> None:
     """Whatever broke the settlement may break this too: then the group's lease ends by itself, and it is claimed again."""
     before = 0 if task.unforeseen is None else task.unforeseen.settlements
     try:

@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
 from sampler.core.api_models import Judge
-from sampler.core.episode.log import NOTHING, ScoredText
 from sampler.core.errors import AgentFailed, ScorerFailed, UnusableTask
 from sampler.core.rendering.transcript import Transcript, joined
 from sampler.core.rendering.words import words_of
@@ -29,9 +28,10 @@ from sampler.core.scorers.registry import (
     require_scorer,
     score_group,
 )
+from sampler.core.scorers.scored_text import NOTHING, ScoredText
 from sampler.core.scorers.weighted import field_name, metric_name, weighted_sum
+from sampler.core.settings.core_config import CoreConfig
 from sampler.core.time_limits import time_limit
-from sampler.settings import SamplerConfig
 from shared.documents import DispatchedSamplingTask, Record, Slot, Task
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import BranchCause, SlotStatus
@@ -65,7 +65,7 @@ class GroupScoring:
         self,
         store: Store,
         worker: str,
-        config: SamplerConfig,
+        config: CoreConfig,
         judge: Judge | None,
         settle: Settle,
         bugs: Bugs | None = None,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from sampler.core.settlement.config import ESTIMATORS, GroupConfig
+from sampler.core.settings.groups import ESTIMATORS, GroupConfig
 from sampler.core.settlement.groups import ScoredEpisode
 from shared.names import shortened
 

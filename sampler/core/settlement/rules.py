@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sampler.core.settlement.config import GroupConfig
+from sampler.core.settings.groups import GroupConfig
 from sampler.core.settlement.groups import ScoredEpisode
 
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sampler.core.settings.groups import ESTIMATORS, GroupConfig
 from sampler.core.settlement.advantages import group_advantages
-from sampler.core.settlement.config import ESTIMATORS, GroupConfig
 from sampler.core.settlement.groups import ScoredEpisode, read_episode
 from sampler.core.settlement.rules import RuleResult, judge
 from shared.documents import DispatchedSamplingTask, Record

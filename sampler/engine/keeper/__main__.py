@@ -18,10 +18,10 @@ from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper
 from shared.errors import TandemError, one_by_one
 from shared.files.private_folder import temporary_folder
+from shared.http.metrics_page import of_worker, serving
 from shared.logs import begin_logging
+from shared.open_files import require_files
 from shared.processes.concealment import conceal
-from shared.processes.metrics_page import of_worker, serving
-from shared.processes.open_files import require_files
 from shared.processes.signals import ending_signals
 from shared.store import Store
 from shared.weights.assembly import Assembly

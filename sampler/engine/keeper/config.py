@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sampler.core.engines.client.access import EngineAccess
+from sampler.core.settings.engine_access import EngineAccess
 from sampler.engine.keeper.local_engine import SIZES, LocalEngineConfig
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.files.hub import ModelFolder
+from shared.http.metrics_page import DESCRIPTION, Address
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
-from shared.processes.metrics_page import DESCRIPTION, Address
 
 LOOPBACK = "127.0.0.1"
 

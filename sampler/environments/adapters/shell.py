@@ -90,8 +90,8 @@ class ShellEnvironment(ActingEnvironment):
 async def run_in_sandbox(
     folder: Path, level: "IsolationLevel", script: str, within_s: float, given: bytes
 ) -> tuple[int, str]:
-    from sampler.mcp_docker.tools.bounded_output import BoundedOutput
     from shared.sandbox import Launch, Limits, start
+    from shared.sandbox.bounded_output import BoundedOutput
 
     lifetime_s = max(0.5, within_s)
     limits = Limits(

@@ -18,9 +18,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sampler.mcp_docker.tools.bounded_output import BoundedOutput
 from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, argument, run, server_of
 from sampler.mcp_docker.tools.shell import MAX_OUTPUT_CHARS
+from shared.sandbox.bounded_output import BoundedOutput
 
 _INTERRUPT_S = 2.0  # from SIGINT to SIGKILL
 _BEGIN_S = 60.0

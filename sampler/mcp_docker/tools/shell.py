@@ -13,8 +13,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from sampler.mcp_docker.tools.bounded_output import BoundedOutput
 from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, argument, run, server_of
+from shared.sandbox.bounded_output import BoundedOutput
 
 MAX_OUTPUT_CHARS = 20_000
 _POLL_S = 0.02

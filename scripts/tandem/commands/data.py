@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from shared.files.data_file import export_data, import_data
 from shared.names import DEFAULT_POLICY
+from shared.store.data_file import export_data, import_data
 from tandem.commands.connect import Connection, RunName, console, with_store
 
 app = typer.Typer(

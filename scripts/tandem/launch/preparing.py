@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sampler.core.rendering.chosen_template import TemplateChoice
 from shared.errors import ConfigError, TandemError
-from shared.processes.open_files import FEWEST, FEWEST_OF_DATABASE, require_files
+from shared.open_files import FEWEST, FEWEST_OF_DATABASE, require_files
 from tandem.launch import commands
 from tandem.launch.model_check import check_model, failures
 from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig

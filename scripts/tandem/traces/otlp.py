@@ -21,8 +21,8 @@ from http import HTTPStatus
 from typing import Any
 
 from shared.errors import ConfigError, TandemError
-from shared.http.outgoing import opener_for, through_proxy
 from shared.http.retry_after import retry_after_s
+from shared.outgoing import opener_for, through_proxy
 from shared.outside_text import clipped, text_of
 from shared.redaction import shown, without
 from tandem.traces.spans import Span, Value

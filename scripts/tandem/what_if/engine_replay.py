@@ -20,8 +20,8 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import Progress
 
-from sampler.core.engines.client.access import EngineAccess
 from sampler.core.engines.client.engine_client import EngineClient
+from sampler.core.settings.engine_access import EngineAccess
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.errors import ConfigError, DataError, TandemError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sampler.core.api_models import Agents
-from sampler.core.episode.log import NOTHING, EpisodeLog, ScoredText
+from sampler.core.episode.log import EpisodeLog
 from sampler.core.episode.scoring import score_text
 from sampler.core.parsers import get_parser
 from sampler.core.rendering.reply_message import message_of, with_call_ids
@@ -19,8 +19,9 @@ from sampler.core.rendering.transcript import Transcript, joined
 from sampler.core.rendering.words import words_of
 from sampler.core.scorers import Score
 from sampler.core.scorers.answers import extract_answer
+from sampler.core.scorers.scored_text import NOTHING, ScoredText
 from sampler.core.scorers.weighted import scorers_of
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents import DispatchedSamplingTask, Record, Task
 from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, TaskStatus
@@ -58,7 +59,7 @@ class RescoredResources:
 class RescoredEpisode:
     """An episode that has ended, for its scorers (`sampler.core.episode.scoring.PlayedEpisode`)."""
 
-    config: SamplerConfig
+    config: CoreConfig
     resources: RescoredResources
     task: Task
     scorers: Sequence[WeightedScorer]
@@ -70,7 +71,7 @@ Rescored = tuple[Score, EpisodeLog]  # of one record
 
 
 async def rescored(
-    group: PlayedGroup, config: SamplerConfig, agents: Agents, scorers: Sequence[WeightedScorer]
+    group: PlayedGroup, config: CoreConfig, agents: Agents, scorers: Sequence[WeightedScorer]
 ) -> dict[str, Rescored]:
     """{record: its score}, of the group's scored episodes. `scorers`: in place of the task's. Raises ScorerFailed, AgentFailed,
     ConfigError, and DataError for what cannot be scored from its conversation."""
@@ -97,7 +98,7 @@ def _stored(
     task: Task,
     record: Record,
     dispatches: Sequence[DispatchedSamplingTask],
-    config: SamplerConfig,
+    config: CoreConfig,
     agents: Agents,
     scorers: Sequence[WeightedScorer],
     *,

@@ -38,7 +38,7 @@ async def worlds(
     engine = HeldEngine(says)
     async with resources(store, engine, **{"max_turns": 8, **config}) as shared:
         environments = Environments(store.environments.live, shared.config)
-        yield Resources(**{**fields_of(shared), "environments": environments}), engine
+        yield Resources(**{**fields_of(shared), "opened": shared.opened.replaced(environments)}), engine
         await environments.close()
 
 

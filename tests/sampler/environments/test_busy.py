@@ -92,12 +92,12 @@ async def test_a_full_kind_is_claimed_no_more_until_a_session_ends() -> None:
     places, _ = environments(controller, [at("a", 2)])
     holding = [asyncio.create_task(hold(places, "lake", held)) for _ in range(2)]
     await until(controller.so_far, lambda started: len(started) == 2)
-    assert places.full() == ["lake"], "by its own count, before the service is asked"
+    assert places.full_environments() == ["lake"], "by its own count, before the service is asked"
     with pytest.raises(EnvironmentBusy, match="all sessions of its services are in use"):
         await hold(places, "lake", held)
     held.set()
     await asyncio.wait(holding)
-    assert places.full() == []
+    assert places.full_environments() == []
 
 
 async def test_a_kind_that_was_full_is_claimed_again_however_long_nothing_of_it_was_played(
@@ -110,11 +110,11 @@ async def test_a_kind_that_was_full_is_claimed_again_however_long_nothing_of_it_
     services[:] = [at("a", 2, running=2)]
     monkeypatch.setattr(choosing, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 10))
     await places.refresh()
-    assert places.full() == ["lake"], "others play there"
+    assert places.full_environments() == ["lake"], "others play there"
     services[:] = [at("a", 2, running=0)]
     monkeypatch.setattr(choosing, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 3600))
     await places.refresh()
-    assert places.full() == []
+    assert places.full_environments() == []
 
 
 async def test_who_waits_is_told_in_an_alarm_and_a_refusal_lets_the_service_rest() -> None:
@@ -127,7 +127,7 @@ async def test_who_waits_is_told_in_an_alarm_and_a_refusal_lets_the_service_rest
 
     (alarm,) = await until(alarms, bool)
     assert alarm.startswith("no room in environment lake for 0 s (POST http://a/api/start_sample: HTTP 406: no room)")
-    assert places.full() == ["lake"]
+    assert places.full_environments() == ["lake"]
     with pytest.raises(EnvironmentBusy):
         await waiting
     assert (places.alarms(), controller.started) == ([], [])
@@ -172,7 +172,7 @@ async def test_a_controller_that_starts_nothing_delays_no_other_and_is_told_in_t
     await asyncio.sleep(0.1)  # two start, the third waits for a place
     (alarm,) = places.alarms()
     assert "2 sessions are starting at http://slow/api" in alarm
-    assert places.full() == ["slow"]
+    assert places.full_environments() == ["slow"]
     async with asyncio.timeout(0.4), places.session("fast", 0, {}):
         pass
     with pytest.raises(EnvironmentBusy, match="2 sessions are starting at http://slow/api"):

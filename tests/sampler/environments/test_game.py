@@ -46,7 +46,7 @@ async def duels(store: Store, shared: Service, generations: int = 1, **given: An
         resources = await ending.enter_async_context(table(store, lineups=LINEUPS, **{"max_turns": 8, **given}))
         environments = Environments(store.environments.live, resources.config)
         ending.push_async_callback(environments.close)
-        yield Resources(**{**fields_of(resources), "environments": environments})
+        yield Resources(**{**fields_of(resources), "opened": resources.opened.replaced(environments)})
 
 
 async def test_each_seat_is_played_by_its_actor_and_reads_only_what_the_world_tells_it(

@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from sampler.core.episode.episode import play
+from sampler.gateway.agent_sandbox import AgentSandbox
 from shared.documents import DispatchedSamplingTask
 from shared.processes.mongod import Mongod
 from shared.store import Store
@@ -122,7 +123,7 @@ async def line_of(
         options |= {"agent_isolation": isolation, "agent_readable": [BOX.parent]}  # its own modules are next to it
     async with an_episode(store, engine, None, **options) as sampler:
         await play(sampler)
-        await sampler.resources.agent_sandbox.close()
+        await sampler.resources.opened.of(AgentSandbox).close()
         record, _, dispatches = await ended(store, sampler)
         worst = float("nan")
         if record.error is None and isinstance(engine, ModelScoredEngine):

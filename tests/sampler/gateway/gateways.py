@@ -12,7 +12,8 @@ from openai import AsyncOpenAI
 
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.service.process import ServiceProcess
-from sampler.gateway.service import GatewayConfig, GatewayService
+from sampler.gateway.service import GatewayService
+from sampler.settings import GatewayConfig
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store
 from tests.sampler.episodes import MODEL

@@ -37,8 +37,8 @@ async def isolated(
     engine = options.pop("engine", None) or ScriptedEngine(ONE)
     given = {"agent_command": command, "agent_isolation": str(level)} | options
     async with an_episode(store, engine, None, **given) as sampler:
-        sandbox = sampler.resources.agent_sandbox
-        await sandbox.open(sampler.config)
+        sandbox = sampler.resources.opened.of(AgentSandbox)
+        await sandbox.open()
         state = sandbox._state
         assert state is not None
         try:
@@ -65,8 +65,8 @@ async def hangs(level: str) -> None:
     """A sampler with two commands that do not end."""
     command = f'/bin/sh -c "{STUBBORN}"'
     config = configured(agent_command=command, agent_isolation=level, agent_container={"image": IMAGE})
-    sandbox = AgentSandbox()
-    await sandbox.open(config)
+    sandbox = AgentSandbox(config)
+    await sandbox.open()
     assert config.agent_command is not None
     given = {"model": "main", "messages": [{"content": "?"}], "payload": {"query": "?"}, "kept": None}
     attempt = OpenAttempt("http://127.0.0.1:1", "sk-none")

@@ -206,7 +206,7 @@ async def test_a_command_sees_neither_other_attempts_nor_the_samplers_secrets(
     (data := tmp_path / "data").mkdir()
     options = {"agent_readable": [data], "agent_folder": tmp_path / "kept"}
     async with isolated(store, level, script_of(tmp_path, PROBES), str(data / "places"), **options) as sampler:
-        state = sampler.resources.agent_sandbox._state
+        state = sampler.resources.opened.of(AgentSandbox)._state
         assert state is not None
         other = new_folder(state)
         (other / "note").write_text("another's")
@@ -223,8 +223,8 @@ async def test_a_command_sees_neither_other_attempts_nor_the_samplers_secrets(
 async def test_a_task_cannot_name_a_file_to_be_read(tmp_path: Path, level: IsolationLevel) -> None:
     needs(level)
     (secret := tmp_path / "secret").write_text("s3cret")
-    sandbox = AgentSandbox()
-    await sandbox.open(configured(agent_command="/bin/cat {query}", agent_isolation=level))
+    sandbox = AgentSandbox(configured(agent_command="/bin/cat {query}", agent_isolation=level))
+    await sandbox.open()
     given = {"model": "main", "messages": [{"content": "?"}], "payload": {"query": str(secret)}, "kept": None}
     attempt = OpenAttempt("http://127.0.0.1:1", "sk-none")
     tried = await run_command("/bin/cat {query}", attempt, **given, isolated=sandbox)
@@ -267,6 +267,10 @@ async def test_a_level_that_is_not_there_is_refused_at_the_samplers_start(store:
             },
             "expected 127.0.0.1",
         ),
+        ({"agent_isolation": "none", "agent_limits": {"memory_mb": 64}}, "agent_limits has no effect"),
+        ({"agent_isolation": "none", "agent_command": "a", "agent_readable": ["/"]}, "agent_readable has no effect"),
+        ({"agent_isolation": "none", "agent_folder": "/tmp"}, "agent_folder has no effect without agent_command"),
+        ({"agent_command": "a", "agent_container": {"image": "a"}}, "without agent_isolation = container"),
         ({"agent_command": "a", "agent_limits": {"memory": 1}}, "agent_limits.memory"),
         ({"agent_command": "a", "agent_limits": {"memory_mb": 0}}, "agent_limits.memory_mb"),
     ],

@@ -63,16 +63,16 @@ async def test_a_killed_sampler_leaves_nothing_after_the_next_ones_start(
         alive = psutil.Process(sampler.pid).children(recursive=True)
         wardens = psutil.Process(sampler.pid).children()
         assert len(alive) >= (4 if level is IsolationLevel.CONTAINER else 8)
-        living = AgentSandbox()
         config = configured(agent_command="true", agent_isolation="process")
-        await living.open(config)  # of a second sampler, while the first one lives
+        living = AgentSandbox(config)
+        await living.open()  # of a second sampler, while the first one lives
         assert living._state == base / "1"
         sampler.kill()
         for warden in wardens if wardens_too else ():
             warden.kill()
         await asyncio.to_thread(sampler.wait, PATIENCE_S)
-    next_one = AgentSandbox()
-    await next_one.open(config)
+    next_one = AgentSandbox(config)
+    await next_one.open()
     await until_gone(alive)
     assert await containers.left_over(base / "0") == []
     assert next_one._state == base / "0"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampler.mcp_docker.tools import shell
-from sampler.mcp_docker.tools.bounded_output import BoundedOutput
 from sampler.mcp_docker.tools.python import PythonArguments, PythonNotebook
 from sampler.mcp_docker.tools.serving import ToolArguments
+from shared.sandbox.bounded_output import BoundedOutput
 
 pytestmark = pytest.mark.slow
 WRITES_EVERYWHERE = """

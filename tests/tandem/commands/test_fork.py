@@ -33,7 +33,9 @@ async def test_what_is_missing_is_said_at_once_with_the_command_that_starts_it(t
     assert "no engine of policy main is alive" in told
     assert f"python -m sampler.engine.keeper --run {store.run}" in told
     await store.services.heartbeat(
-        InferenceService(id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP)
+        InferenceService(
+            id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP, heartbeat_s=600
+        )
     )
     await store.workers.heartbeat(Worker(id="trainer:main:h:1", kind="trainer", host="h", pid=1))
     told = (await fork(tandem, store, 0, code=1)).stderr
@@ -221,7 +223,9 @@ async def test_a_fork_that_is_deleted_while_it_waits_ends_the_command(tandem: Co
 
 async def everything_lives(store: Store) -> None:
     await store.services.heartbeat(
-        InferenceService(id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP)
+        InferenceService(
+            id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP, heartbeat_s=600
+        )
     )
     await store.workers.heartbeat(
         Worker(

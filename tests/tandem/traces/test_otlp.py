@@ -14,7 +14,7 @@ import pytest
 
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
-from shared.http.outgoing import loopback_goes_direct
+from shared.outgoing import loopback_goes_direct
 from tandem.traces import otlp
 from tandem.traces.messages import MAX_TEXT_CHARS
 from tandem.traces.otlp import Exporter, NotReceived, endpoint

@@ -21,7 +21,7 @@ from sampler.core.engines.pool.policy_client import PolicyClient
 from sampler.core.engines.pool.turn_sources import LAGGING, Source, check_tokenizers
 from sampler.core.rendering.chosen_template import TemplateChoice, chosen_template
 from sampler.core.rendering.template import ChatTemplate
-from sampler.settings import SamplerConfig
+from sampler.core.settings.core_config import CoreConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError
@@ -41,7 +41,7 @@ class Engines:
     Raises ConfigError for a model's folder without a tokenizer, or a chat template whose turns have no detectable end.
     """
 
-    def __init__(self, store: Store, client: EngineClient, config: SamplerConfig) -> None:
+    def __init__(self, store: Store, client: EngineClient, config: CoreConfig) -> None:
         self._store = store
         self._client = client
         self._config = config
@@ -57,14 +57,14 @@ class Engines:
         self._sources: dict[str, Source] = {}
         self.sources = self.sources_under(config)
 
-    def clients_under(self, config: SamplerConfig) -> dict[str, PolicyClient]:
+    def clients_under(self, config: CoreConfig) -> dict[str, PolicyClient]:
         """By policy: the same engines, with the templates of other settings. Raises ConfigError."""
         return {
             policy: replace(self.policy_clients[policy], template=self._template(policy, model, config))
             for policy, model in self._models.items()
         }
 
-    def sources_under(self, config: SamplerConfig) -> list[Source]:
+    def sources_under(self, config: CoreConfig) -> list[Source]:
         """The sources of other settings; the engines of each are looked at from now on."""
         for name in config.turn_sources:
             if name not in self._sources:
@@ -142,7 +142,7 @@ class Engines:
         check_vocabulary(model, template)
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
-    def _template(self, policy: str, model: Path, config: SamplerConfig) -> ChatTemplate:
+    def _template(self, policy: str, model: Path, config: CoreConfig) -> ChatTemplate:
         which = config.chat_template if policy == config.policy or config.chat_template == "none" else "auto"
         template = chosen_template(model, TemplateChoice(which, config.tool_call_parser, config.chat_template_kwargs))
         return replace(template, max_tokens=config.max_tokens)
