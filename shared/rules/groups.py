@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from shared.configuration.effect import require_effect
 from shared.errors import ConfigError
 from shared.user_code.registry import FunctionRegistry
 
@@ -66,6 +67,17 @@ class GroupConfig(BaseModel):
     gigpo_cross_steps: bool = Field(
         False, description="gigpo: average the episodes' rewards over turns, so that long episodes count more."
     )
+
+    @model_validator(mode="after")
+    def settings_of_an_estimator_have_it(self) -> Self:
+        """Estimators of your own may read any of them."""
+        is_own = self.advantage not in list(Advantage)
+        by_turn = self.advantage in (Advantage.REWARD_TO_GO, Advantage.GIGPO)
+        is_gigpo = self.advantage == Advantage.GIGPO
+        require_effect(self, by_turn or is_own, "advantage = reward_to_go or gigpo", "turn_discount")
+        require_effect(self, is_gigpo or is_own, "advantage = gigpo", "gigpo_weight", "gigpo_mode", "gigpo_cross_steps")
+        require_effect(self, self.efficient_rewarding, "efficient_rewarding = true", "efficient_rewarding_magnitude")
+        return self
 
     @model_validator(mode="after")
     def over_long_episodes_are_kept_to_be_masked(self) -> Self:

@@ -1,6 +1,7 @@
 """The rules and estimators of settlement against their reference, and what each promises; without a database."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from sampler.core.settlement.groups import ScoredEpisode, ScoredTurn, observatio
 from sampler.core.settlement.rules import by_lot, judge, rank_shaping
 from sampler.core.settlement.shares import decide
 from shared.documents.passing import num_passed
+from shared.rules.groups import GroupConfig
 from tests.sampler.builders import make_dispatch
 from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make_config, random_group
 
@@ -112,3 +114,22 @@ def test_an_observation_covers_the_messages_since_the_last_reply_without_call_id
     for change in ({"content": "a door"}, {"name": "feel"}, {"role": "user"}):
         other = make_dispatch("r", 7, [1], [2], messages=[told | change])
         assert observation(other) != observation(first)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"turn_discount": 0.5}, "turn_discount has no effect without advantage = reward_to_go or gigpo"),
+        ({"gigpo_weight": 0.5, "advantage": "reward_to_go"}, "gigpo_weight has no effect without advantage = gigpo"),
+        ({"gigpo_mode": "mean_std_norm"}, "gigpo_mode has no effect"),
+        ({"gigpo_cross_steps": True, "advantage": "zscore"}, "gigpo_cross_steps has no effect"),
+        ({"efficient_rewarding_magnitude": 0.3}, "has no effect without efficient_rewarding = true"),
+    ],
+)
+def test_a_setting_that_nothing_would_read_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        GroupConfig.model_validate(values)
+
+
+def test_an_estimator_of_ones_own_may_read_any_setting() -> None:
+    GroupConfig.model_validate({"advantage": "median", "turn_discount": 0.5, "gigpo_weight": 0.1})

@@ -159,6 +159,11 @@ NEEDED: dict[str, dict[str, Any]] = {  # by the settings' own validators
     "context_budget_tokens": {"new_context": "discard_all"},
     "context_summary": {"new_context": "discard_all"},
     "enable_repetition_compress": {"new_context": "discard_all", "repetition_early_stop_times": 3},
+    "efficient_rewarding_magnitude": {"efficient_rewarding": True},
+    "turn_discount": {"advantage": "reward_to_go"},
+    "gigpo_weight": {"advantage": "gigpo"},
+    "gigpo_mode": {"advantage": "gigpo"},
+    "gigpo_cross_steps": {"advantage": "gigpo"},
     "lineups": {"actors": {"Bob": {"model": "judge-api"}}},
 }
 DERIVED = {"template_digest", "other_policies", "frozen_policies"}  # of a process's folders: see the tests of them
