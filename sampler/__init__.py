@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shared.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sampler.actors.actor_sampler import ActorSampler, Said
+    from sampler.actors.actor_sampler import ActorSampler, SeatTurn
     from sampler.actors.parallel_sampler import ParallelSampler
     from sampler.actors.rounds_sampler import RoundsSampler
     from sampler.core.episode.sampler import AsyncSampler, Turn
@@ -31,10 +31,10 @@ __all__ = [
     "ParallelSampler",
     "PortedSampler",
     "RoundsSampler",
-    "Said",
     "Score",
     "ScoreComesLater",
     "ScorerFailed",
+    "SeatTurn",
     "Termination",
     "ToolFailure",
     "Turn",
@@ -45,7 +45,7 @@ __getattr__ = lazy_names(
         **dict.fromkeys(("AgentFailed", "EngineError", "ScorerFailed", "ToolFailure"), "sampler.core.errors"),
         **dict.fromkeys(("AsyncSampler", "Turn"), "sampler.core.episode.sampler"),
         **dict.fromkeys(("ChatPort", "PortedSampler"), "sampler.core.kinds.ported"),
-        **dict.fromkeys(("ActorSampler", "Said"), "sampler.actors.actor_sampler"),
+        **dict.fromkeys(("ActorSampler", "SeatTurn"), "sampler.actors.actor_sampler"),
         "ParallelSampler": "sampler.actors.parallel_sampler",
         "RoundsSampler": "sampler.actors.rounds_sampler",
         "EnvironmentSampler": "sampler.environments.sampler",

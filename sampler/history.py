@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from shared.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sampler.core.history.history import History, Round, discard_all, discard_all_tools, without_repeats
+    from sampler.core.history.history import History, Round, discard_all, discard_all_tools, drop_repeats
     from sampler.core.kinds.conversation import Conversation
 
-_PURE = ("History", "Round", "discard_all", "discard_all_tools", "without_repeats")
-__all__ = ["Conversation", "History", "Round", "discard_all", "discard_all_tools", "without_repeats"]
+_PURE = ("History", "Round", "discard_all", "discard_all_tools", "drop_repeats")
+__all__ = ["Conversation", "History", "Round", "discard_all", "discard_all_tools", "drop_repeats"]
 __getattr__ = lazy_names(
     __name__,
     {**dict.fromkeys(_PURE, "sampler.core.history.history"), "Conversation": "sampler.core.kinds.conversation"},

@@ -21,7 +21,7 @@ from pymongo.errors import PyMongoError
 from shared.errors import OwnCodeFailed, StoreRefused, StoreUnavailable
 from shared.outside_text import clipped, error_text
 from shared.redaction import redacted
-from shared.user_code.frames import cause_of, own_fault, place_of, told
+from shared.user_code.frames import cause_of, place_of, told, user_code_error
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def is_of_the_process(exc: BaseException) -> bool:
 def bug_of(exc: BaseException, home: Any = None) -> Bug:
     """`home`: the user's class or function that ran, if there is one."""
     cause = cause_of(exc)
-    own = cause if isinstance(cause, OwnCodeFailed) else None if home is None else own_fault(cause, home)
+    own = cause if isinstance(cause, OwnCodeFailed) else None if home is None else user_code_error(cause, home)
     around = [] if cause is exc else traceback.format_tb(exc.__traceback__, limit=-MOST_FRAMES)  # of its group
     line = told(cause) if own is None else error_text(own).removeprefix(f"{OwnCodeFailed.__name__}: ")
     is_own = own is not None or bool(place_of(cause))

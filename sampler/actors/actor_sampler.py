@@ -18,11 +18,11 @@ from functools import cached_property
 from typing import Any
 
 from sampler.actors.seating import Seat, order_of, seats_of
-from sampler.actors.versions_away import VersionsAway
+from sampler.actors.versions_away import UnavailableVersions
 from sampler.core.episode.opening import NONE, opening_messages
 from sampler.core.episode.resources import Resources
 from sampler.core.episode.sampler import AsyncSampler, Turn
-from sampler.core.errors import EngineUnavailable, NoEngineServes, VersionAway
+from sampler.core.errors import EngineUnavailable, NoEngineServes, VersionUnavailable
 from sampler.core.parsers import ParsedReply
 from sampler.core.parsers.reasoning import behind_reasoning
 from sampler.core.rendering.reply_message import Message
@@ -36,7 +36,7 @@ BETWEEN = "\n\n"  # one user message holds what several said: many chat template
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SeatTurn:
     """One turn as the others hear it: without reasoning and calls. `thread`: the seat's conversation."""
 
     seat: str
@@ -50,7 +50,7 @@ class ActorSampler(AsyncSampler):
 
     def __init__(self, resources: Resources, claim: Claim) -> None:
         super().__init__(resources, claim)
-        self.said: list[Said] = []
+        self.said: list[SeatTurn] = []
         self._heard: dict[str, int] = {}  # by thread: how many of `said` it was told
         self._talks: dict[str, list[Message]] = {}  # by thread of an API model: its whole conversation
 
@@ -86,7 +86,7 @@ class ActorSampler(AsyncSampler):
             answer_instruction=self.config.answer_instruction if takes.label == self.task.policy else NONE,
         )
 
-    def heard(self, said: Said) -> str:
+    def heard(self, said: SeatTurn) -> str:
         """What the others hear of a turn."""
         return f"{said.seat} says: {said.text}" if self.config.name_speakers else said.text
 
@@ -96,7 +96,7 @@ class ActorSampler(AsyncSampler):
         """The seat's next turn, after what others said since its last one, and `note` (of the environment).
 
         `thread`: a conversation of its own, `SEAT#…`; None: the seat's main one. `until`: it hears only the first ones of `said`.
-        Returns None where there is no room for another token. Raises ConfigError, EngineError, AgentFailed, VersionAway.
+        Returns None where there is no room for another token. Raises ConfigError, EngineError, AgentFailed, VersionUnavailable.
         """
         if seat not in self.seats:
             raise ConfigError(f"seat {seat!r} is not in this slot; expected one of {', '.join(self.seats)}")
@@ -113,7 +113,7 @@ class ActorSampler(AsyncSampler):
         return await self._spoken(seat, seat, [*system, *(dict(message) for message in messages)], len(self.said))
 
     async def require_engines(self) -> None:
-        """Raises VersionAway, before the episode begins, if no engine serves the version of a pinned actor."""
+        """Raises VersionUnavailable, before the episode begins, if no engine serves the version of a pinned actor."""
         try:
             for seat in dict.fromkeys(self.order()):
                 policy, version = weights_of(self.seats[seat].label)
@@ -134,20 +134,20 @@ class ActorSampler(AsyncSampler):
         if turn is not None:
             self._heard[name] = count
             text = behind_reasoning(turn.parsed.content).strip()
-            self.said.append(Said(seat, name, text, turn))
+            self.said.append(SeatTurn(seat, name, text, turn))
             self.episode.said.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
         return turn
 
     async def _require_engine(self, seat: Seat, policy: str, version: int) -> None:
         if await self.resources.every_version[policy].is_up(version):
-            self.resources.opened.of(VersionsAway).found(policy, version)
+            self.resources.opened.of(UnavailableVersions).found(policy, version)
             return
         why = (
             f"actor {seat.actor} is pinned to version {version} of policy {policy}, which no engine serves; start one: "
             f"python -m sampler.engine.keeper --policy {policy} --serve_version {version} …"
         )
-        self.resources.opened.of(VersionsAway).missed(policy, version, why)
-        raise VersionAway(why)
+        self.resources.opened.of(UnavailableVersions).missed(policy, version, why)
+        raise VersionUnavailable(why)
 
     def _told(self, seat: str, thread: str, count: int, note: str | None) -> list[Message]:
         """The messages that are new to the thread."""
@@ -167,9 +167,9 @@ class ActorSampler(AsyncSampler):
         except NoEngineServes as exc:
             if version is None:
                 raise
-            raise VersionAway(str(exc)) from exc
+            raise VersionUnavailable(str(exc)) from exc
         if version is not None and (others := self.episode.other_versions.get(label, set()) - {version}):
-            raise VersionAway(  # an engine that follows may load new weights in the middle of a reply
+            raise VersionUnavailable(  # an engine that follows may load new weights in the middle of a reply
                 f"a turn of {label} was sampled by version {min(others)} too; expected {version} alone: its engine loaded "
                 "others meanwhile"
             )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from sampler.actors.versions_away import VersionsAway
+from sampler.actors.versions_away import UnavailableVersions
 from sampler.core.settings.core_config import CoreConfig
 from sampler.core.tenant import Tenant, TenantState
 from shared.store import Store
@@ -16,7 +16,7 @@ class ActorTenant(Tenant):
     }
 
     def opened(self, store: Store, config: CoreConfig) -> Sequence[TenantState]:
-        return [VersionsAway()]
+        return [UnavailableVersions()]
 
 
 TENANT = ActorTenant()

@@ -7,7 +7,7 @@ from sampler.core.tenant import TenantState
 AWAY_SHOWN_S = 60.0  # after the last episode that missed a version: its slot is claimed again sooner
 
 
-class VersionsAway(TenantState):
+class UnavailableVersions(TenantState):
     """Versions that no engine serves, and that actors of this process's episodes are pinned to."""
 
     def __init__(self) -> None:

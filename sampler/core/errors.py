@@ -19,8 +19,8 @@ TandemError
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 ├── AgentCrashed               the agent that plays an episode through the gateway crashed, and no reply of the model caused it
 │   └── CommandNotStarted      the machine lacks what its command needs to start
-├── VersionAway                no engine serves the version that an actor is pinned to: the slot waits, no failure is counted
-├── GivenBack                  the harness of an agent stopped, through no fault of the episode
+├── VersionUnavailable         no engine serves the version that an actor is pinned to: the slot waits, no failure is counted
+├── AttemptReleased            the harness of an agent stopped, through no fault of the episode
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
     ├── UnusableTask           the task's own data cannot be used, for any answer of the model
@@ -142,9 +142,9 @@ class MessagesRepeat(ConfigError):
     """A list of new messages repeats what the thread was sent, or the model's own replies."""
 
 
-class VersionAway(TandemError):
+class VersionUnavailable(TandemError):
     """No engine serves the version that an actor is pinned to. The slot waits for one, and no failure is counted."""
 
 
-class GivenBack(TandemError):
+class AttemptReleased(TandemError):
     """The harness of an agent that runs elsewhere gave its attempt back: the slot is free again, and no failure is counted."""

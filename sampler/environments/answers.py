@@ -46,7 +46,7 @@ ENDS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class StepSeen:
+class StepReply:
     """What the environment answered, checked. `tools`: None: as before. `score`: the episode's, so far. Of several players:
     `seat`, whose turn it is, and at the end `rewards` by seat."""
 
@@ -125,7 +125,7 @@ class _Answer(BaseModel):
     rewards: dict[Annotated[int, Field(ge=0, lt=MAX_SEATS)], Any] | None = None
 
 
-def step_of(found: Any, url: str) -> StepSeen:
+def step_of(found: Any, url: str) -> StepReply:
     """Raises EnvironmentFailed for an answer that is none of the protocol."""
     if isinstance(found, dict) and isinstance(found.get("env_out"), dict):  # as AgentRL's workers answer `interact`
         found = found["env_out"]
@@ -142,14 +142,14 @@ def step_of(found: Any, url: str) -> StepSeen:
     return step
 
 
-def _read(found: Any) -> StepSeen:
+def _read(found: Any) -> StepReply:
     """Raises ValueError, and ValidationError, which is one."""
     answer = _Answer.model_validate(found)
     status = answer.status or (UNKNOWN if answer.finish else RUNNING)
     for name in ("messages", "tools"):
         if problem := problem_of({name: found.get(name)}):
             raise ValueError(problem)
-    return StepSeen(
+    return StepReply(
         messages=[_message(message) for message in found.get("messages") or ()],
         tools=None if answer.tools is None else found["tools"],
         status=status,

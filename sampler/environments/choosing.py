@@ -17,7 +17,7 @@ from typing import Any
 from sampler.core.errors import EnvironmentBusy
 from sampler.core.tenant import TenantState
 from sampler.core.time_limits import queued
-from sampler.environments.answers import StepSeen
+from sampler.environments.answers import StepReply
 from sampler.environments.client import EnvironmentClient, Unreachable
 from sampler.environments.environment import Index
 from sampler.environments.play_config import EnvironmentPlayConfig
@@ -133,7 +133,7 @@ class Environments(TenantState):
         finally:
             load.mine -= 1
 
-    async def _open(self, kind: str, index: Index, custom_task: Mapping[str, Any]) -> tuple[str, tuple[str, StepSeen]]:
+    async def _open(self, kind: str, index: Index, custom_task: Mapping[str, Any]) -> tuple[str, tuple[str, StepReply]]:
         """The service's URL, where the session counts as ours, and what it answered."""
         end = time.monotonic() + self._config.environment_wait_s
         waiting: _Waiting | None = None
@@ -160,7 +160,7 @@ class Environments(TenantState):
 
     async def _start(
         self, url: str, kind: str, index: Index, custom_task: Mapping[str, Any], end: float, shows_wait: bool
-    ) -> tuple[str, StepSeen]:
+    ) -> tuple[str, StepReply]:
         load = self._load(url)
         load.mine += 1
         try:

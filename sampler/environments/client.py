@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from sampler.core.errors import EnvironmentBusy, EnvironmentFailed, EnvironmentWrong
-from sampler.environments.answers import MAX_TOLD_CHARS, StepSeen, step_of
+from sampler.environments.answers import MAX_TOLD_CHARS, StepReply, step_of
 from sampler.environments.environment import FINAL, NO_INDEX, SESSION_HEADER
 from shared.errors import ConfigError
 from shared.http.retry_after import retry_after_s
@@ -52,7 +52,7 @@ class EnvironmentClient:
 
     async def start(
         self, url: str, name: str, index: int | str, custom_task: Mapping[str, Any] | None, token: str | None = None
-    ) -> tuple[str, StepSeen]:
+    ) -> tuple[str, StepReply]:
         """The session's id and first step. Raises EnvironmentBusy, EnvironmentFailed, and ConfigError for a wrong task."""
         task = dict(custom_task) if custom_task else None
         if task is not None:  # as AgentRL's own client has it
@@ -71,7 +71,7 @@ class EnvironmentClient:
 
     async def interact(
         self, url: str, session: str, messages: Sequence[Mapping[str, Any]], token: str | None = None
-    ) -> StepSeen:
+    ) -> StepReply:
         """Raises EnvironmentFailed."""
         body = {"messages": list(messages)}
         found = await self._post(f"{url}/interact", body, self._step_s, session=session, token=token)

@@ -13,7 +13,7 @@ from sampler.core.errors import EnvironmentFailed, MessagesRepeat
 from sampler.core.rendering.reply_message import Message
 from sampler.core.rendering.turn import Turn
 from sampler.core.scorers import Score
-from sampler.environments.answers import StepSeen
+from sampler.environments.answers import StepReply
 from sampler.environments.choosing import Environments
 from sampler.environments.sampler import EnvironmentTask, World, add_metrics, reply_as_written
 from sampler.environments.session import EnvironmentSession
@@ -55,7 +55,7 @@ class GameSampler(ActorSampler):
                 return step.termination
         return Termination.TURNS_LIMIT
 
-    def _asked(self, step: StepSeen) -> str:
+    def _asked(self, step: StepReply) -> str:
         """Raises EnvironmentFailed."""
         seats = list(self.seats)
         if step.finish or step.seat is None or step.seat >= len(seats):
@@ -70,7 +70,7 @@ class GameSampler(ActorSampler):
             )
         return seats[step.seat]
 
-    def _earned(self, step: StepSeen) -> dict[str, float]:
+    def _earned(self, step: StepReply) -> dict[str, float]:
         """Raises EnvironmentFailed where the end says nothing of a seat."""
         step.termination  # noqa: B018 - raises for an end that is none of the world
         if missing := [name for number, name in enumerate(self.seats) if number not in step.rewards]:

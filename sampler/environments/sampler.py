@@ -24,7 +24,7 @@ from sampler.core.rendering.reply_message import Message
 from sampler.core.rendering.turn import Turn
 from sampler.core.rendering.words import Words, words_of
 from sampler.core.scorers import Score
-from sampler.environments.answers import StepSeen
+from sampler.environments.answers import StepReply
 from sampler.environments.choosing import Environments
 from sampler.environments.environment import SCORE
 from sampler.environments.session import EnvironmentSession
@@ -114,7 +114,7 @@ class EnvironmentSampler(AsyncSampler):
             )
         return await super().evaluate_record()
 
-    def _note(self, turn: Turn, step: StepSeen, duration_s: float) -> None:
+    def _note(self, turn: Turn, step: StepReply, duration_s: float) -> None:
         if step.reward is not None:
             self.world.rewards.append(step.reward)
             self.score_turn(turn, step.reward)
@@ -124,7 +124,7 @@ class EnvironmentSampler(AsyncSampler):
             self.add_tool_calls(_results(turn, step, duration_s), turn=turn)
 
 
-def add_metrics(sampler: AsyncSampler, step: StepSeen) -> None:
+def add_metrics(sampler: AsyncSampler, step: StepReply) -> None:
     """The world's, as far as they fit."""
     for name, value in step.metrics.items():
         known = sampler.episode.metrics
@@ -144,7 +144,7 @@ class World:
         self._status = "running"
         self._result: Any = None
 
-    def last(self, step: StepSeen) -> None:
+    def last(self, step: StepReply) -> None:
         self.score = self.score if step.score is None else step.score
         self._status = step.status
         self._result = self._result if step.result is None else step.result
@@ -162,7 +162,7 @@ class World:
 class Talk:
     """The conversation as the model sees it. `thread`: a new one for every other set of tools."""
 
-    def __init__(self, sampler: AsyncSampler, step: StepSeen) -> None:
+    def __init__(self, sampler: AsyncSampler, step: StepReply) -> None:
         self._sampler = sampler
         self._tools = step.tools
         self._history = [*_system_of(sampler, step), *(dict(message) for message in step.messages)]
@@ -197,7 +197,7 @@ class Talk:
         self._history += [turn.message, *messages]
         self._shown.answer(turn, messages)
 
-    def follow(self, turn: Turn, step: StepSeen) -> None:
+    def follow(self, turn: Turn, step: StepReply) -> None:
         """Go on with what the world said."""
         changed = step.tools is not None and list(step.tools) != list(self._tools or ())
         if step.restarts:
@@ -250,7 +250,7 @@ def reply_as_written(turn: Turn) -> str:
     return blanks.rpartition("\n")[2] + content
 
 
-def _system_of(sampler: AsyncSampler, step: StepSeen) -> list[Message]:
+def _system_of(sampler: AsyncSampler, step: StepReply) -> list[Message]:
     """The task's or the sampler's system prompt, where the world has none of its own."""
     prompt = sampler.task.payload.system or sampler.config.system_prompt
     return [] if prompt is None or step.restarts else [{"role": "system", "content": prompt}]
@@ -260,7 +260,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _results(turn: Turn, step: StepSeen, duration_s: float) -> list[ToolCallResult]:
+def _results(turn: Turn, step: StepReply, duration_s: float) -> list[ToolCallResult]:
     """The world's answers to the reply's calls, for people."""
     answers = {message.get("tool_call_id"): _text(message.get("content") or "") for message in step.messages}
     return [

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from sampler.core.errors import EnvironmentFailed
-from sampler.environments.answers import StepSeen
+from sampler.environments.answers import StepReply
 from sampler.environments.client import EnvironmentClient
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class EnvironmentSession:
     """`opening`: the first step."""
 
     def __init__(
-        self, client: EnvironmentClient, url: str, number: str, opening: StepSeen, token: str | None = None
+        self, client: EnvironmentClient, url: str, number: str, opening: StepReply, token: str | None = None
     ) -> None:
         self.url = url
         self.number = number
@@ -29,7 +29,7 @@ class EnvironmentSession:
         self._is_over = opening.finish
         self._asking = False
 
-    async def interact(self, messages: Sequence[Mapping[str, Any]]) -> StepSeen:
+    async def interact(self, messages: Sequence[Mapping[str, Any]]) -> StepReply:
         """Raises EnvironmentFailed."""
         self._asking = True
         try:

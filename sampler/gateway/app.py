@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sampler.gateway.bodies import MAX_BODY_BYTES, most_body_bytes, plain_json
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, GatewayError, Problem, checked_score
+from sampler.gateway.exchange import ChatReply, ChatRequest, Event, GatewayError, Problem, RetryRequest, checked_score
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 from sampler.gateway.unused import header_of
@@ -273,7 +273,7 @@ async def _parts(
     try:
         while not asking.done():
             if stream.broken:
-                raise AskAgain(BROKEN)
+                raise RetryRequest(BROKEN)
             if gone.done():
                 return
             stream.changed.clear()

@@ -16,7 +16,15 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.resources import Resources
 from sampler.core.episode.scoring import deadline_of
 from sampler.core.errors import EngineError
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score, reply_id
+from sampler.gateway.exchange import (
+    ChatReply,
+    ChatRequest,
+    GatewayError,
+    Problem,
+    RetryRequest,
+    checked_score,
+    reply_id,
+)
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.resuming import REFUSED
 from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
@@ -67,9 +75,9 @@ class Attempt:
         return self._asking > 0
 
     @property
-    def is_asking(self) -> bool:
+    def has_open_request(self) -> bool:
         """A request runs in this process."""
-        return any(session.is_asking for session in self._sessions)
+        return any(session.has_open_request for session in self._sessions)
 
     @property
     def played_at(self) -> float:
@@ -115,7 +123,7 @@ class Attempt:
             for _ in range(MOST_RELOADS):
                 session = await self._session()
                 if was_late and not sent.is_again and session.was_repeated(sent.identity):
-                    raise AskAgain(SENT_AGAIN)
+                    raise RetryRequest(SENT_AGAIN)
                 try:
                     return await self._told(await session.chat(request, sent, stream))
                 except StaleAttempt:
@@ -153,7 +161,7 @@ class Attempt:
     async def note_refused(self, error: GatewayError) -> None:
         """A request of the agent was answered with this error. Noted for the process that ends the attempt, unless a limit is the
         reason, which `chat` notes."""
-        if error.problem is Problem.NO_KEY or isinstance(error, AskAgain):
+        if error.problem is Problem.NO_KEY or isinstance(error, RetryRequest):
             return
         with contextlib.suppress(GatewayError):
             session = await self._session()
@@ -242,7 +250,7 @@ class Attempt:
 
     def _forget(self, session: AttemptSession) -> None:
         if self._current is session:
-            self._earlier = [one for one in (*self._earlier, session) if one.is_asking]
+            self._earlier = [one for one in (*self._earlier, session) if one.has_open_request]
             self._current = None
 
     async def _note_limit(self, session: AttemptSession, error: GatewayError) -> None:

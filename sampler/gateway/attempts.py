@@ -96,7 +96,9 @@ class Attempts:
         since the last look was told then that its attempt goes on."""
         before = time.monotonic() - ENDED_LOOK_S
         asking = {
-            one.claim.record_id: one for one in self._attempts.values() if one.is_asking and one.played_at < before
+            one.claim.record_id: one
+            for one in self._attempts.values()
+            if one.has_open_request and one.played_at < before
         }
         for name in await self._resources.store.sessions.over(list(asking)) if asking else ():
             log.info("ended at another process, requests cancelled record=%s", name)

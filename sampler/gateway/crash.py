@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sampler.core.errors import AgentCrashed
-from sampler.gateway.exchange import AskAgain, GatewayError
+from sampler.gateway.exchange import GatewayError, RetryRequest
 from shared.processes.out_of_memory import out_of_memory_kills
 
 AgentCrashRule = Literal["auto", "retry", "score"]
@@ -49,7 +49,7 @@ class RequestFates:
         try:
             yield
         except (GatewayError, asyncio.CancelledError) as error:
-            if not isinstance(error, AskAgain):
+            if not isinstance(error, RetryRequest):
                 self.refused(str(error) or "its client left it")
             raise
         self.answered(number)

@@ -44,7 +44,7 @@ class GatewayError(Exception):
         return self.problem is Problem.TOO_MANY
 
 
-class AskAgain(GatewayError):
+class RetryRequest(GatewayError):
     """A failure that leaves the attempt as it was."""
 
     def __init__(self, message: str) -> None:

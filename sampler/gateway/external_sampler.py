@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from sampler.core.episode.journal import Journal
 from sampler.core.episode.resources import Resources
-from sampler.core.errors import AgentCrashed, EngineError, GivenBack
+from sampler.core.errors import AgentCrashed, AttemptReleased, EngineError
 from sampler.core.rendering.template import ToolSchema
 from sampler.core.rendering.turn import Turn
 from sampler.gateway.agent_episode import AgentEpisode
@@ -55,7 +55,7 @@ class ExternalSampler(AgentEpisode):
             raise EngineError(f"the tool list {lost[0]} of the attempt's requests is not whole")
         tools = {name: schemas[name].schemas() for name in hashes}
         session.resume(state, sampler._resumed_turns(state, tools))
-        sampler.open_turns = [turn.number for turn in state.turns if turn.is_open and not state.was_asked_again(turn)]
+        sampler.open_turns = [turn.number for turn in state.turns if turn.is_open and not state.was_retried(turn)]
         return sampler, session
 
     @property
@@ -76,7 +76,7 @@ class ExternalSampler(AgentEpisode):
     async def run(self) -> Termination:
         """Raises what the agent said, or what its requests met."""
         if self.end.given_back:
-            raise GivenBack(self.end.error or "given back")
+            raise AttemptReleased(self.end.error or "given back")
         session = self._session
         if self.end.error is not None and session.failure is None and session.limit is None:
             return self._failed(self.end.error)  # after a limit or a failure the agent's error follows from that

@@ -38,7 +38,7 @@ class MatchCause(StrEnum):
 
 
 @dataclass(slots=True)
-class KnownThread:
+class ThreadMatch:
     """One conversation with the gateway. `system`: as the first request had it."""
 
     name: str
@@ -54,7 +54,7 @@ class Match:
     """`messages`: those to send: what is new in `thread`, or, if that is new, the whole history, with every sampled reply in
     it replaced by the very message that the sampler made of it."""
 
-    thread: KnownThread
+    thread: ThreadMatch
     messages: list[ReceivedMessage]
     cause: MatchCause
     line: Line  # of the whole request
@@ -63,7 +63,7 @@ class Match:
 @dataclass(slots=True)
 class Matcher:
     head_lines: int = 0
-    _ends: dict[Line, list[KnownThread]] = field(default_factory=dict)  # by all messages up to the last reply
+    _ends: dict[Line, list[ThreadMatch]] = field(default_factory=dict)  # by all messages up to the last reply
     _asked: set[Line] = field(default_factory=set)  # after which a reply was sampled
     _after: dict[tuple[Line, int], ReceivedMessage] = field(default_factory=dict)  # replies by line and words
     _saying: dict[tuple[str, int], ReceivedMessage] = field(default_factory=dict)  # the newest, by policy and words
@@ -85,7 +85,7 @@ class Matcher:
         cause = self._cause(policy, rest, lines, tools_hash, [thread for _, thread in ended])
         self._policies.add(policy)
         self._threads += 1
-        thread = KnownThread(f"t{self._threads}", policy, system, tools_hash, busy=True)
+        thread = ThreadMatch(f"t{self._threads}", policy, system, tools_hash, busy=True)
         return Match(thread, [*_head(messages), *self._with_replies(policy, rest, lines)], cause, lines[-1])
 
     def replied(self, match: Match, message: ReceivedMessage, shown: Sequence[ReceivedMessage]) -> None:
@@ -98,7 +98,7 @@ class Matcher:
         self.move_end(thread, [next_line(match.line, one) for one in shown])
         thread.busy = False
 
-    def move_end(self, thread: KnownThread, ends: Sequence[Line]) -> None:
+    def move_end(self, thread: ThreadMatch, ends: Sequence[Line]) -> None:
         """The thread goes on behind these lines, one for each form of its last reply."""
         for line in set(thread.ends):
             self._ends[line].remove(thread)
@@ -106,12 +106,12 @@ class Matcher:
         for line in set(ends):
             self._ends.setdefault(line, []).append(thread)
 
-    def known_thread(self, name: str, policy: str, system: str, tools: str) -> KnownThread:
+    def known_thread(self, name: str, policy: str, system: str, tools: str) -> ThreadMatch:
         """A thread that another process began."""
         self._policies.add(policy)
         number = name.removeprefix("t")
         self._threads = max(self._threads, int(number) if number.isdecimal() else 0)
-        return KnownThread(name, policy, system, tools)
+        return ThreadMatch(name, policy, system, tools)
 
     def failed(self, match: Match) -> None:
         """No reply: the thread may be continued from where it was."""
@@ -146,7 +146,7 @@ class Matcher:
         rest: Sequence[ReceivedMessage],
         lines: Sequence[Line],
         tools: str,
-        ended: Sequence[KnownThread],
+        ended: Sequence[ThreadMatch],
     ) -> MatchCause:
         if policy not in self._policies:
             return MatchCause.FIRST

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from sampler.core.rendering.prefix import without_prefix
 from sampler.gateway.exchange import ReceivedMessage
 from sampler.gateway.matching import (
-    KnownThread,
     Line,
     Match,
     MatchCause,
     Matcher,
+    ThreadMatch,
     next_line,
     system_and_rest,
     words_hash,
@@ -31,7 +31,7 @@ class ThreadMemory:
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
-        self._threads: dict[tuple[str, str | None], KnownThread] = {}
+        self._threads: dict[tuple[str, str | None], ThreadMatch] = {}
         self._forms: dict[tuple[str, int], Forms] = {}  # of a reply, by policy and words as the sampler keeps it
 
     def answered(self, turn: TurnState, message: ReceivedMessage, shown: Forms) -> None:
@@ -44,13 +44,13 @@ class ThreadMemory:
         matcher.move_end(thread, ends)
         self._forms[turn.policy, words_hash(message)] = shown
 
-    def waiting(self, turn: TurnState) -> KnownThread:
+    def waiting(self, turn: TurnState) -> ThreadMatch:
         """The thread of a request that another process asks for; nothing continues it until there is a reply."""
         thread, _ = self._asked(turn)
         thread.busy = True
         return thread
 
-    def _asked(self, turn: TurnState) -> tuple[KnownThread, list[Line]]:
+    def _asked(self, turn: TurnState) -> tuple[ThreadMatch, list[Line]]:
         """The thread, and the line behind the request's messages, in each form of the replies."""
         messages: Sequence[ReceivedMessage] = without_prefix(turn.dispatch.messages)
         key = (turn.policy, turn.thread)

@@ -19,8 +19,8 @@ from sampler.core.rendering.template import PromptTooLong
 from sampler.core.rendering.turn import ReplyOptions
 from sampler.gateway.chat_replies import client_reply, forms_of, sampled_tokens
 from sampler.gateway.crash import RequestFates, is_cancelled
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, checked_score
-from sampler.gateway.matching import KnownThread, Match, Matcher
+from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem, RetryRequest, checked_score
+from sampler.gateway.matching import Match, Matcher, ThreadMatch
 from sampler.gateway.output_format import FormatRule, grammar_of, with_format
 from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, reply_stream
@@ -72,7 +72,7 @@ class AttemptSession:
         self._tools = CalledTools(self.sampler)
         self._turns: dict[str, Turn] = {}  # by dispatch
         self._replayed: dict[str, ChatReply] = {}  # by the request's identity
-        self._elsewhere: dict[str, KnownThread] = {}  # by the identity of a request that another process asks for
+        self._elsewhere: dict[str, ThreadMatch] = {}  # by the identity of a request that another process asks for
         self._sent_first: Counter[str] = Counter()  # by identity: agents may ask for several samples at once
         self._repeated: set[str] = set()  # identities of requests that were sent again, to any process
         self._running: dict[asyncio.Task[ChatReply], str] = {}  # the identity of its request
@@ -84,7 +84,7 @@ class AttemptSession:
         return [self.sampler.config.policy, *self.sampler.config.other_policies]
 
     @property
-    def is_asking(self) -> bool:
+    def has_open_request(self) -> bool:
         return bool(self._running)
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
@@ -127,7 +127,7 @@ class AttemptSession:
             await asyncio.wait([task])
             self.counts["cancelled"] += 1
             if task in self._given_up and not is_cancelled():
-                raise AskAgain(SENT_AGAIN) from None
+                raise RetryRequest(SENT_AGAIN) from None
             raise
         finally:
             self._given_up.discard(task)
@@ -193,7 +193,7 @@ class AttemptSession:
             elif dispatch.status is DispatchStatus.CANCELLED:
                 self.counts["cancelled"] += 1
                 self.fates.refused("its client left it")
-            elif not state.was_asked_again(at):
+            elif not state.was_retried(at):
                 self.failure = self.failure or EngineError(dispatch.error or "a request failed")
         self.limit = met_limit(state)
         if self.limit is REFUSED:

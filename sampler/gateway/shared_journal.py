@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from sampler.core.episode.journal import Journal, ended
-from sampler.gateway.exchange import AskAgain, GatewayError, Problem
+from sampler.gateway.exchange import GatewayError, Problem, RetryRequest
 from shared.documents import DispatchedSamplingTask
 from shared.documents.states import DispatchStatus
 from shared.outside_text import error_text
@@ -24,7 +24,7 @@ T = TypeVar("T")
 ENDED = "the attempt that this key belongs to has ended"
 
 
-class StaleAttempt(AskAgain):
+class StaleAttempt(RetryRequest):
     """Another process has continued the attempt."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class SharedJournal(Journal):
             del self._unwritten[dispatch.id]
             raise StaleAttempt
         assert dispatch.client is not None, "the session expects each request"
-        named = dispatch.client.model_copy(update={"asked_by": self._name})
+        named = dispatch.client.model_copy(update={"requested_by": self._name})
         self._unwritten[dispatch.id] = dispatch = dispatch.model_copy(update={"client": named})
         asked_at = time.monotonic()
         opened = await finished(self._store.sessions.open_turn(dispatch, closing))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from sampler.core.parsers import OPENINGS, ParsedReply
 from sampler.core.parsers.reply import END_THINK, THINK, split_reasoning
 from sampler.core.rendering.turn import HALF, PartialTurn
-from sampler.gateway.exchange import AskAgain, ChatRequest, ReplyHead, reply_id
+from sampler.gateway.exchange import ChatRequest, ReplyHead, RetryRequest, reply_id
 
 BROKEN = "an engine failed in the middle of the stream; ask again"
 
@@ -44,7 +44,7 @@ class ReplyStream:
             self.broken = True
             self.changed.set()
             if partial.is_whole:
-                raise AskAgain(BROKEN)
+                raise RetryRequest(BROKEN)
             return
         self._text = partial.text.rstrip(HALF)
         reasoning, content = plain_parts(

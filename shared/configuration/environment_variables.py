@@ -10,7 +10,7 @@ Every other `${…}` (an editor's `${input:key}`, say) is an error: a server wou
 import re
 from collections.abc import Mapping
 
-from shared.configuration.secrets import given_secret
+from shared.configuration.secrets import configured_secret
 from shared.errors import ConfigError
 
 VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)\}")
@@ -32,7 +32,7 @@ def expand(text: str, where: str, defaults: Mapping[str, str] | None = None) -> 
                 "$${…} for the text itself"
             )
         name, otherwise = found.groups()
-        value = given_secret(name)
+        value = configured_secret(name)
         value = (defaults or {}).get(name) if value is None else value
         if otherwise is not None:
             return value or otherwise

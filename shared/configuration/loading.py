@@ -38,7 +38,7 @@ from shared.configuration.sections import (
     settings_of,
     unknown_name,
 )
-from shared.configuration.sources import given_flags, given_variables
+from shared.configuration.sources import command_line_values, given_variables
 from shared.configuration.typed_values import Misread, home_path, typed
 from shared.errors import ConfigError
 from shared.files.yaml_file import Scalar, YamlFile, open_yaml_file
@@ -175,7 +175,7 @@ class ServiceConfig(BaseSettings):
 
 def _flags(cls: type[ServiceConfig], argv: Sequence[str]) -> dict[str, Any]:
     with _json_expected("flags"):
-        return given_flags(cls, argv, cls.program or cls.section, cls.section)
+        return command_line_values(cls, argv, cls.program or cls.section, cls.section)
 
 
 def _variables(cls: type[ServiceConfig]) -> dict[str, Any]:

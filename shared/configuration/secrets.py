@@ -48,7 +48,7 @@ def is_secret_variable(name: str) -> bool:
     return bool(re.fullmatch(rf"{database}|TANDEM_[A-Z]+_([A-Z_]+__)?({names})", name, re.IGNORECASE))
 
 
-def given_secret(variable: str) -> str | None:
+def configured_secret(variable: str) -> str | None:
     """The secret in an environment variable, or in the file that VARIABLE_FILE names. Raises ConfigError for both, for a file
     that cannot be read, and for an empty one."""
     value, path = os.environ.get(variable), os.environ.get(variable + FILE_SUFFIX)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
-from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, given_secret, is_secret
+from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, configured_secret, is_secret
 from shared.configuration.sections import flattened, setting_of, settings_of, spellings, spellings_of, unknown_name
 from shared.configuration.typed_values import NONE, is_empty, takes
 from shared.errors import ConfigError
@@ -24,7 +24,7 @@ EMPTY = "empty"  # mark of a setting of which an empty text is a value: `Field(j
 CONNECTIONS = (DATABASE, "data_db")
 
 
-def given_flags(cls: type[BaseSettings], argv: Sequence[str], program: str, section: str) -> dict[str, Any]:
+def command_line_values(cls: type[BaseSettings], argv: Sequence[str], program: str, section: str) -> dict[str, Any]:
     """Raises ConfigError for an unknown flag, for one without a value and for two values of one setting; `--help` exits."""
     words = [word.removeprefix("--").partition("=")[0] for word in argv if word.startswith("--")]
     unknown = [word for word in words if word != "help" and setting_of(cls, word) is None]
@@ -149,7 +149,7 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
     found = without_empty(cls, found)
     field = cls.model_fields.get(DATABASE)
     takes_one = field is not None and (field.is_required() or getattr(cls, "takes_database_variable", False))
-    database = given_secret(DATABASE_VARIABLE) if takes_one and DATABASE not in found else None
+    database = configured_secret(DATABASE_VARIABLE) if takes_one and DATABASE not in found else None
     if database:
         found[DATABASE] = database
     return found

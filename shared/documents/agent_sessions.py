@@ -11,15 +11,15 @@ from shared.documents.states import Termination
 class ClientRequest(Document):
     """The request of an agent that a dispatch answers. `identity`: equal for the same request sent again. `cause`: why it was
     given to its thread, one of `MatchCause`. `overridden`: its members that changed nothing, by path. `again`: the client said
-    that it had sent it before. `without_calls`: it has tools, and allows no call of them. `asked_by`: the gateway process that
-    asked; None: the sampler that plays the episode."""
+    that it had sent it before. `without_calls`: it has tools, and allows no call of them. `requested_by`: the gateway
+    process that asked; None: the sampler that plays the episode."""
 
     identity: str
     cause: str
     overridden: list[str] = []
     again: bool = False
     without_calls: bool = Field(False, exclude_if=lambda value: not value)  # earlier versions refuse the field
-    asked_by: str | None = None
+    requested_by: str | None = None
 
 
 class SessionEnd(Document):

@@ -106,9 +106,11 @@ class Slot(Document):
     )
     attempt: int = 0  # incremented by every claim
     failures: int = 0  # attempts that ended in an infrastructure failure or an expired lease
-    untold: bool = Field(  # claimed for an agent elsewhere that may not know of it: no failure if its lease expires
-        False,
-        exclude_if=lambda untold: not untold,  # processes of earlier versions refuse the field
+    unconfirmed: bool = (
+        Field(  # claimed for an agent elsewhere that may not know of it: no failure if its lease expires
+            False,
+            exclude_if=lambda unconfirmed: not unconfirmed,  # processes of earlier versions refuse the field
+        )
     )
     record_id: str | None = None
     score: float | None = None

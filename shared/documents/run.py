@@ -202,7 +202,9 @@ class InferenceService(Document):
     broadcast_ranks: int = 0  # processes with which it would join a broadcast of weights; 0: it loads from disk alone
     keeper: str | None = None
     error: str | None = None
-    wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help
+    needs_full_weights: int | None = (
+        None  # the version that could not be put together: a full one at or after it would help
+    )
     heartbeat_s: float = 1.0  # how often its keeper means to be heard of
     heartbeat: datetime | None = None
 

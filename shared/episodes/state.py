@@ -85,7 +85,7 @@ class EpisodeState:
         """Turns that were asked and not written since: the episode is incomplete as long as there are any."""
         return [turn.number for turn in self.turns if turn.is_open]
 
-    def was_asked_again(self, turn: TurnState) -> bool:
+    def was_retried(self, turn: TurnState) -> bool:
         """Whether an agent sent the same request once more after this one, and has the reply to that."""
         client = turn.dispatch.client
         return client is not None and any(

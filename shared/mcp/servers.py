@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from shared.configuration.environment_variables import expand
-from shared.configuration.secrets import given_secret
+from shared.configuration.secrets import configured_secret
 from shared.configuration.typed_values import home_path
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
@@ -140,7 +140,7 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
                 f"mcp_manager_url: {address} has a user name, password or query, but is stored with the run; put a token into "
                 f"{_TOKEN_VARIABLE}, or the URL into an mcpServers JSON, with ${{NAME}} for secrets"
             )
-        token = given_secret(_TOKEN_VARIABLE)
+        token = configured_secret(_TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return [ToolServer(name="manager", url=source, headers=headers, remote=_remote_of(source), shown=address)]
     if isinstance(source, Mapping):

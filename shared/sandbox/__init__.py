@@ -13,7 +13,7 @@ from shared.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from shared.sandbox.folders import (
-        LeftOver,
+        StaleState,
         discard,
         new_folder,
         own_state_folder,
@@ -28,9 +28,9 @@ __all__ = [
     "ContainerOptions",
     "IsolationLevel",
     "Launch",
-    "LeftOver",
     "Limits",
     "SandboxedProcess",
+    "StaleState",
     "available_levels",
     "chosen_level",
     "discard",
@@ -44,7 +44,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(
-            ("LeftOver", "discard", "new_folder", "own_state_folder", "reap_left_over", "release_state_folder"),
+            ("StaleState", "discard", "new_folder", "own_state_folder", "reap_left_over", "release_state_folder"),
             f"{__name__}.folders",
         ),
         **dict.fromkeys(("ContainerOptions", "IsolationLevel", "Launch", "Limits"), f"{__name__}.launch"),

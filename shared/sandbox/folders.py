@@ -42,7 +42,7 @@ class StateFolderTaken(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOver:
+class StaleState:
     """What was found and removed."""
 
     processes: int = 0
@@ -50,8 +50,8 @@ class LeftOver:
     containers: int = 0
     cgroups: int = 0
 
-    def __add__(self, other: "LeftOver") -> "LeftOver":
-        return LeftOver(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: "StaleState") -> "StaleState":
+        return StaleState(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 def new_folder(state_folder: Path) -> Path:
@@ -110,7 +110,7 @@ def _discard(folder: Path) -> None:
         users().give_back(owner)
 
 
-async def reap_left_over(state_folder: Path) -> LeftOver:
+async def reap_left_over(state_folder: Path) -> StaleState:
     """End and remove what an earlier gateway left that used this folder. Call it once, before the first session.
 
     Raises ConfigError if another gateway that lives uses the folder.
@@ -121,7 +121,7 @@ async def reap_left_over(state_folder: Path) -> LeftOver:
     return await asyncio.to_thread(_reap, state_folder, len(named))
 
 
-async def own_state_folder(base: Path) -> tuple[Path, LeftOver]:
+async def own_state_folder(base: Path) -> tuple[Path, StaleState]:
     """For one of several processes that share `base` (no link): the first of BASE/0, BASE/1, … that no living process uses, until
     `release_state_folder`. What killed processes left in any of them is removed.
     """
@@ -174,7 +174,7 @@ def _locked(state_folder: Path) -> Path:
     return state_folder
 
 
-def _reap(state_folder: Path, found_containers: int) -> LeftOver:
+def _reap(state_folder: Path, found_containers: int) -> StaleState:
     folders = [folder for folder in state_folder.iterdir() if folder.is_dir() and not folder.is_symlink()]
     owners = {folder: folder.lstat().st_uid for folder in folders} if os.geteuid() == 0 else {}
     ended = {
@@ -191,7 +191,7 @@ def _reap(state_folder: Path, found_containers: int) -> LeftOver:
     for cgroup in joined:
         with contextlib.suppress(OSError):
             cgroup.rmdir()
-    return LeftOver(processes, len(folders), found_containers, len(joined))
+    return StaleState(processes, len(folders), found_containers, len(joined))
 
 
 def end_left_of_start(folder: Path, mark: str, joined: Sequence[str], remove: Sequence[str]) -> None:

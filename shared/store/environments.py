@@ -9,7 +9,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.run import EnvironmentService
 from shared.names import LOOPBACK_HOSTS
-from shared.store.liveness import heard_of
+from shared.store.liveness import is_live
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
@@ -30,7 +30,7 @@ class EnvironmentVerbs:
             del values[name]
         is_anothers: Document | bool = False
         if urlsplit(service.url).hostname in LOOPBACK_HOSTS:
-            is_anothers = {"$and": [{"$ne": ["$host", literal(service.host)]}, heard_of()]}
+            is_anothers = {"$and": [{"$ne": ["$host", literal(service.host)]}, is_live()]}
         told = {"$mergeObjects": ["$$ROOT", {**literals(values), "heartbeat": NOW}]}
         found = await self._services.find_one_and_update(
             {"_id": service.id},
@@ -47,7 +47,7 @@ class EnvironmentVerbs:
         await self._services.delete_one({"_id": url, "host": host})
 
     async def live(self) -> list[EnvironmentService]:
-        return await readable(EnvironmentService, self._services.find({"$expr": heard_of()}).sort([("_id", 1)]))
+        return await readable(EnvironmentService, self._services.find({"$expr": is_live()}).sort([("_id", 1)]))
 
     async def all(self) -> list[EnvironmentService]:
         return await readable(EnvironmentService, self._services.find().sort([("_id", 1)]))

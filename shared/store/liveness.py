@@ -12,7 +12,7 @@ MISSED_HEARTBEATS = 5
 LEAST_SILENCE_S = 15.0  # lower bound: a busy machine may delay a process for some seconds
 
 
-def heard_of() -> dict[str, Any]:
+def is_live() -> dict[str, Any]:
     """Expression that is true for a live document with `heartbeat` and `heartbeat_s`."""
     period_s = {"$convert": {"input": "$heartbeat_s", "to": "double", "onError": 0, "onNull": 0}}
     silence_s = {"$max": [LEAST_SILENCE_S, {"$multiply": [MISSED_HEARTBEATS, period_s]}]}

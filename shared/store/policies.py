@@ -12,7 +12,7 @@ from shared.documents.run import FileEntry, InferenceService, PolicyVersion, Ver
 from shared.documents.states import OfferState, ServiceStatus
 from shared.errors import DataError, LeaseLost
 from shared.store.indexes import add_index, build_index
-from shared.store.liveness import heard_of
+from shared.store.liveness import is_live
 from shared.store.malformed import read_or_log, readable
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
@@ -236,18 +236,18 @@ class ServiceVerbs:
 
     async def live(self, policy: str) -> list[InferenceService]:
         """Services of a policy that are alive and not DOWN."""
-        alive = {"policy": policy, "status": {"$ne": ServiceStatus.DOWN}, "$expr": heard_of()}
+        alive = {"policy": policy, "status": {"$ne": ServiceStatus.DOWN}, "$expr": is_live()}
         return await readable(InferenceService, self._services.find(alive))
 
-    async def heard_of(self) -> set[str]:
+    async def is_live(self) -> set[str]:
         """Ids of services with a live keeper, in any status."""
-        return {service["_id"] async for service in self._services.find({"$expr": heard_of()}, {"_id": 1})}
+        return {service["_id"] async for service in self._services.find({"$expr": is_live()}, {"_id": 1})}
 
-    async def wants_full(self, policy: str) -> int | None:
+    async def needs_full_weights(self, policy: str) -> int | None:
         """The newest version that a live engine could not assemble; None: there is none."""
-        asking = {"policy": policy, "wants_full": {"$ne": None}, "$expr": heard_of()}
-        found = await self._services.find_one(asking, sort=[("wants_full", -1)])
-        return None if found is None else int(found["wants_full"])
+        asking = {"policy": policy, "needs_full_weights": {"$ne": None}, "$expr": is_live()}
+        found = await self._services.find_one(asking, sort=[("needs_full_weights", -1)])
+        return None if found is None else int(found["needs_full_weights"])
 
     async def all(self) -> list[InferenceService]:
         return await readable(InferenceService, self._services.find().sort([("_id", 1)]))

@@ -78,7 +78,7 @@ class QuestionVerbs:
         named = set(await self._database["policy_versions"].distinct("policy"))
         return sorted(named | set(await self._tasks.distinct("policy")))
 
-    async def asked_of_samplers(self, policy: str) -> list[TaskDemand]:
+    async def open_demands(self, policy: str) -> list[TaskDemand]:
         """Demands of the claimable tasks, the most frequent first. Reads all of them: use it only at start."""
         kind = {name: f"$payload.{name}" for name in ("scorer", "tools", "exclude_tools", "sampler")}
         kind["scorers"] = "$payload.scorers.name"

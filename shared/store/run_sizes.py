@@ -23,7 +23,7 @@ class SizedRun:
     condition: Condition
     reason: str
     created_at: datetime | None
-    heard_at: datetime | None  # the newest heartbeat of a process
+    last_seen: datetime | None  # the newest heartbeat of a process
     bytes: int
     documents: int
     alive: int
@@ -33,7 +33,7 @@ class SizedRun:
     @property
     def last_sign(self) -> datetime | None:
         """The latest time at which something is known to have happened."""
-        return max((time for time in (self.created_at, self.heard_at, self.imported_at) if time), default=None)
+        return max((time for time in (self.created_at, self.last_seen, self.imported_at) if time), default=None)
 
 
 async def sized_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[SizedRun]:

@@ -11,7 +11,7 @@ from shared.documents.run import Admission, Run, SavedCheckpoint, TrainerEnd, Wo
 from shared.documents.states import RunState
 from shared.documents.step_cost import StepCost
 from shared.errors import DataError, LeaseLost
-from shared.store.liveness import heard_of
+from shared.store.liveness import is_live
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
@@ -198,5 +198,5 @@ class WorkerVerbs:
 
     async def live(self) -> list[Worker]:
         """Workers with a current heartbeat that have not stopped."""
-        fresh = {"$expr": heard_of(), "doing": {"$not": {"$regex": LEFT}}}
+        fresh = {"$expr": is_live(), "doing": {"$not": {"$regex": LEFT}}}
         return await readable(Worker, self._workers.find(fresh).sort([("kind", 1), ("_id", 1)]))

@@ -69,7 +69,7 @@ class SessionVerbs:
     async def open_turn(
         self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask] = ()
     ) -> Opened:
-        """Write a request before it is asked, and the results of earlier ones. `dispatch.client.asked_by` must be set."""
+        """Write a request before it is asked, and the results of earlier ones. `dispatch.client.requested_by` must be set."""
         return await self._opening.ask((dispatch, closing))
 
     async def _open_turns(self, turns: Sequence[OpeningTurn]) -> list[Opened]:
@@ -88,7 +88,7 @@ class SessionVerbs:
 
     async def _opened(self, dispatch: DispatchedSamplingTask, played: set[str], *, is_new: bool) -> Opened:
         assert dispatch.client is not None, "requests of other processes are told by it"
-        if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):
+        if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.requested_by):
             return Opened.TAKEN
         return Opened.OPEN if dispatch.record in played else Opened.ENDED
 
@@ -96,10 +96,11 @@ class SessionVerbs:
         """Whether a request has this number. If not, none has a higher one: each process gives out the next it knows of."""
         return await self._dispatches.find_one({"_id": f"{record_id}:{turn}"}, {"_id": 1}) is not None
 
-    async def _is_asked_by(self, dispatch_id: str, asked_by: str | None) -> bool:
+    async def _is_asked_by(self, dispatch_id: str, requested_by: str | None) -> bool:
         """Whether the request that is there is of this process: its first attempt to write it came through."""
         return (
-            await self._dispatches.find_one({"_id": dispatch_id, "client.asked_by": asked_by}, {"_id": 1}) is not None
+            await self._dispatches.find_one({"_id": dispatch_id, "client.requested_by": requested_by}, {"_id": 1})
+            is not None
         )
 
     async def save_reply(self, dispatch: DispatchedSamplingTask) -> bool:

@@ -53,7 +53,7 @@ def playable_without(left: Sequence[Unplayable], full_environments: Sequence[str
     return {"$nor": kinds} if kinds else {}
 
 
-def settled_without(left: Sequence[str] | None) -> Document:
+def ready_to_settle(left: Sequence[str] | None) -> Document:
     """Filter of completed groups that these group scorers need not score any more; None: that none need score."""
     ready: list[Document] = [
         {"slots.group_scorers": {"$exists": False}},
@@ -140,11 +140,11 @@ def close_group() -> list[Document]:
 
 
 def claim_pipeline(
-    worker: str, lease_s: float, max_failures: int, *, untold: bool = False, rules: int | None = None
+    worker: str, lease_s: float, max_failures: int, *, unconfirmed: bool = False, rules: int | None = None
 ) -> list[Document]:
     """`rules`: the number that a task gets which this claim opens."""
     expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
-    failures = {"$add": ["$$s.failures", {"$cond": ["$$s.untold", 0, 1]}]}
+    failures = {"$add": ["$$s.failures", {"$cond": ["$$s.unconfirmed", 0, 1]}]}
     over = {"$or": [{"$gte": [failures, max_failures]}, IS_SET_ASIDE]}
     expiry = {
         "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
@@ -158,7 +158,7 @@ def claim_pipeline(
     leased = {
         "status": SlotStatus.LEASED.value,
         "worker": literal(worker),
-        **({"untold": True} if untold else {}),
+        **({"unconfirmed": True} if unconfirmed else {}),
         "attempt": {"$add": ["$$s.attempt", 1]},
         "free_at": after(lease_s),
     }
@@ -166,7 +166,7 @@ def claim_pipeline(
     stamp: list[Document] = [{"$set": {"rules": opening}}] if rules is not None else []
     return [
         *stamp,
-        {"$set": {"slots": merge_slot(expired, expiry, without="untold")}},
+        {"$set": {"slots": merge_slot(expired, expiry, without="unconfirmed")}},
         {"$set": {"last_claimed": first_free}},
         {
             "$set": {

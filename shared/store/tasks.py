@@ -40,10 +40,10 @@ from shared.store.slots import (
     holding,
     opened_by,
     playable_without,
+    ready_to_settle,
     reopened,
     settled,
     settled_by,
-    settled_without,
 )
 from shared.store.spoilt_tasks import SpoiltTasks
 
@@ -113,7 +113,7 @@ class TaskVerbs:
         served_versions: Sequence[int] = (),
         max_failures: int,
         without: Sequence[Unplayable] = (),
-        untold: bool = False,
+        unconfirmed: bool = False,
         rules: int | None = None,
         of_rules: Sequence[int] | None = None,
         full_environments: Sequence[str] = (),
@@ -122,7 +122,7 @@ class TaskVerbs:
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
-        `without`, `full_environments`: skip these. `untold`: its agent is told later. `rules`: the number of the rules of
+        `without`, `full_environments`: skip these. `unconfirmed`: its agent is told later. `rules`: the number of the rules of
         a group that this opens; `of_rules`: those of the groups that are open already, None: any.
         """
         where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
@@ -131,7 +131,7 @@ class TaskVerbs:
         where |= CLAIMABLE_NOW | playable_without(without, full_environments) | opened_by(of_rules)
         while True:
             document = await self._spoilt.update(
-                where, claim_pipeline(worker, lease_s, max_failures, untold=untold, rules=rules)
+                where, claim_pipeline(worker, lease_s, max_failures, unconfirmed=unconfirmed, rules=rules)
             )
             if document is None:
                 return None
@@ -155,7 +155,7 @@ class TaskVerbs:
             UpdateOne(
                 holding(c, worker if if_own else None),
                 [
-                    {"$set": {"slots": merge_slot(is_slot(c.traj_id), renewed, without="untold")}},
+                    {"$set": {"slots": merge_slot(is_slot(c.traj_id), renewed, without="unconfirmed")}},
                     {"$set": {"free_at": LEAST_FREE_AT}},
                 ],
             )
@@ -228,7 +228,7 @@ class TaskVerbs:
         self, claim: Claim, change: Document, ends: Sequence[SlotStatus], more: Sequence[Document] = ()
     ) -> bool:
         """Change the slot that `claim` holds; `ends` are its possible states afterwards. `more`: stages of the update."""
-        changed = merge_slot(is_slot(claim.traj_id), change, without="untold")
+        changed = merge_slot(is_slot(claim.traj_id), change, without="unconfirmed")
         document = await self._spoilt.update(
             holding(claim), [{"$set": {"slots": changed}}, *more, *close_group()], {"status": 1}
         )
@@ -265,7 +265,7 @@ class TaskVerbs:
         due: Document = {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}}
         while True:
             document = await self._tasks.find_one_and_update(
-                due | settled_without(left) | settled_by(rules),
+                due | ready_to_settle(left) | settled_by(rules),
                 [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
                 return_document=ReturnDocument.AFTER,
             )

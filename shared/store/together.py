@@ -18,7 +18,7 @@ from shared.store.retry import is_outage
 
 T = TypeVar("T")
 R = TypeVar("R")
-Asked = tuple[T, asyncio.Future[R]]
+PendingQuestion = tuple[T, asyncio.Future[R]]
 
 MOST = 64  # callers that share a command
 
@@ -29,7 +29,7 @@ class Together(Generic[T, R]):
 
     def __init__(self, work: Callable[[Sequence[T]], Awaitable[Sequence[R]]]) -> None:
         self._work = work
-        self._waiting: deque[Asked[T, R]] = deque()
+        self._waiting: deque[PendingQuestion[T, R]] = deque()
         self._running: asyncio.Task[None] | None = None
 
     async def ask(self, question: T) -> R:
@@ -50,7 +50,7 @@ class Together(Generic[T, R]):
             while self._waiting:  # only if this task is cancelled
                 self._waiting.popleft()[1].cancel()
 
-    async def _answer(self, asked: "Sequence[Asked[T, R]]") -> None:
+    async def _answer(self, asked: "Sequence[PendingQuestion[T, R]]") -> None:
         if not asked:
             return
         try:
@@ -69,7 +69,7 @@ class Together(Generic[T, R]):
             if not answer.done():
                 answer.set_result(each)
 
-    async def _failed(self, asked: "Sequence[Asked[T, R]]", exc: Exception) -> None:
+    async def _failed(self, asked: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:
         if len(asked) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):
             for each in asked:
                 await self._answer([each])
@@ -77,7 +77,7 @@ class Together(Generic[T, R]):
         _raise(asked, exc)
 
 
-def _raise(asked: "Sequence[Asked[T, R]]", exc: Exception) -> None:
+def _raise(asked: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:
     for _, answer in asked:
         if not answer.done():
             answer.set_exception(exc)

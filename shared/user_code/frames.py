@@ -37,7 +37,7 @@ def told(exc: BaseException, home: Any = None) -> str:
     return f"{message}; at {place}" if place else message
 
 
-def own_fault(exc: BaseException, home: Any) -> OwnCodeFailed | None:
+def user_code_error(exc: BaseException, home: Any) -> OwnCodeFailed | None:
     """The error to raise instead of `exc` if the user's code raised it; None for our errors and cancellations."""
     cause = cause_of(exc)
     if isinstance(cause, TandemError | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):

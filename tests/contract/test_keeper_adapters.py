@@ -86,7 +86,7 @@ async def test_an_engine_follows_adapters_bit_for_bit_and_reads_no_other_file(
         for full in (False, False, True, False):
             version = await published.announce(full=full)
             await assert_serves(kept, version.version)
-            assert ((await kept.service()).error, (await kept.service()).wants_full) == (None, None)
+            assert ((await kept.service()).error, (await kept.service()).needs_full_weights) == (None, None)
             (worker,) = await store.workers.live()
             assert worker.stats["update_bytes"] == version.bytes_from_base > 0
 
@@ -162,7 +162,7 @@ async def test_a_late_engine_loads_the_adapter_before_a_damaged_one_and_requests
     async with keeping(engine, store, until, first=3) as kept:
         await assert_serves(kept, 3)
         service = await kept.service()
-        assert service.wants_full == await store.services.wants_full(POLICY) == 4
+        assert service.needs_full_weights == await store.services.needs_full_weights(POLICY) == 4
         assert "version 0 and an adapter" in (service.error or "")
 
 
@@ -182,5 +182,5 @@ async def test_an_adapter_whose_merge_lacks_the_announced_checksum_is_never_load
             adapter=manifest_of(adapters[1]),
         )
         await kept.error_with(f"version {version.version} cannot be assembled")
-        assert (await kept.service()).wants_full == version.version
+        assert (await kept.service()).needs_full_weights == version.version
         await assert_serves(kept, 0)

@@ -70,7 +70,7 @@ async def test_an_engine_follows_changes_bit_for_bit(
         for full in (False, False, True, False):
             version = await published.announce(full=full)
             await assert_serves(kept, version.version)
-            assert ((await kept.service()).error, (await kept.service()).wants_full) == (None, None)
+            assert ((await kept.service()).error, (await kept.service()).needs_full_weights) == (None, None)
         (worker,) = await store.workers.live()
         assert version.delta is not None
         assert worker.stats["update_bytes"] == version.delta["bytes"]
@@ -145,6 +145,6 @@ async def test_an_engine_stops_before_damaged_changes_and_requests_full_weights(
     async with keeping(engine, store, until, first=3) as kept:
         await assert_serves(kept, 3)
         service = await kept.service()
-        assert service.wants_full == await store.services.wants_full(POLICY) == 5
+        assert service.needs_full_weights == await store.services.needs_full_weights(POLICY) == 5
         assert "version 0 and 5 deltas" in (service.error or "")
         assert "/4/weights.delta" in (service.error or "")

@@ -139,7 +139,7 @@ MUTANTS = (
         "a sampler removes what a killed one left of its agents",
         "shared/sandbox/folders.py",
         "    left = await reap_left_over(mine)\n",
-        "    left = LeftOver()\n",
+        "    left = StaleState()\n",
         f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(

@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "a turn's number is used once by all gateways",
         "shared/store/sessions.py",
-        "if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):",
+        "if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.requested_by):",
         "if False:",
         f"{PROCESSES}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),
@@ -231,7 +231,7 @@ MUTANTS = (
     Mutant(
         "a claim that its agent was never told of is no failure",
         "shared/store/slots.py",
-        '{"$cond": ["$$s.untold", 0, 1]}',
+        '{"$cond": ["$$s.unconfirmed", 0, 1]}',
         "1",
         f"{CLAIMS}::test_a_claim_whose_gateway_died_before_its_agent_knew_is_free_soon_and_no_failure",
     ),

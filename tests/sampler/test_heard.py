@@ -5,7 +5,7 @@ import random
 import pytest
 
 from sampler.core.rendering.template import ChatTemplate
-from sampler.core.rendering.turn import HALF, Heard
+from sampler.core.rendering.turn import HALF, StreamDecoder
 from sampler.core.rendering.view import PolicyTokens, View
 from tests.sampler.families import FAMILIES
 
@@ -36,7 +36,7 @@ def test_each_text_is_that_of_all_ids_so_far_and_long_replies_are_not_decoded_an
         ids = [token for _ in range(150) for token in template.encode(rng.choice(WORDS))]
         ids += [rng.randrange(template.tokenizer.get_vocab_size()) for _ in range(50)]  # halves of characters
         heard: list[str] = []
-        hear = Heard(lambda partial, heard=heard: heard.append(partial.text), "r:0", view)
+        hear = StreamDecoder(lambda partial, heard=heard: heard.append(partial.text), "r:0", view)
         view.decoded = at = 0
         while at < len(ids):
             at += rng.randint(1, 4)

@@ -14,7 +14,7 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.history.history import CLEARED
 from sampler.core.rendering.context import Context
-from sampler.core.rendering.known_replies import KnownReplies
+from sampler.core.rendering.known_replies import SampledReplies
 from sampler.core.rendering.template import ChatTemplate
 from sampler.scorers import Score
 from shared.documents.states import Termination
@@ -211,7 +211,7 @@ def test_a_reply_that_occurs_twice_in_a_history_keeps_its_ids_at_both_places() -
 
 def test_of_two_replies_with_the_same_words_the_later_messages_say_which_is_meant() -> None:
     """Another thread was told the same twice; this thread was told it once, in other ids, and then shows the other's history."""
-    template, known = FAMILIES["qwen25"].template("off"), KnownReplies()
+    template, known = FAMILIES["qwen25"].template("off"), SampledReplies()
     reply = {"role": "assistant", "content": "It is five."}
     other, own = Context(template, known=known), Context(template, known=known)
     other.start([QUESTION])

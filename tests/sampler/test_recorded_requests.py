@@ -22,7 +22,7 @@ POLICIES, THREADS = st.sampled_from(["main", "main", "judge"]), st.sampled_from(
 SAID = st.sampled_from(["go on", "What is A?", "yes", "no no"])
 PIECES = st.sampled_from([1, 2, 3, 100])  # characters of a sampled token: the same words in different ids
 Message = dict[str, Any]
-Said = tuple[Message, list[int] | None]  # a message, with the ids that were sampled for it, if any
+SeatTurn = tuple[Message, list[int] | None]  # a message, with the ids that were sampled for it, if any
 
 
 def spelled(template: ChatTemplate, text: str, piece: int) -> list[int]:
@@ -33,7 +33,7 @@ class Conversation:
     """The model of one thread."""
 
     def __init__(self) -> None:
-        self.history: list[Said] = []
+        self.history: list[SeatTurn] = []
 
 
 class Threads(RuleBasedStateMachine):
@@ -44,7 +44,7 @@ class Threads(RuleBasedStateMachine):
         self.tokens = {policy: PolicyTokens() for policy in TEMPLATES}
         self.views: dict[tuple[str, str | None], View] = {}
         self.model: dict[tuple[str, str | None], Conversation] = {}
-        self.asked: dict[tuple[str, str | None], tuple[str, Parent, View, list[Said]]] = {}
+        self.asked: dict[tuple[str, str | None], tuple[str, Parent, View, list[SeatTurn]]] = {}
         self.recorded: dict[str, dict[str, list[int]]] = {policy: {} for policy in TEMPLATES}
         self.histories: dict[str, list[tuple[list[tuple[str, str, bool]], list[int]]]] = {p: [] for p in TEMPLATES}
         self.count = 0
@@ -96,7 +96,7 @@ class Threads(RuleBasedStateMachine):
         key = list(self.asked)[which % len(self.asked)]
         self.views[key] = self.asked.pop(key)[2]
 
-    def _ask(self, key: tuple[str, str | None], new: list[Said], *, restart: bool) -> None:
+    def _ask(self, key: tuple[str, str | None], new: list[SeatTurn], *, restart: bool) -> None:
         if key in self.asked:
             return
         policy, thread = key
@@ -115,7 +115,7 @@ class Threads(RuleBasedStateMachine):
         self._check_prompt(policy, view.context.ids, history)
         self._check_parent(policy, view.context.ids, parent, cause)
 
-    def _check_prompt(self, policy: str, ids: list[int], history: list[Said]) -> None:
+    def _check_prompt(self, policy: str, ids: list[int], history: list[SeatTurn]) -> None:
         """The text is the template's; and where an earlier request had the same history up to a reply, its very ids follow:
         those of its prompt and those that were sampled, never their text encoded again."""
         template = TEMPLATES[policy]
@@ -143,7 +143,7 @@ class Threads(RuleBasedStateMachine):
         assert cause in BranchCause
 
 
-def words_in(history: list[Said]) -> list[tuple[str, str, bool]]:
+def words_in(history: list[SeatTurn]) -> list[tuple[str, str, bool]]:
     return [(message["role"], message["content"], ids is None) for message, ids in history]
 
 

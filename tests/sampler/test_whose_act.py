@@ -44,7 +44,7 @@ def test_every_error_that_ends_an_episode_is_named_in_the_page() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE.read_text()))
     assert {name for name in caught if inspect.isclass(getattr(episode, name))} - named <= {
         "AsyncSampler",
-        "AwaitedScore",
+        "DeferredScore",
     }
 
 

@@ -65,7 +65,7 @@ async def _claim(store: Store, split: str, limit: int | None) -> None:
 
 async def open_next_turn(store: Store) -> None:
     """The gateway's request: what it writes before it asks, its reply, and the attempt as another process reads it."""
-    client = ClientRequest(identity="i", cause="first", asked_by="g")
+    client = ClientRequest(identity="i", cause="first", requested_by="g")
     dispatch = _turn(PLAYED).model_copy(update={"client": client})
     assert await store.sessions.open_turn(dispatch) is Opened.OPEN
     assert await store.sessions.save_reply(dispatch)
@@ -115,7 +115,7 @@ OFTEN: dict[str, Look] = {
     "trainer, every step: how many are ready": lambda store: store.data.count_ready_groups("main"),
     "trainer, every step: rounds that are open": lambda store: store.evaluation.open_versions("main"),
     "launcher, every 2 s: failures": lambda store: store.tasks.count_failures(),
-    "trainer, every step: an engine wants all weights": lambda store: store.services.wants_full("main"),
+    "trainer, every step: an engine wants all weights": lambda store: store.services.needs_full_weights("main"),
 }
 # Of these the answer itself has a part for every version, task or worker of the run.
 GROWING: dict[str, Look] = {

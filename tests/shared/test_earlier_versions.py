@@ -12,19 +12,19 @@ async def test_a_slot_says_that_its_agent_was_not_told_only_as_long_as_it_is_so(
     async def says() -> object:
         task = await store.database["tasks"].find_one({})
         assert task is not None
-        return task["slots"][0].get("untold", "nothing")
+        return task["slots"][0].get("unconfirmed", "nothing")
 
     assert await says() == "nothing"
     await store.tasks.release_slot(await claim(store))
     assert await says() == "nothing"
-    got = await claim(store, untold=True)
+    got = await claim(store, unconfirmed=True)
     assert await says() is True
     await store.tasks.renew_leases([got], 60, "w")
     assert await says() == "nothing"
     await store.tasks.release_slot(got)
-    await store.tasks.release_slot(await claim(store, untold=True))
+    await store.tasks.release_slot(await claim(store, unconfirmed=True))
     assert await says() == "nothing"
-    await claim(store, untold=True, lease_s=0.0)
+    await claim(store, unconfirmed=True, lease_s=0.0)
     got = await claim(store)
     assert (await says(), got.task.slots[0].failures) == ("nothing", 0)
 

@@ -61,8 +61,8 @@ READS = {
     *(
         "versions.check_first",
         "services.live",
-        "services.heard_of",
-        "services.wants_full",
+        "services.is_live",
+        "services.needs_full_weights",
         "services.all",
         "environments.live",
         "environments.all",

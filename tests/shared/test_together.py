@@ -112,11 +112,11 @@ async def test_requests_and_replies_of_many_attempts_share_commands(store: Store
     for number, one in enumerate(held):
         await store.sessions.begin(one, "w", AgentSession(key_hash=str(number)))
     whole = [make_dispatches(one.record_id)[0] for one in held]
-    client = ClientRequest(identity="i", cause="first", asked_by="me")
+    client = ClientRequest(identity="i", cause="first", requested_by="me")
     replies = [one.model_copy(update={"client": client}) for one in whole]
     asked_for = {"response": None, "status": DispatchStatus.RUNNING, "weight_versions": []}
     requests = [one.model_copy(update=asked_for) for one in replies]
-    other = requests[3].model_copy(update={"client": client.model_copy(update={"asked_by": "another"})})
+    other = requests[3].model_copy(update={"client": client.model_copy(update={"requested_by": "another"})})
     await store.sessions.open_turn(other)
     await store.records.move(held[5].record_id, RecordStatus.FAILED, {})
     requests[7] = requests[7].model_copy(update={"messages": [{"role": "user", "content": "x" * 17_000_000}]})

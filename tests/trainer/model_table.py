@@ -24,7 +24,7 @@ from shared.errors import ConfigError
 from tests.trainer.builders import gradients, logprobs_one_by_one, random_group
 from tests.trainer.tiny_models import EVERY_TYPE, VARIANTS, tiny
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.forward_choice import FOREIGN_ERRORS, choose_way, set_attention
+from trainer.modeling.forward_choice import FOREIGN_ERRORS, choose_forward_mode, set_attention
 from trainer.modeling.forward_ways import Way, tree_obstacle
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
@@ -61,7 +61,7 @@ def line(name: str, model: PreTrainedModel) -> Line:
     """Choose a way, then compare it on random records with the model's own forward."""
     lm = TreeLM(model)
     try:
-        found = choose_way(lm, "auto", CPU, obstacle=tree_obstacle(model.config))
+        found = choose_forward_mode(lm, "auto", CPU, obstacle=tree_obstacle(model.config))
     except ConfigError as exc:
         return Line(name, None, str(exc))
     return Line(name, found.way, str(found.difference), *_errors(lm, model))

@@ -77,7 +77,13 @@ class Publishing:
 
     def ask_for_full(self, version: int) -> None:
         service = InferenceService(
-            id="e", url="e", policy="main", version=-1, status=ServiceStatus.DOWN, wants_full=version, heartbeat_s=3600
+            id="e",
+            url="e",
+            policy="main",
+            version=-1,
+            status=ServiceStatus.DOWN,
+            needs_full_weights=version,
+            heartbeat_s=3600,
         )
         self.bridge(self.bridge.store.services.heartbeat(service))
 

@@ -23,7 +23,7 @@ from tests.trainer.launched import LAST_STEP, OPTIMIZER, exact_learner, full_par
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.forward_choice import choose_way
+from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.node_attention import spans_of_row
 from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured
@@ -211,7 +211,7 @@ def test_a_model_of_state_space_layers_alone_is_trained_sequence_by_sequence(
 
 def test_a_tree_never_goes_through_a_model_that_forbids_it() -> None:
     lm = TreeLM(tiny_model(**FORBIDDING["sliding window"]))
-    found = choose_way(lm, "auto", torch.device("cpu"))
+    found = choose_forward_mode(lm, "auto", torch.device("cpu"))
     assert not found.way.trees
     (row,) = pack([merge(random_group(3))], 10_000)
     with pytest.raises(ValueError, match="one_sequence_per_row"):

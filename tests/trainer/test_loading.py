@@ -107,7 +107,7 @@ def test_the_other_process_never_holds_the_whole_model(tmp_path: Path, monkeypat
         # Freed tensors go back to the kernel at once: what glibc keeps of them was up to a fifth of the model, by chance.
         assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1
         exact_learner(tiny, with_settings(parallel, ShardSettings(first_loads=True)))  # what is imported and made once
-        monkeypatch.setattr(opening, "choose_way", before_it_is_computed)
+        monkeypatch.setattr(opening, "choose_forward_mode", before_it_is_computed)
         for first_loads in (True, False):
             directory = whole if parallel.is_main or not first_loads else bare
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew

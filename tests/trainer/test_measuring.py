@@ -12,7 +12,7 @@ from tests.trainer.model_table import CPU, line
 from tests.trainer.tiny_models import tiny
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.forward import TreeLM
-from trainer.modeling.forward_choice import choose_way
+from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import Head
 from trainer.process.parallel import Parallel
 from trainer.step.opening import open_learner
@@ -78,19 +78,19 @@ def test_positions_that_a_model_counts_in_the_row_keep_trees_away() -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3"])
 def test_rounding_in_bfloat16_keeps_no_model_from_trees(name: str) -> None:
     lm = TreeLM(tiny(name).to(torch.bfloat16))
-    assert choose_way(lm, "auto", CPU).way.trees
+    assert choose_forward_mode(lm, "auto", CPU).way.trees
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", "phi3, rope longrope"])
 def test_rounding_in_bfloat16_hides_no_wrong_way(name: str) -> None:
-    assert not choose_way(TreeLM(tiny(name).to(torch.bfloat16)), "auto", CPU).way.trees
+    assert not choose_forward_mode(TreeLM(tiny(name).to(torch.bfloat16)), "auto", CPU).way.trees
 
 
 def test_an_attention_that_is_named_and_does_not_fit_is_refused_with_the_reason() -> None:
     with pytest.raises(
         ConfigError, match=r"gemma2: no way .* attention sdpa.*does not support an attention implementation"
     ):
-        choose_way(TreeLM(tiny("gemma2")), "sdpa", CPU)
+        choose_forward_mode(TreeLM(tiny("gemma2")), "sdpa", CPU)
 
 
 def test_a_way_that_is_wrong_is_refused_with_the_figure() -> None:
@@ -100,7 +100,7 @@ def test_a_way_that_is_wrong_is_refused_with_the_figure() -> None:
             lambda _, __, out: (out[0] * torch.rand(1), out[1])
         )
     with pytest.raises(ConfigError, match=r"agrees with its own forward within .* nats off, gradient .* %"):
-        choose_way(lm, "auto", CPU)
+        choose_forward_mode(lm, "auto", CPU)
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", "deepseek_v3"])

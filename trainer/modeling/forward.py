@@ -5,7 +5,7 @@ the embedding) only while the module that owns it runs, and again for its backwa
 
     lm = TreeLM(causal_lm)
     shard_model(lm, layer_class_names(causal_lm), parallel)      # each layer, then lm itself
-    choose_way(lm, "auto", device)                           # trainer/modeling/forward_choice.py
+    choose_forward_mode(lm, "auto", device)                           # trainer/modeling/forward_choice.py
     logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=lm.mask(device))
 """
 
@@ -41,8 +41,9 @@ class Forwarded(NamedTuple):
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities.
 
-    `way`: how it is computed. Initially trees with the attention that the model was loaded with; `forward_choice.choose_way`
-    finds the way that agrees with the model's own forward. If `way.trees` is False, rows must be single sequences.
+    `way`: how it is computed. Initially trees with the attention that the model was loaded with;
+    `forward_choice.choose_forward_mode` finds the way that agrees with the model's own forward.
+    If `way.trees` is False, rows must be single sequences.
     `context`: processes that each compute a slice of every row and return the same result; they must make the same calls.
     `tp_size`: processes that share each layer.
     """

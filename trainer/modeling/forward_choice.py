@@ -111,7 +111,7 @@ class _Result:
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
-def choose_way(
+def choose_forward_mode(
     lm: TreeLM,
     attention: str,
     device: torch.device,

@@ -177,7 +177,7 @@ class Publisher:
         return version
 
     def _full_is_requested(self) -> bool:
-        requested = self._bridge(self._store.services.wants_full(self._config.policy))
+        requested = self._bridge(self._store.services.needs_full_weights(self._config.policy))
         return requested is not None and requested >= self._newest_full
 
     def _prune(self) -> None:

@@ -13,7 +13,7 @@ from trainer.losses import LossConfig
 from trainer.modeling.compiling import use_compiled_layers
 from trainer.modeling.context_parallel import cut_sequences, plain_name
 from trainer.modeling.forward import TreeLM
-from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_way
+from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forward_mode
 from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import load_config, load_model
@@ -104,7 +104,9 @@ def open_learner(
         why_not, precision = obstacle if trees else None, PRECISIONS[parallel.settings.precision]
         conditions = Conditions(prefix_trees=trees, precision=precision, compiled=options.compile_layers)
         peers = parallel.everyone
-        result = choose_way(lm, attention, parallel.device, obstacle=why_not, conditions=conditions, peers=peers)
+        result = choose_forward_mode(
+            lm, attention, parallel.device, obstacle=why_not, conditions=conditions, peers=peers
+        )
         if parallel.is_main:
             _log_way(result, directory, prefix_trees=trees)
         return result.way

@@ -1,8 +1,8 @@
 """What becomes of an episode's score at its end: it counts, or the episode waits for feedback. Guide: docs/bring/any_agent.md.
 
 evaluate_record ─▶ Score ─┬─ no deadline, or `is_final` ─▶ the score
-                          └─ feedback_deadline_s ─▶ AwaitedScore: feedback, else this score (feedback_missing: scorer)
-            └─▶ raises ScoreComesLater ─▶ AwaitedScore
+                          └─ feedback_deadline_s ─▶ DeferredScore: feedback, else this score (feedback_missing: scorer)
+            └─▶ raises ScoreComesLater ─▶ DeferredScore
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.scoring import ScoreComesLater, deadline_of
-from sampler.core.episode.user_calls import call_own
+from sampler.core.episode.user_calls import call_user_code
 from sampler.core.errors import ScorerFailed
 from sampler.core.scorers import Score, is_finite_number
 from sampler.core.scorers.registry import with_floats
@@ -21,26 +21,26 @@ from shared.user_code.frames import definition_of
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitedScore:
+class DeferredScore:
     """The episode waits for feedback; without any it gets `otherwise`, or fails (None)."""
 
     deadline_s: float
     otherwise: Score | None
 
 
-async def evaluate(sampler: AsyncSampler) -> Score | AwaitedScore:
+async def evaluate(sampler: AsyncSampler) -> Score | DeferredScore:
     """Call the sampler's `evaluate_record`, and check what it says."""
     deadline_s = deadline_of(sampler)
     try:
-        score = _checked(sampler, await call_own(sampler.evaluate_record, Score, "Score(value=<number>)"))
+        score = _checked(sampler, await call_user_code(sampler.evaluate_record, Score, "Score(value=<number>)"))
     except ScoreComesLater as later:
         return _awaited(sampler, later, deadline_s)
     if deadline_s is None or score.is_final:
         return score
-    return AwaitedScore(deadline_s, None if sampler.config.feedback_missing == "abandon" else score)
+    return DeferredScore(deadline_s, None if sampler.config.feedback_missing == "abandon" else score)
 
 
-def _awaited(sampler: AsyncSampler, later: ScoreComesLater, set_deadline_s: float | None) -> Score | AwaitedScore:
+def _awaited(sampler: AsyncSampler, later: ScoreComesLater, set_deadline_s: float | None) -> Score | DeferredScore:
     otherwise = None if later.otherwise is None else _checked(sampler, later.otherwise)
     if sampler.task.split != TRAIN_SPLIT:
         if otherwise is None:
@@ -60,7 +60,7 @@ def _awaited(sampler: AsyncSampler, later: ScoreComesLater, set_deadline_s: floa
         raise OwnCodeFailed(
             f"ScoreComesLater: deadline_s is {deadline_s!r}; expected up to {MAX_DEADLINE_S:g} s{where}"
         )
-    return AwaitedScore(float(deadline_s), otherwise)
+    return DeferredScore(float(deadline_s), otherwise)
 
 
 def _checked(sampler: AsyncSampler, score: Score) -> Score:

@@ -22,26 +22,26 @@ import asyncio
 import logging
 from typing import Any
 
-from sampler.core.episode.awaited_score import AwaitedScore, evaluate
+from sampler.core.episode.awaited_score import DeferredScore, evaluate
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.scoring import needs_no_scorer, require_scorers
 from sampler.core.episode.unforeseen import MAX_SLOT_ERROR_CHARS, fail_unforeseen
-from sampler.core.episode.user_calls import call_own
+from sampler.core.episode.user_calls import call_user_code
 from sampler.core.errors import (
     AgentCrashed,
     AgentFailed,
+    AttemptReleased,
     EngineError,
     EngineRefused,
     EnvironmentBusy,
     EnvironmentFailed,
     EnvironmentWrong,
-    GivenBack,
     KeyRefused,
     ScorerFailed,
     ToolFailure,
     ToolNotOffered,
     ToolServerUnavailable,
-    VersionAway,
+    VersionUnavailable,
 )
 from sampler.core.retry_delay import retry_delay_s
 from sampler.core.scorers import Score
@@ -63,8 +63,8 @@ OF_A_PERSON = (  # shown by the launcher: a person has to act
 BLAMELESS = {  # how such an episode ends, and when its slot is free again
     ToolServerUnavailable: (Termination.TOOL_SERVER_AWAY, 0.0),
     EnvironmentBusy: (Termination.ENVIRONMENT_BUSY, 0.0),
-    VersionAway: (Termination.VERSION_AWAY, AWAY_S),
-    GivenBack: (Termination.CANCELLED, 0.0),
+    VersionUnavailable: (Termination.VERSION_AWAY, AWAY_S),
+    AttemptReleased: (Termination.CANCELLED, 0.0),
 }
 LOST = (LeaseLost, IllegalMove)
 
@@ -89,7 +89,7 @@ async def _played(sampler: AsyncSampler) -> float | None:
         await _start(sampler)
         async with sampler._clock.running(sampler.config.episode_timeout_s):
             termination, score = await _play_and_score(sampler)
-        if isinstance(score, AwaitedScore):
+        if isinstance(score, DeferredScore):
             await _wait(sampler, termination, score)
             return None
         await _finish(sampler, termination, score)
@@ -97,7 +97,7 @@ async def _played(sampler: AsyncSampler) -> float | None:
     except LOST as exc:
         log.warning("lease lost record=%s %s", sampler.claim.record_id, exc)
         await _abandon(sampler, str(exc))
-    except (ToolServerUnavailable, EnvironmentBusy, VersionAway, GivenBack) as exc:
+    except (ToolServerUnavailable, EnvironmentBusy, VersionUnavailable, AttemptReleased) as exc:
         await _interrupted(sampler, exc)
     except (EngineError, ToolFailure, EnvironmentFailed, AgentFailed, AgentCrashed, ScorerFailed) as exc:
         await _fail(sampler, exc)
@@ -113,7 +113,7 @@ async def _played(sampler: AsyncSampler) -> float | None:
 
 
 async def _start(sampler: AsyncSampler) -> None:
-    """Raises VersionAway; before there is a record, but for an episode that is awaited."""
+    """Raises VersionUnavailable; before there is a record, but for an episode that is awaited."""
     if not _is_awaited(sampler):
         await sampler.require_engines()
     if not sampler._goes_on_elsewhere:  # else its record is there since it was claimed
@@ -129,20 +129,20 @@ def _is_awaited(sampler: AsyncSampler) -> bool:
 
 async def _interrupted(sampler: AsyncSampler, exc: TandemError) -> None:
     """Release the slot without blame."""
-    if isinstance(exc, VersionAway) and _is_awaited(sampler):
+    if isinstance(exc, VersionUnavailable) and _is_awaited(sampler):
         await _fail(sampler, exc)
         return
-    if not isinstance(exc, GivenBack):
+    if not isinstance(exc, AttemptReleased):
         log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
     await _release(sampler, exc, *BLAMELESS[type(exc)])
 
 
-async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | AwaitedScore]:
+async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | DeferredScore]:
     if type(sampler).evaluate_record is AsyncSampler.evaluate_record and not needs_no_scorer(sampler):
         require_scorers(sampler)  # before anything is sampled
     if sampler.task.payload.fork is not None:
         sampler.require_forks()
-    termination = await call_own(sampler.run, Termination, "a Termination")
+    termination = await call_user_code(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
@@ -183,7 +183,7 @@ async def _time_is_over(sampler: AsyncSampler, exc: TimeoutError) -> float | Non
     return score
 
 
-async def _wait(sampler: AsyncSampler, termination: Termination, awaited: AwaitedScore) -> None:
+async def _wait(sampler: AsyncSampler, termination: Termination, awaited: DeferredScore) -> None:
     """The episode is played, and its score comes later."""
     otherwise, claim = awaited.otherwise, sampler.claim
     without = None if otherwise is None else _values(sampler, otherwise)
@@ -309,6 +309,6 @@ def _cause(exc: Exception) -> Termination:
         return Termination.MISCONFIGURED  # an engine refuses the same request again
     if isinstance(exc, DoesNotFit):
         return Termination.NOT_STORABLE
-    if isinstance(exc, VersionAway):
+    if isinstance(exc, VersionUnavailable):
         return Termination.VERSION_AWAY
     return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE

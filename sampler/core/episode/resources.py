@@ -44,20 +44,20 @@ class Resources:
         default_factory=dict
     )  # by policy: all its engines, for pinned actors
     sources: Sequence[Source] = ()  # alternative sources for turns of the process's own policy
-    kept_tools: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
+    stored_lists: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
     model_acts: ModelActs = field(default_factory=ModelActs)
     bugs: Bugs = field(default_factory=Bugs)
     opened: OpenTenants = field(default_factory=OpenTenants)
 
-    async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
+    async def store_tool_list(self, tools_hash: str, tools: Tools) -> None:
         """Store the tool list that requests name, before the first of them and once per process."""
-        if tools_hash and tools_hash not in self.kept_tools:
+        if tools_hash and tools_hash not in self.stored_lists:
             await self.store.tool_schemas.keep(ToolSchemas.of(tools))
-            if len(self.kept_tools) >= MOST_KEPT_TOOLS:
-                self.kept_tools.clear()
-            self.kept_tools.add(tools_hash)
+            if len(self.stored_lists) >= MOST_KEPT_TOOLS:
+                self.stored_lists.clear()
+            self.stored_lists.add(tools_hash)
 
     def alarms(self) -> list[str]:
         """What episodes wait for outside of the engines, and what they do too often."""

@@ -85,7 +85,7 @@ class AsyncSampler(ABC):
         return None
 
     async def require_engines(self) -> None:  # noqa: B027  # most classes need none
-        """Before the episode begins. Raises VersionAway if no engine serves weights that it needs, besides the newest."""
+        """Before the episode begins. Raises VersionUnavailable if no engine serves weights that it needs, besides the newest."""
 
     @classmethod
     def require_forks(cls) -> None:
@@ -303,7 +303,7 @@ class AsyncSampler(ABC):
         room = min(asking.most, self.config.max_new_tokens, self.config.max_tokens - len(ids), of_engines)
         if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
             return None
-        await self.resources.keep_tools(view.tools_hash, view.tools)
+        await self.resources.store_tool_list(view.tools_hash, view.tools)
         async with AsyncExitStack() as answering:
             async with self._journal.numbering:
                 limits = {"max_new_tokens": room} | asking.options.sampling_params

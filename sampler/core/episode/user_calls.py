@@ -12,7 +12,7 @@ from sampler.core.episode.sampler import AsyncSampler
 from shared.documents import Claim
 from shared.errors import OwnCodeFailed
 from shared.outside_text import clipped
-from shared.user_code.frames import cause_of, definition_of, name_of, own_fault
+from shared.user_code.frames import cause_of, definition_of, name_of, user_code_error
 
 T = TypeVar("T")
 
@@ -24,13 +24,13 @@ def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) ->
     try:
         return kind(resources, claim)
     except (Exception, SystemExit) as exc:
-        fault = own_fault(exc, kind)
+        fault = user_code_error(exc, kind)
         if fault is None:
             raise
         raise fault from exc
 
 
-async def call_own(method: Callable[[], Awaitable[T]], kind: type[T], expected: str) -> T:
+async def call_user_code(method: Callable[[], Awaitable[T]], kind: type[T], expected: str) -> T:
     """Return the method's result, checked to be a `kind`. Raises OwnCodeFailed; unwraps an exception group first."""
     try:
         answer = method()

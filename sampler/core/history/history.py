@@ -61,7 +61,7 @@ def with_text(message: Message, text: str) -> Message:
     return {**message, "content": f"{message['content']}\n\n{text}"}
 
 
-def without_repeats(history: History) -> History:
+def drop_repeats(history: History) -> History:
     """Keep the first of several rounds that say the same."""
     first: dict[str, Round] = {}
     for one in history.rounds:
@@ -94,7 +94,7 @@ def discard_all(history: History, summary: str) -> History:
     return History(history.opening, (), summary)
 
 
-def asking_for_a_summary(messages: Sequence[Message]) -> list[Message]:
+def summary_request(messages: Sequence[Message]) -> list[Message]:
     """`messages` with the request for a summary appended to the last one."""
     return [*messages[:-1], with_text(messages[-1], SUMMARY_REQUEST)]
 

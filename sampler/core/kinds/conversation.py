@@ -18,11 +18,11 @@ from sampler.core.history.history import (
     History,
     Message,
     Round,
-    asking_for_a_summary,
     discard_all,
     discard_all_tools,
+    drop_repeats,
+    summary_request,
     transcript,
-    without_repeats,
 )
 from sampler.core.history.repetition import said, times_repeated
 from sampler.core.rendering.template import ToolSchema
@@ -101,7 +101,7 @@ class Conversation:
 
     async def _rewritten(self) -> History | None:
         """None: no room to request a summary."""
-        history = without_repeats(self._history) if self._in_circles else self._history
+        history = drop_repeats(self._history) if self._in_circles else self._history
         if not history.rounds:
             return history
         if self._config.new_context is NewContext.DISCARD_ALL_TOOLS:
@@ -117,7 +117,7 @@ class Conversation:
         last = history.rounds[-1]
         for newest in (last, last.cleared()):
             shown = replace(history, rounds=(*history.rounds[:-1], newest)).messages()
-            request = asking_for_a_summary(shown if restart else newest.answers)
+            request = summary_request(shown if restart else newest.answers)
             if (
                 await self._tokens_sent(request, restart=restart) + self._config.max_new_tokens
                 <= self._config.max_tokens

@@ -31,7 +31,7 @@ from shared.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-Said = tuple[str, frozenset[Words]]  # role, and the forms that a message may have
+SeatTurn = tuple[str, frozenset[Words]]  # role, and the forms that a message may have
 
 
 class ContextIsFull(Exception):
@@ -52,12 +52,12 @@ class PortedRecord:
 class _Thread:
     name: str | None
     policy: str
-    said: list[Said] = field(default_factory=list)
+    said: list[SeatTurn] = field(default_factory=list)
     last: Turn | None = None
-    is_asking: bool = False
+    has_open_request: bool = False
     has_results: bool = False  # those of its last turn
 
-    def begins(self, policy: str, said: Sequence[Said]) -> bool:
+    def begins(self, policy: str, said: Sequence[SeatTurn]) -> bool:
         same = zip(self.said, said, strict=False)
         return (
             self.policy == policy
@@ -109,11 +109,11 @@ class ChatPort(ABC):
         policy = model if model is not None and model in known else self.sampler.task.policy
         said = [(str(message.get("role")), frozenset({words_of(message)})) for message in messages]
         thread = self._thread(policy, said)
-        thread.is_asking = True
+        thread.has_open_request = True
         try:
             turn = await self._ask(thread, [dict(message) for message in messages], tools)
         finally:
-            thread.is_asking = False
+            thread.has_open_request = False
         if turn is None:
             raise ContextIsFull
         reply = reply_words(turn.message, turn.text, "</think>")
@@ -121,9 +121,9 @@ class ChatPort(ABC):
         self.is_cut = turn.finish_reason == "length"
         return _completion(turn, policy)
 
-    def _thread(self, policy: str, said: Sequence[Said]) -> _Thread:
+    def _thread(self, policy: str, said: Sequence[SeatTurn]) -> _Thread:
         """The thread with the longest history that `said` begins with, or a new one."""
-        fitting = [thread for thread in self._threads if not thread.is_asking and thread.begins(policy, said)]
+        fitting = [thread for thread in self._threads if not thread.has_open_request and thread.begins(policy, said)]
         if fitting:
             return max(fitting, key=lambda thread: len(thread.said))
         thread = _Thread(None if not self._threads else f"{len(self._threads) + 1}", policy)

@@ -15,7 +15,7 @@ cases:
     tokens, which have no loss. With `keep` the history stays as it was sampled.
 
 A history that the thread did not hold before (`start`, `restart`) may contain any reply of the policy in this episode, also
-of other threads: `KnownReplies` finds its sampled ids.
+of other threads: `SampledReplies` finds its sampled ids.
 
 Spelling differences in a reply cause no branch: a model that writes its JSON without blanks keeps those ids, although the
 template would add blanks. Only text that the template shows or hides causes a branch.
@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Literal
 
 from sampler.core.parsers.reasoning import ends_in_reasoning
-from sampler.core.rendering.known_replies import START, KnownReplies, history_with
+from sampler.core.rendering.known_replies import START, SampledReplies, history_with
 from sampler.core.rendering.marks import MARK_END
 from sampler.core.rendering.prefix import prefix_of, without_prefix
 from sampler.core.rendering.sampled_reply import SampledReply, prompt_ending
@@ -70,7 +70,7 @@ class Context:
         template: ChatTemplate,
         tools: Sequence[ToolSchema] | None = None,
         rewrites: Rewrites = "branch",
-        known: KnownReplies | None = None,
+        known: SampledReplies | None = None,
         now: datetime | None = None,
     ) -> None:
         self.template = template
@@ -81,7 +81,7 @@ class Context:
         self._marked_tools = template.mark_tools(self.tools)
         self._now = now or datetime.now()
         self._messages: list[Message] = []
-        self._known = KnownReplies() if known is None else known
+        self._known = SampledReplies() if known is None else known
         self._thread = object()  # the same in every copy of this context
         self._history = START
         self._replies: list[SampledReply] = []  # replies in the current history
@@ -112,7 +112,7 @@ class Context:
     def restart(self, messages: Sequence[Message], output: Sampled = (), message: Message | None = None) -> Prompt:
         """Replace the history, as a context policy does; shares the longest prefix with the last request and its reply.
 
-        A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, even after other histories.
+        A message that is a reply of this episode (`SampledReplies`) keeps its sampled ids, even after other histories.
         """
         old = list(self.ids)
         if isinstance(output, SampledReply) or output or message is not None:

@@ -46,7 +46,7 @@ class _Walk:
         return replies[::-1]
 
 
-class KnownReplies:
+class SampledReplies:
     def __init__(self) -> None:
         self._in_order: list[tuple[Thread, SampledReply | Words]] = []  # words: of a message that the sampler wrote
         self._sampled: dict[History, list[SampledReply]] = {}
@@ -84,8 +84,8 @@ class KnownReplies:
             used.add(id(reply))
         return found
 
-    def copy(self) -> "KnownReplies":
-        twin = KnownReplies()
+    def copy(self) -> "SampledReplies":
+        twin = SampledReplies()
         twin._in_order, twin._written = list(self._in_order), set(self._written)
         twin._sampled = {history: list(replies) for history, replies in self._sampled.items()}
         return twin

@@ -25,7 +25,7 @@ from sampler.core.rendering.words import Words, words_of
 from shared.names import INSTRUCTING_ROLES
 
 Message = Mapping[str, Any]
-Said = tuple[str, Words]  # role, and the words of one message
+SeatTurn = tuple[str, Words]  # role, and the words of one message
 
 REMEDY = "send only what is new since the last reply, or restart=True with the whole history"
 
@@ -34,7 +34,7 @@ REMEDY = "send only what is new since the last reply, or restart=True with the w
 class _Reply:
     message: Message
     words: frozenset[Words]
-    asked: Said | None  # the last message before it
+    asked: SeatTurn | None  # the last message before it
     number: int
 
 
@@ -43,9 +43,9 @@ class SentMessages:
 
     def __init__(self, policy: str, thread: str | None = None) -> None:
         self._where = f"policy {policy}" if thread is None else f"policy {policy}, thread {thread}"
-        self._openings: list[list[Said]] = []
+        self._openings: list[list[SeatTurn]] = []
         self._replies: list[_Reply] = []
-        self._last: Said | None = None
+        self._last: SeatTurn | None = None
 
     def send(self, messages: Sequence[Message], *, restart: bool) -> None:
         """Raises MessagesRepeat for a list that repeats earlier messages; such a list is not recorded."""
@@ -65,7 +65,7 @@ class SentMessages:
         twin._openings, twin._replies = list(self._openings), list(self._replies)
         return twin
 
-    def _own_reply(self, messages: Sequence[Message], said: Sequence[Said]) -> str | None:
+    def _own_reply(self, messages: Sequence[Message], said: Sequence[SeatTurn]) -> str | None:
         for at, message in enumerate(messages):
             for reply in self._replies:
                 repeats = said[at][0] == "assistant" and said[at][1] in reply.words
@@ -73,7 +73,7 @@ class SentMessages:
                     return f"message {at + 1} of {len(messages)} is the model's own reply {reply.number}"
         return None
 
-    def _beginning(self, said: Sequence[Said]) -> str | None:
+    def _beginning(self, said: Sequence[SeatTurn]) -> str | None:
         for opening in self._openings:
             if said[:1] == opening[:1] and said and said[0][0] in INSTRUCTING_ROLES:
                 return f"message 1 of {len(said)} is the earlier system message"
@@ -83,5 +83,5 @@ class SentMessages:
         return None
 
 
-def _said(message: Message) -> Said:
+def _said(message: Message) -> SeatTurn:
     return str(message.get("role")), words_of(message)

@@ -19,7 +19,7 @@ from typing import Any
 from sampler.core.rendering.words import Words, words_of
 
 Message = Mapping[str, Any]
-Said = tuple[str, Words]  # role, and the words of one message
+SeatTurn = tuple[str, Words]  # role, and the words of one message
 
 # A context of 128k tokens is about 500,000 characters. Only context policies make an episode longer than its context.
 MAX_CHARS = 2_000_000
@@ -32,8 +32,8 @@ class Transcript:
         self._rest: deque[tuple[Message, int]] = deque()  # with their lengths in characters
         self._chars = 0
         self._left_out = 0
-        self._times: Counter[Said] = Counter()  # how often the policy received a message
-        self._replies: dict[Said, list[int]] = {}  # reply numbers, by the forms in which samplers keep them
+        self._times: Counter[SeatTurn] = Counter()  # how often the policy received a message
+        self._replies: dict[SeatTurn, list[int]] = {}  # reply numbers, by the forms in which samplers keep them
         self._count = 0
 
     def told(self, messages: Sequence[Message], *, restart: bool) -> None:
@@ -66,7 +66,7 @@ class Transcript:
         """Without the opening."""
         return self._chars
 
-    def _known(self, names: Sequence[Said]) -> tuple[set[int], set[int]]:
+    def _known(self, names: Sequence[SeatTurn]) -> tuple[set[int], set[int]]:
         """Positions of received messages, counted as often as they occur, and of replies, each once."""
         left, used = Counter(self._times), set[int]()
         told, replies = set[int](), set[int]()
@@ -98,5 +98,5 @@ def joined(threads: Sequence[Transcript], max_chars: int = MAX_CHARS) -> tuple[M
     return (*[gap] * (kept > 0), *(message for thread in threads[kept:] for message in thread.messages()))
 
 
-def _name(message: Message) -> Said:
+def _name(message: Message) -> SeatTurn:
     return str(message.get("role")), words_of(message)

@@ -80,7 +80,7 @@ class Asking:
     options: ReplyOptions
 
 
-class Heard:
+class StreamDecoder:
     """Turns the ids of a reply in progress into text for `listener`. Only new ids are decoded, and a few before them."""
 
     def __init__(self, listener: Listener, dispatch_id: str, view: View) -> None:
@@ -112,5 +112,5 @@ class Heard:
         self._listener(PartialTurn(self._dispatch_id, text, prompt_tokens, self._opens, is_whole))
 
 
-def listener_for(listener: Listener | None, dispatch_id: str, view: View) -> Heard | None:
-    return None if listener is None else Heard(listener, dispatch_id, view)
+def listener_for(listener: Listener | None, dispatch_id: str, view: View) -> StreamDecoder | None:
+    return None if listener is None else StreamDecoder(listener, dispatch_id, view)

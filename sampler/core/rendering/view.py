@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sampler.core.rendering.context import Context, Prompt, Rewrites
-from sampler.core.rendering.known_replies import KnownReplies
+from sampler.core.rendering.known_replies import SampledReplies
 from sampler.core.rendering.new_messages import SentMessages
 from sampler.core.rendering.recorded import Parent, RecordedRequests
 from sampler.core.rendering.sampled_reply import SampledReply
@@ -33,7 +33,7 @@ class PolicyTokens:
 
     def __init__(self, begun: datetime | None = None) -> None:
         self.now = datetime.now() if begun is None else begun.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
-        self.known = KnownReplies()
+        self.known = SampledReplies()
         self.recorded = RecordedRequests()
         self.affinity: dict[str, dict[str, str]] = {}
 

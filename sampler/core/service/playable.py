@@ -53,7 +53,7 @@ class Playable:
         for one, text in bad:
             self._leave(text, one.sampler, one.scorers, f"{one.num_tasks} open tasks")
 
-    def is_left(self, task: str, payload: TaskPayload) -> bool:
+    def excludes(self, task: str, payload: TaskPayload) -> bool:
         """Whether the task is left to other samplers. Logs the first of its kind."""
         text = self._problem(payload.sampler, payload.scorer_names, payload.tools)
         if text is not None:

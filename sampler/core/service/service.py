@@ -114,7 +114,7 @@ class SamplerService:
     async def _run(self) -> None:
         for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        asked = await self._store.questions.asked_of_samplers(self._config.policy)
+        asked = await self._store.questions.open_demands(self._config.policy)
         self._playable.check(asked)
         await self._rules.begin()
         await self._resources.opened.begin()
@@ -229,15 +229,15 @@ class SamplerService:
             served_versions=self._engines.served_versions(),
             max_failures=self._config.max_failures,
             without=self._playable.left,
-            untold=self._plays_elsewhere,
+            unconfirmed=self._plays_elsewhere,
             rules=self._rules.number,
             of_rules=self._rules.claimable,
             full_environments=self._resources.opened.full_environments(),
         )
         if claim is None:
             return None
-        is_left = self._playable.is_left(claim.task.id, claim.task.payload)
-        if is_left or not await self._rules.plays(claim.task):
+        excludes = self._playable.excludes(claim.task.id, claim.task.payload)
+        if excludes or not await self._rules.plays(claim.task):
             await self._give_back(claim)
             return None
         return claim

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from shared.configuration.secrets import given_secret
+from shared.configuration.secrets import configured_secret
 
 NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -26,7 +26,7 @@ class EngineAccess(BaseModel):
             raise ValueError(
                 "engine_api_key_var is not a name of an environment variable; expected one like SGLANG_API_KEY"
             )
-        if name is not None and not given_secret(name):
+        if name is not None and not configured_secret(name):
             raise ValueError(
                 f"engine_api_key_var: environment variable {name} is not set; expected the engines' key in it, or {name}_FILE"
             )
@@ -34,4 +34,4 @@ class EngineAccess(BaseModel):
 
     @property
     def engine_api_key(self) -> str | None:
-        return given_secret(self.engine_api_key_var) if self.engine_api_key_var else None
+        return configured_secret(self.engine_api_key_var) if self.engine_api_key_var else None

@@ -10,8 +10,9 @@ Promise: an engine is UP only under the version that it reports itself (`update.
 changes or adapters are merged here first (`shared.weights.assembly`). Files are checked before an engine sees them: their
 checksums, and the names, shapes and dtypes of their tensors. A broadcast carries the published weights (`broadcast.py`); if it
 fails, the version is loaded from disk. An engine that joins late or restarts begins with the newest version, without the
-trainer's help. If a version cannot be merged, the engine stays at, or goes to, the newest one that can, and `wants_full` in its
-document requests a complete one. While evaluation tasks of a version are open, one engine serves that version (`wanted.py`).
+trainer's help. If a version cannot be merged, the engine stays at, or goes to, the newest one that can, and
+`needs_full_weights` in its document requests a complete one. While evaluation tasks of a version are open, one engine serves that
+version (`target.py`).
 """
 
 import asyncio
@@ -33,8 +34,8 @@ from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.report import report, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import announce_first, first_answer, has_loaded
+from sampler.engine.keeper.target import loadable_from, target_version
 from sampler.engine.keeper.update import drain, update
-from sampler.engine.keeper.wanted import loadable_from, wanted_version
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
@@ -174,7 +175,7 @@ class Keeper:
         await self._restart_if_dead()
         if self._stop.is_set() or not await self._has_device():
             return
-        wanted = await wanted_version(self._store, self._config, self.url, self._refused)
+        wanted = await target_version(self._store, self._config, self.url, self._refused)
         if wanted is None or wanted.version in (self._serving, self._refused):
             return
         if 0 <= self._serving <= wanted.version < self._serving + self._config.follow_every:
@@ -340,7 +341,7 @@ class Keeper:
                 broadcast_ranks=self._receiver.ranks,
                 keeper=self._id,
                 error=self._error,
-                wants_full=self._wants_full,
+                needs_full_weights=self._wants_full,
                 heartbeat_s=self._config.heartbeat_s,
             )
             await report(self._store, service, stats, self._activity)

@@ -56,7 +56,7 @@ class ToolOfWorld:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingCall:
     """One action of a reply. `problem`: why it cannot be done."""
 
     tool: ToolOfWorld | None
@@ -105,7 +105,7 @@ class ActingEnvironment(Environment):
             )
         return Step(told, status=RUNNING, reward=0.0, metrics=self._metrics())
 
-    def _done(self, one: Asked, number: int, num_asked: int) -> str:
+    def _done(self, one: PendingCall, number: int, num_asked: int) -> str:
         if number >= MAX_ACTIONS:
             return f"Not done: a reply may have {MAX_ACTIONS} actions."
         if one.problem or one.tool is None:
@@ -125,30 +125,30 @@ class ActingEnvironment(Environment):
     def _names(self) -> list[str]:
         return [tool.name if self._form == "tools" else f"<{tool.mark}>" for tool in self.tools]
 
-    def _asked(self, replies: Sequence[Message]) -> list[Asked]:
+    def _asked(self, replies: Sequence[Message]) -> list[PendingCall]:
         if self._form == "tools":
             return [self._called(call) for reply in replies for call in reply.get("tool_calls") or ()]
         by_mark = {tool.mark: tool for tool in self.tools}
         return [
-            Asked(by_mark[mark], tuple(text.strip().splitlines()) if by_mark[mark].is_list else (text.strip(),))
+            PendingCall(by_mark[mark], tuple(text.strip().splitlines()) if by_mark[mark].is_list else (text.strip(),))
             for mark, text in marked(reply_text(replies), list(by_mark))
         ]
 
-    def _called(self, call: Mapping[str, Any]) -> Asked:
+    def _called(self, call: Mapping[str, Any]) -> PendingCall:
         function, call_id = call.get("function") or {}, str(call.get("id"))
         tool = next((tool for tool in self.tools if tool.name == function.get("name")), None)
         if tool is None:
-            return Asked(None, (), call_id, f"No such tool; there are {', '.join(self._names())}.")
+            return PendingCall(None, (), call_id, f"No such tool; there are {', '.join(self._names())}.")
         arguments = function.get("arguments")
         try:
             arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         except (ValueError, RecursionError) as exc:
-            return Asked(tool, (), call_id, f"The arguments are not JSON: {exc}")
+            return PendingCall(tool, (), call_id, f"The arguments are not JSON: {exc}")
         given = arguments.get(tool.takes) if isinstance(arguments, dict) else None
         values = given if tool.is_list and isinstance(given, list) else [given]
         if not all(isinstance(value, str | int | float) for value in values):
-            return Asked(tool, (), call_id, f"{tool.takes} is missing; expected {tool.declared()['function']}")
-        return Asked(tool, tuple(map(str, values)), call_id)
+            return PendingCall(tool, (), call_id, f"{tool.takes} is missing; expected {tool.declared()['function']}")
+        return PendingCall(tool, tuple(map(str, values)), call_id)
 
 
 def is_own(task: Mapping[str, Any]) -> bool:

@@ -61,7 +61,7 @@ class GatewaySession:
         self.has_ended = False
         self.episode: str | None = None  # by which it is found, for clients without protocol sessions
         self.open_connections = 0
-        self.heard_at = time.monotonic()
+        self.last_seen = time.monotonic()
         self.is_broken = False  # a connection broke off, and nothing shows that the client lives
         self.is_unused = True  # nothing has come since it was opened
         self._backlog: deque[bytes] = deque(maxlen=MAX_BACKLOG)
@@ -229,7 +229,7 @@ class GatewaySession:
             yield
         finally:
             self.open_connections -= 1
-            self.heard_at = time.monotonic()
+            self.last_seen = time.monotonic()
 
     def broke_off(self) -> None:
         """A client closed the connection on which it waited."""
@@ -244,7 +244,7 @@ class GatewaySession:
             self.is_broken = False
 
     def silent_s(self) -> float:
-        return 0.0 if self.open_connections else time.monotonic() - self.heard_at
+        return 0.0 if self.open_connections else time.monotonic() - self.last_seen
 
     async def end(self) -> None:
         """Answer what is in flight. The set is ended by the pool."""

@@ -22,7 +22,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shared.configuration.secrets import DATABASE_VARIABLE, given_secret
+from shared.configuration.secrets import DATABASE_VARIABLE, configured_secret
 from shared.errors import ConfigError, TandemError
 from shared.outside_console import OutsideConsole
 from shared.outside_text import visible
@@ -122,7 +122,7 @@ def warn(text: str) -> None:
 
 def connection_string(given: str | None, run: str | None) -> str:
     """Find the connection string; `run` None: that of no run in particular. Raises ConfigError if there is none."""
-    given = given or given_secret(DATABASE_VARIABLE)
+    given = given or configured_secret(DATABASE_VARIABLE)
     if given:
         return given
     folders = (*([Path("output") / run] if run else []), Path("output"))

@@ -145,7 +145,7 @@ def _on_server(given: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
 def _print(found: Sequence[SizedRun], now: datetime) -> None:
     rows = table("run", "condition", "age", "heard of", "documents #", "size #", "reason")
     for row in found:
-        age, heard = ago(row.created_at, now), "never" if row.heard_at is None else f"{ago(row.heard_at, now)} ago"
+        age, heard = ago(row.created_at, now), "never" if row.last_seen is None else f"{ago(row.last_seen, now)} ago"
         cells = (row.condition.value, age, heard, f"{row.documents:,}", _size(row.bytes), escape(row.reason))
         rows.add_row(escape(row.name), *cells)
     print_records(console(), rows, "run")

@@ -12,7 +12,7 @@ LONG_GONE_S = 600.0  # workers that died earlier are only counted
 
 
 async def services_of(store: Store) -> list[dict[str, Any]]:
-    heard_of = await store.services.heard_of()
+    is_live = await store.services.is_live()
     now = await store.questions.server_time()
     return [
         {
@@ -24,7 +24,7 @@ async def services_of(store: Store) -> list[dict[str, Any]]:
             "waiting": s.waiting,
             "capacity": s.capacity,
             "heard": ago(s.heartbeat, now),
-            "live": s.id in heard_of,
+            "live": s.id in is_live,
             "error": s.error,
         }
         for s in await store.services.all()

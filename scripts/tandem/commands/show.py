@@ -311,7 +311,7 @@ def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
     if d.client is not None:
         again = ", sent again" if d.client.again else ""
         ignored = f"; ignored: {', '.join(d.client.overridden)}" if d.client.overridden else ""
-        _field(out, "asked", f"through {d.client.asked_by or 'its sampler'} ({d.client.cause}{again}){ignored}")
+        _field(out, "asked", f"through {d.client.requested_by or 'its sampler'} ({d.client.cause}{again}){ignored}")
     if d.advantage is not None:
         earned = "" if d.score is None else f" (earned {_number(d.score)})"
         _field(out, "advantage", f"{_number(d.advantage)}{earned}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shared.configuration.secrets import given_secret
+from shared.configuration.secrets import configured_secret
 from shared.errors import ConfigError
 from shared.http.listening import listening_socket
 from shared.names import LOOPBACK_HOSTS, check_run_name, is_loopback_host
@@ -62,7 +62,7 @@ async def _view(run: str | None, place: ViewPlace, given: str | None) -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"tandem view needs {', '.join(missing)}; pip install 'tandem-rl[view]'")
-    token = given_secret(TOKEN_VARIABLE)
+    token = configured_secret(TOKEN_VARIABLE)
     if not is_loopback_host(place.host) and not token:
         raise ConfigError(
             f"--host {place.host}: other machines may ask there, and every page shows the run's data; expected a token in "

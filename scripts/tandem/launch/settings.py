@@ -19,7 +19,7 @@ from shared.configuration.loading import (
     read_sections,
     require_keys,
 )
-from shared.configuration.secrets import DATABASE_VARIABLE, given_secret, secret_field
+from shared.configuration.secrets import DATABASE_VARIABLE, configured_secret, secret_field
 from shared.configuration.sources import EMPTY
 from shared.configuration.typed_values import home_path, typed
 from shared.errors import ConfigError
@@ -142,7 +142,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         if {"-h", "--help"} & set(arguments):
             sys.stdout.write(GUIDE.read_text(encoding="utf-8") + "\n")
         given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name)) is not None}
-        if (database := given_secret(DATABASE_VARIABLE)) is not None:
+        if (database := configured_secret(DATABASE_VARIABLE)) is not None:
             given[f"TANDEM_LAUNCH_{DATABASE_VARIABLE}"] = database
         added = {name for name in given.keys() - os.environ.keys() if given[name] or name == "TANDEM_LAUNCH_EVAL_FILE"}
         os.environ.update({name: given[name] for name in added})

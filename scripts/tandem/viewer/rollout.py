@@ -70,7 +70,7 @@ class TurnView:
     seconds: float | None
     score: float | None
     advantage: float | None
-    asked_by: str
+    requested_by: str
     tools_hash: str
     is_open: bool
     query: Query
@@ -177,7 +177,7 @@ def turn_view(turn: TurnState, state: EpisodeState) -> TurnView:
         seconds=seconds_of(d.created_at, d.finished_at),
         score=d.score,
         advantage=d.advantage,
-        asked_by="" if d.client is None else f"{d.client.asked_by or 'its sampler'} ({d.client.cause})",
+        requested_by="" if d.client is None else f"{d.client.requested_by or 'its sampler'} ({d.client.cause})",
         tools_hash=d.tools_hash,
         is_open=turn.is_open,
         query=turn_query(d.id),

@@ -39,7 +39,7 @@ from shared.tokens.record_tree import RecordTree
 from tandem.what_if.bisected import Bisection, Moment, TrainedGroup, asked_for, tell
 from tandem.what_if.forward_scores import rows_of, turn_logprobs
 from tandem.what_if.sampled import SampledEpisode, SampledTurn, Spell, read_episode, speller
-from tandem.what_if.stored_weights import KeptWeights, kept_weights, published_versions
+from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.process.parallel import end_process, parallel_session
 from trainer.process.store_bridge import StoreBridge
@@ -112,7 +112,7 @@ async def read(store: Store, config: BisectConfig) -> BisectedTurn:
     return BisectedTurn(episode, turn, published, trained, momentum, rates, await speller(store, policy))
 
 
-def moments(asked: BisectedTurn, weights: KeptWeights, device: str, progress: Progress) -> list[Moment]:
+def moments(asked: BisectedTurn, weights: StoredWeights, device: str, progress: Progress) -> list[Moment]:
     """The reply under all kept weights. Raises DataError where there are fewer than two."""
     if len(weights.all) < 2:
         has = ", ".join(f"step {kept.step}" for kept in weights.all) or "none"

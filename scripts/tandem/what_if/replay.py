@@ -33,7 +33,7 @@ from shared.store import Store
 from tandem.what_if.forward_scores import turn_logprobs
 from tandem.what_if.replayed import Replay, ReplayedTurn, asked, tell
 from tandem.what_if.sampled import SampledEpisode, Spell, read_episode, speller
-from tandem.what_if.stored_weights import KeptWeights, kept_weights, published_versions
+from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
 from trainer.process.parallel import end_process, parallel_session
 
 
@@ -53,7 +53,7 @@ class ReplayConfig(ServiceConfig):
     json_output: bool = Field(False, description="One JSON object instead of tables.")
 
 
-def replay(episode: SampledEpisode, weights: KeptWeights, device: str, progress: Progress) -> Replay:
+def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progress: Progress) -> Replay:
     """Each token under the version that sampled it; a version without kept weights leaves NaN and a note."""
     found = [np.full(len(turn.ids), np.nan, dtype=np.float32) for turn in episode.turns]
     missing: dict[int, list[str]] = {}

@@ -21,7 +21,7 @@ from shared.weights.assembly import Assembly
 from trainer.checkpoints.checkpoint import TRAINED, load_tensors, without_frozen
 from trainer.export import source_of, stored_dtype, trainable_of
 from trainer.modeling.forward import TreeLM
-from trainer.modeling.forward_choice import choose_way
+from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, tree_obstacle
 from trainer.modeling.model import load_model
 from trainer.modeling.trainable import Trainable
@@ -39,7 +39,7 @@ class Kept:
         return f"v{self.version.version}" if self.version is not None else "checkpoint"
 
 
-class KeptWeights:
+class StoredWeights:
     """`all`: by step. Only the surviving history: weights that a resume withdrew are no part of what a step led to."""
 
     def __init__(self, published: Sequence[PolicyVersion], run_dir: Path, cache: Path, device: str) -> None:
@@ -74,14 +74,14 @@ class KeptWeights:
 
     def _on_device(self, lm: TreeLM) -> TreeLM:
         lm = lm.to(self._device)
-        choose_way(lm, "auto", torch.device(self._device), obstacle=tree_obstacle(lm.causal_lm.config))
+        choose_forward_mode(lm, "auto", torch.device(self._device), obstacle=tree_obstacle(lm.causal_lm.config))
         return lm
 
 
 @contextmanager
-def kept_weights(published: Sequence[PolicyVersion], run_dir: Path, device: str) -> Iterator[KeptWeights]:
+def kept_weights(published: Sequence[PolicyVersion], run_dir: Path, device: str) -> Iterator[StoredWeights]:
     with tempfile.TemporaryDirectory(prefix="tandem-weights-") as cache:
-        yield KeptWeights(published, run_dir, Path(cache), device)
+        yield StoredWeights(published, run_dir, Path(cache), device)
 
 
 async def published_versions(store: Store, policy: str) -> list[PolicyVersion]:

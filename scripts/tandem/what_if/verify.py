@@ -38,7 +38,7 @@ from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.weights.assembly import Assembly
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.forward_choice import choose_way
+from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, tree_obstacle
 from trainer.modeling.model import load_model
 from trainer.trees.packing import pack
@@ -117,7 +117,7 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
 
 def _load(directory: Path, device: str) -> TreeLM:
     lm = TreeLM(load_model(directory, attn_implementation=OWN.attention)).to(device).requires_grad_(False)
-    choose_way(lm, "auto", torch.device(device), obstacle=tree_obstacle(lm.causal_lm.config))
+    choose_forward_mode(lm, "auto", torch.device(device), obstacle=tree_obstacle(lm.causal_lm.config))
     return lm
 
 

@@ -220,7 +220,7 @@ async def workers(store: Store) -> tuple[list[Worker], set[str]]:
 
 async def engines(store: Store) -> list[Document]:
     """Every engine: url, policy, version, status, load, heartbeat, error. One that is not heard of is DOWN."""
-    heard = await store.services.heard_of()
+    heard = await store.services.is_live()
     return [
         {
             "url": one.url,

@@ -27,7 +27,7 @@ class RunRow:
     records: int
     dispatches: int
     created_at: datetime | None
-    heard_at: datetime | None  # the newest heartbeat of any process
+    last_seen: datetime | None  # the newest heartbeat of any process
     alive: int  # processes
     reason: str = ""  # of its state
 
@@ -58,7 +58,7 @@ async def run_row(store: Store) -> RunRow:
     steps = [version.step for version in newest if version is not None]
     wanted = [admission.num_steps for admission in run.admission.values() if admission.num_steps is not None]
     found = await condition_of(store)
-    heard_at, alive = await _heard(store)
+    last_seen, alive = await _heard(store)
     return RunRow(
         name=store.run,
         state=found.condition.value,
@@ -70,7 +70,7 @@ async def run_row(store: Store) -> RunRow:
         records=await store.database["records"].estimated_document_count(),
         dispatches=await store.database["dispatched_sampling_tasks"].estimated_document_count(),
         created_at=run.created_at,
-        heard_at=heard_at,
+        last_seen=last_seen,
         alive=alive,
     )
 

@@ -12,7 +12,7 @@ from sampler.core.service.kinds import SamplerKinds
 from sampler.core.service.process import ServiceProcess
 from sampler.core.service.service import SamplerService
 from sampler.engine.keeper.config import KeeperConfig
-from sampler.engine.keeper.wanted import loadable_from, wanted_version
+from sampler.engine.keeper.target import loadable_from, target_version
 from sampler.settings import SamplerConfig
 from shared.documents.run import Admission, InferenceService
 from shared.documents.states import ServiceStatus
@@ -41,12 +41,12 @@ async def register(store: Store, url: str, version: int, **fields: Any) -> None:
 async def test_an_engine_with_serve_version_serves_it_as_soon_as_it_is_there_and_never_another(store: Store) -> None:
     await announce(store, 0, 1)
     pinned = keeper(serve_version=2)
-    assert await wanted_version(store, pinned, URL, -1) is None, "not published yet"
+    assert await target_version(store, pinned, URL, -1) is None, "not published yet"
     await announce(store, 2, 4)
-    wanted = await wanted_version(store, pinned, URL, -1)
+    wanted = await target_version(store, pinned, URL, -1)
     assert wanted is not None
     assert wanted.version == 2
-    newest = await wanted_version(store, keeper(), URL, -1)
+    newest = await target_version(store, keeper(), URL, -1)
     assert newest is not None
     assert newest.version == 4
     assert not pinned.joins_broadcasts
@@ -63,7 +63,7 @@ async def test_a_pinned_version_is_not_loaded_once_its_files_are_or_will_be_dele
     await announce(store, 0, 2)
     await store.versions.mark_pruned("main", [1])
     await store.versions.withdraw_after("main", 1, trainer_generation=2)
-    wanted = await wanted_version(store, keeper(serve_version=gone), URL, -1)
+    wanted = await target_version(store, keeper(serve_version=gone), URL, -1)
     assert wanted is not None, "an engine that has it already goes on"
     if how is None:
         assert [version.version for version in await loadable_from(store, wanted)] == [0, 1, 2]

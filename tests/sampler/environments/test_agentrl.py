@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sampler.environments.choosing import Environments
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from tests.sampler.environments.playing import one_episode, task_of, worlds
@@ -60,7 +61,7 @@ async def test_its_full_worker_is_waited_for_without_blame(store: Store, control
     await store.tasks.insert_new([task_of(store, seq, "calculator", 4) for seq in range(3)])
     config = {"environment_controllers": controller, "environment_wait_s": 0.5}
     async with worlds(store, "5".format, **config) as (resources, _):
-        places = resources.environments
+        places = resources.opened.of(Environments)
         async with places.session("calculator", 1, {}), places.session("calculator", 2, {}):
             sampler, score = await one_episode(store, resources)
             record, slot, _ = await ended(store, sampler)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sampler.core.errors import EnvironmentBusy, EnvironmentFailed
-from sampler.environments.answers import StepSeen, step_of
+from sampler.environments.answers import StepReply, step_of
 from sampler.environments.client import EnvironmentClient, Unreachable
 from sampler.environments.session import EnvironmentSession
 from shared.documents.states import Termination
@@ -200,7 +200,7 @@ async def test_a_session_that_cannot_be_cancelled_is_left_to_its_lease() -> None
     await client(httpx.ConnectError("refused")).cancel(URL, "1")
 
 
-def seen(**values: Any) -> StepSeen:
+def seen(**values: Any) -> StepReply:
     return step_of({"messages": [], "finish": True, **values}, URL)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from sampler.core.errors import EnvironmentFailed
-from sampler.environments.answers import StepSeen, step_of
+from sampler.environments.answers import StepReply, step_of
 from sampler.environments.environment import FINAL
 from tests.sampler.environments.services import Service, service
 from tests.sampler.environments.test_openenv import counting
@@ -145,7 +145,7 @@ def _episode(one: Service, kind: str, seed: int) -> tuple[list[str], str]:
         one.http.post("/cancel", headers=session)
 
 
-def _started(one: Service, kind: str, seed: int) -> tuple[dict[str, str], StepSeen]:
+def _started(one: Service, kind: str, seed: int) -> tuple[dict[str, str], StepReply]:
     """With as many players as it takes; alone at last: some games of several say late that one is too few."""
     why = ""
     for players in (*range(2, MAX_PLAYERS + 1), 1) if kind.startswith("textarena:") else (1,):
@@ -161,7 +161,7 @@ def _started(one: Service, kind: str, seed: int) -> tuple[dict[str, str], StepSe
     raise Unplayable(why)
 
 
-def _said(one: Service, session: dict[str, str], reply: dict[str, Any]) -> StepSeen:
+def _said(one: Service, session: dict[str, str], reply: dict[str, Any]) -> StepReply:
     answer = one.http.post("/interact", json={"messages": [reply]}, headers=session)
     if answer.status_code != httpx.codes.OK:
         raise EnvironmentFailed(_detail(answer))
@@ -175,7 +175,7 @@ def _detail(answer: httpx.Response) -> str:
         return answer.text[:300]
 
 
-def _reply(drawn: random.Random, shown: Sequence[str], step: StepSeen, seed: int) -> dict[str, Any]:
+def _reply(drawn: random.Random, shown: Sequence[str], step: StepReply, seed: int) -> dict[str, Any]:
     """Mostly a move; episode 0 has none but moves, later ones also what weak models say."""
     if step.tools and drawn.random() < 0.8:
         function = drawn.choice(list(step.tools))["function"]

@@ -16,6 +16,7 @@ from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.child import run_command
 from sampler.gateway.server import OpenAttempt
 from sampler.settings import SamplerConfig
+from shared.sandbox.launch import IsolationLevel
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.sampler.gateway.agents import ScriptedEngine, an_episode
@@ -64,7 +65,8 @@ STUBBORN = "trap '' TERM INT HUP; sleep 600 & setsid sleep 600 & echo ready > re
 async def hangs(level: str) -> None:
     """A sampler with two commands that do not end."""
     command = f'/bin/sh -c "{STUBBORN}"'
-    config = configured(agent_command=command, agent_isolation=level, agent_container={"image": IMAGE})
+    options = {"agent_container": {"image": IMAGE}} if level == IsolationLevel.CONTAINER else {}
+    config = configured(agent_command=command, agent_isolation=level, **options)
     sandbox = AgentSandbox(config)
     await sandbox.open()
     assert config.agent_command is not None

@@ -93,7 +93,7 @@ async def leaves(task: AgentTask) -> None:
             await ask(task, messages=SLOW)
 
 
-async def is_asking(task: AgentTask) -> None:
+async def has_open_request(task: AgentTask) -> None:
     running.add(asyncio.create_task(ask(task, messages=SLOW)))
     await asyncio.sleep(1)
 
@@ -107,7 +107,7 @@ CAUSES: dict[str, tuple[Any, Any]] = {
     "memory": (lacks_memory, FAILED),
     "connection": (connects, FAILED),
     "left": (leaves, FAILED),
-    "running": (is_asking, FAILED),
+    "running": (has_open_request, FAILED),
 }
 
 
@@ -124,7 +124,7 @@ async def test_a_crash_with_another_cause_than_the_reply_is_no_score(store: Stor
 
     async def engine(request: httpx.Request) -> httpx.Response:
         found = await quick(request)
-        if does in (leaves, is_asking) and len(quick.exchanges) > 1:
+        if does in (leaves, has_open_request) and len(quick.exchanges) > 1:
             await asyncio.sleep(3600)
         return found
 

@@ -14,6 +14,7 @@ import pytest
 from sampler.core.episode.episode import play
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.app import MAX_BODY_BYTES
+from sampler.gateway.server import GatewayServer
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended
@@ -130,7 +131,7 @@ async def test_a_key_ends_with_its_attempt_and_no_document_contains_it(store: St
     async with an_episode(store, ScriptedEngine(ONE * 2), agent) as first:
         await play(first)
         url, key = keys[0]
-        assert await first.resources.gateway.session_of(key) is None
+        assert await first.resources.opened.of(GatewayServer).session_of(key) is None
         async with httpx.AsyncClient() as client:
             refused = await client.get(f"{url}/v1/models", headers={"x-api-key": key})
             assert refused.status_code == 401

@@ -65,7 +65,7 @@ async def test_an_agent_that_was_told_has_the_idle_time_before_its_first_request
             assert task is not None
             return task.slots[0]
 
-        told = await until(slot, lambda found: not found.untold)
+        told = await until(slot, lambda found: not found.unconfirmed)
         claimed = (await documents(store, offer["record"]))[0].created_at
         assert claimed is not None
         assert (told.free_at - claimed).total_seconds() > 500
@@ -79,7 +79,7 @@ async def test_an_agent_that_was_told_just_before_a_stop_has_the_idle_time_too(s
     task = await store.tasks.get(record.task)
     assert task is not None
     assert record.created_at is not None
-    assert not task.slots[0].untold
+    assert not task.slots[0].unconfirmed
     assert (task.slots[0].free_at - record.created_at).total_seconds() > 500
 
 

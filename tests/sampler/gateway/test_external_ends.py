@@ -241,7 +241,7 @@ async def test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from
         finish = one.service._store.tasks.finish_slot
 
         async def late(claim: Claim, score: float, *group_scorers: Any) -> bool:
-            client = ClientRequest(identity="late", cause="other", asked_by="another")
+            client = ClientRequest(identity="late", cause="other", requested_by="another")
             values = {"id": f"{offer['record']}:1", "turn": 1, "response": None, "finished_at": None, "client": client}
             request = asked.model_copy(update={**values, "status": DispatchStatus.RUNNING, "weight_versions": []})
             assert await store.sessions.open_turn(request) is Opened.ENDED

@@ -30,7 +30,7 @@ async def _(store: Store, late: Late) -> None:
 async def _(store: Store, late: Late) -> None:
     """An attempt of an agent elsewhere: a turn, its reply, the end, and a second end, which changes nothing."""
     got = await held(store)
-    client = ClientRequest(identity="i", cause="first", asked_by="a")
+    client = ClientRequest(identity="i", cause="first", requested_by="a")
     opened = make_dispatches(got.record_id)[0].model_copy(update={"client": client})
     asked = opened.model_copy(update={"response": None, "status": DispatchStatus.RUNNING, "weight_versions": []})
     await late(store.sessions.begin(got, "w", AgentSession(key_hash="k")))

@@ -138,14 +138,14 @@ async def test_an_engine_whose_keeper_was_killed_is_said_to_be_silent(tandem: Co
     assert len(await store.services.live("main")) == 2
     assert "not heard of" not in (await asyncio.to_thread(tandem, "status", store.run)).stdout
     earlier = [{"$set": {"heartbeat": {"$subtract": ["$heartbeat", 300_000]}}}]
-    await store.database["inference_services"].update_many({}, [*earlier, {"$set": {"wants_full": "$version"}}])
+    await store.database["inference_services"].update_many({}, [*earlier, {"$set": {"needs_full_weights": "$version"}}])
     shown = (await asyncio.to_thread(tandem, "status", store.run)).stdout
     (line,) = [line for line in shown.splitlines() if "not heard of" in line]
     assert "not heard of for 5 min" in line
     assert "http://e:1" in line
     assert [service.url for service in await store.services.live("main")] == ["http://rare:1"]
     await store.services.remove("http://rare:1")
-    assert await store.services.wants_full("main") is None
+    assert await store.services.needs_full_weights("main") is None
 
 
 def test_status_as_json_is_for_programs(tandem: Command, mongod: Mongod, played: str) -> None:

@@ -11,7 +11,7 @@ from shared.errors import DataError
 from shared.store import Store
 
 
-async def wanted_version(store: Store, config: KeeperConfig, url: str, refused: int) -> PolicyVersion | None:
+async def target_version(store: Store, config: KeeperConfig, url: str, refused: int) -> PolicyVersion | None:
     """The newest version, or that of the oldest open evaluation round if this engine serves evaluations.
 
     The newest is read first: a round is queued before the next version is announced, so it cannot be missed. `refused`: a
