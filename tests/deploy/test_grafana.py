@@ -47,7 +47,7 @@ def exported() -> set[str]:
 
 def keys_of_stats() -> list[str]:
     """Of a sampler's heartbeat: the names that its source has (the real ones: tests/system/test_metrics_pages.py)."""
-    source = (ROOT / "sampler" / "service" / "service.py").read_text(encoding="utf-8")
+    source = (ROOT / "sampler" / "core" / "service" / "service.py").read_text(encoding="utf-8")
     found = next(n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.keyword) and n.arg == "stats")
     assert isinstance(found, ast.Dict)
     counted = re.search(r"^COUNTED = \((.*)\)", source, re.MULTILINE)

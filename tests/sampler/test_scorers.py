@@ -137,7 +137,9 @@ OUTCOMES = {  # of every scorer that needs no judge: the right answer, a wrong o
 
 def own_scorers() -> list[str]:
     """Those that come with this program."""
-    return [name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.scorers")]
+    return [
+        name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.core.scorers")
+    ]
 
 
 SQUAD = ("squad_f1", "squad_match")

@@ -172,8 +172,8 @@ def test_the_error_for_an_incomplete_folder_names_the_missing_file(tmp_path: Pat
 
 
 def test_the_sampler_needs_neither_torch_nor_transformers() -> None:
-    modules = "rendering.context, engine.client.engine_client, engine.pool.engine_pool, tools, parsers, scorers"
-    imports = "; ".join(f"import sampler.{name.strip()}" for name in modules.split(","))
+    modules = "rendering.context, engines.client.engine_client, engines.pool.engine_pool, tools, parsers, scorers"
+    imports = "; ".join(f"import sampler.core.{name.strip()}" for name in modules.split(","))
     code = f"import sys; {imports}; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -37,7 +37,7 @@ def test_a_class_is_found_by_its_name() -> None:
             "shared.documents.base:Absent",
             "shared.documents.base has no such name; expected a subclass of sampler.core.episode.sampler.AsyncSampler",
         ),
-        ("shared.documents.base:SCHEMA_VERSION", "shared.documents.base has 3 there; expected a subclass"),
+        ("shared.documents.base:SCHEMA_VERSION", "shared.documents.base has 4 there; expected a subclass"),
         ("shared.documents.base:Document", "has <class 'shared.documents.base.Document'> there; expected a subclass"),
     ],
 )

@@ -52,6 +52,8 @@ async def test_every_tool_serves_the_sdks_client(tmp_path: Path) -> None:
 def test_the_example_of_an_mcp_servers_file_has_every_tool() -> None:
     servers = json.loads((ROOT / "assets" / "mcp_docker.json").read_text())["mcpServers"]
     modules = {
-        path.stem for path in (ROOT / "sampler/mcp_docker/tools").glob("*.py") if "tool_server(" in path.read_text()
+        path.stem
+        for path in (ROOT / "sampler/mcp_docker/tools").glob("*.py")
+        if "\ndef tool_server(" in path.read_text()
     }
     assert {server["args"][1].rpartition(".")[2] for server in servers.values()} == modules - {"__init__"}
