@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pymongo
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from shared.processes.mongod import Mongod, free_port
 
@@ -124,8 +124,17 @@ class ReplicaSet:
         self.ask(n, {"configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" if lagging else "off"})
 
     def step_down(self) -> None:
-        """The primary becomes a secondary; another one is elected."""
-        self.ask(self.primary(), {"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5})
+        """The primary becomes a secondary; another one is elected. A primary that no other can replace yet refuses."""
+        self.until(self._steps_down, "primary that can be replaced")
+
+    def _steps_down(self) -> bool:
+        try:
+            self.ask(self.primary(), {"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5})
+        except OperationFailure as exc:
+            if "electable secondaries" not in str(exc):
+                raise
+            return False
+        return True
 
     def whole(self) -> None:
         """Every member is there, and has what the primary has."""
