@@ -16,6 +16,7 @@ from typing import NamedTuple
 from shared.processes.guard import Observer, descendants
 
 _BUSY_S, _IDLE_S = 0.25, 2.0
+_LATEST_SCAN_S = 30.0  # also while they are idle: what they write may cost less than a tick of the processor's clock
 _SCAN_SHARE = 20  # reading the folder takes at most this part of the time
 _ENTRY_BYTES = 4096
 _MOST_LEVELS = 128
@@ -59,7 +60,8 @@ class Watch(Observer):
         self._remove = remove
         self._end = time.monotonic() + bounds.lifetime_s
         self._cpu_s = -1.0
-        self._next_scan = 0.0
+        self._next_scan = self._latest_scan = 0.0
+        self._is_scanned = False  # since they last used the processor
         self._has_reported = False
         self.next_look_s: float | None = _BUSY_S
 
@@ -100,10 +102,13 @@ class Watch(Observer):
         self._wait(now, idle)
         if not self._remove and (exceeded := self._processes_exceed(alive, used)):
             return exceeded
-        if (idle and not self._remove) or now < self._next_scan:
+        self._is_scanned = self._is_scanned and idle and not self._remove
+        if now < self._next_scan or (self._is_scanned and now < self._latest_scan):
             return None
         size = folder_bytes(self._folder, self._bounds.folder_mb * _MB) + unlinked_bytes(alive)
+        self._is_scanned = True
         self._next_scan = now + _SCAN_SHARE * (time.monotonic() - now)
+        self._latest_scan = max(now + _LATEST_SCAN_S, self._next_scan)
         if size > self._bounds.folder_mb * _MB:
             return f"folder_mb: the folder's files take more than {self._bounds.folder_mb} MB"
         return None

@@ -100,6 +100,13 @@ MUTANTS = (
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
+        "sandbox: a scan that was not due is made later, also when nothing runs by then",
+        "shared/sandbox/watch.py",
+        "if now < self._next_scan or (self._is_scanned and now < self._latest_scan):",
+        "if now < self._next_scan or idle:",
+        "tests/shared/sandbox/test_watch.py::test_what_is_written_before_the_next_scan_is_due_counts_when_the_processes_are_idle_by_then",
+    ),
+    Mutant(
         "sandbox: the watch of the folder",
         "shared/sandbox/watch.py",
         "        if size > self._bounds.folder_mb * _MB:",
