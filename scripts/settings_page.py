@@ -5,13 +5,10 @@ python -m scripts.settings_page --check     exit with 1 where it is out of date
 """
 
 import argparse
-import enum
 import re
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -19,6 +16,7 @@ from sampler.engine.keeper.config import KeeperConfig
 from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.settings import SamplerConfig
+from shared.configuration.help_text import kind_text, value_text
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import Section, Setting, sections_of, settings_of
 from shared.files.written_file import write_text_whole
@@ -44,6 +42,7 @@ is out of date.
 python -m scripts.settings_page       # writes this page
 ```
 
+`--help` of a service has what most people set, `--help SECTION` the rest of a section, `--help all` everything.
 Each setting is a flag of its service (`--learning_rate`), a variable (`TANDEM_TRAINER_LEARNING_RATE`) and a key of the service's
 part of the YAML file (`trainer: {learning_rate: 1.0e-6}`); flags win over variables, these over the file. With its section it is
 `--optimizer.learning_rate`, `TANDEM_TRAINER_OPTIMIZER__LEARNING_RATE` and `trainer: {optimizer: {learning_rate: 1.0e-6}}`, and
@@ -51,8 +50,6 @@ means the same. `_s` is seconds. A value means what it looks like, wherever it i
 `1:30`), text is as written, `none` is no value where the type has none, `~` is the home folder of paths, lists are JSON, YAML or
 separated by commas, and what is empty is not given. An optional section is off until its required setting is given.
 """
-SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "min_length": "length ≥", "max_length": "length ≤"}
-LONGEST_DEFAULT = 60
 
 
 def page() -> str:
@@ -83,38 +80,8 @@ def _section(service: type[ServiceConfig], place: tuple[str, ...]) -> type[Secti
 
 
 def _row(name: str, field: FieldInfo) -> str:
-    bounds = [
-        f"{sign} {getattr(part, key):g}"
-        for part in field.metadata
-        for key, sign in SIGNS.items()
-        if getattr(part, key, None) is not None
-    ]
-    kind = ", ".join([_type(field.annotation), *bounds])
-    default = "required" if field.is_required() else f"`{_plain(field.get_default(call_default_factory=True))}`"
-    return f"| `{name}` | {_text(kind)} | {_text(default)} | {_text(field.description or '')} |"
-
-
-def _type(kind: Any) -> str:
-    """In words of the YAML file."""
-    origin, inside = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_type(part) for part in inside)
-    if origin is Literal:
-        return ", ".join(sorted(map(str, inside)))  # typing keeps equal ones once, in the order of the first
-    if origin in (list, tuple, dict):
-        return f"{'mapping' if origin is dict else 'list'} of {_type(inside[-1] if origin is dict else inside[0])}"
-    if origin is not None:  # Annotated
-        return _type(inside[0])
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return ", ".join(str(member.value) for member in kind)
-    names = {str: "text", Path: "path", bool: "true or false", int: "integer", float: "number", type(None): "none"}
-    return names.get(kind, getattr(kind, "__name__", str(kind)))
-
-
-def _plain(value: Any) -> str:
-    said = {None: "none", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
-    text = said or (f"{value:g}" if isinstance(value, float) else str(value))
-    return text if len(text) <= LONGEST_DEFAULT else f"{text[:LONGEST_DEFAULT]}…"
+    default = "required" if field.is_required() else f"`{value_text(field.get_default(call_default_factory=True))}`"
+    return f"| `{name}` | {_text(kind_text(field))} | {_text(default)} | {_text(field.description or '')} |"
 
 
 def _text(text: str) -> str:

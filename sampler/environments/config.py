@@ -22,6 +22,31 @@ class EnvironmentsConfig(ServiceConfig):
 
     section: ClassVar[str] = "environments"
     program: ClassVar[str] = "python -m sampler.environments"
+    about: ClassVar[str] = "Serves environments to samplers, in worker processes of a Python that has their packages."
+    usage: ClassVar[str] = "--environments [NAME=]PROVIDER:WORLD,... [--run RUN] [--setting value ...]"
+    example: ClassVar[str] = (
+        "tandem environments --run my_run --environments lake=gymnasium:FrozenLake-v1 --worker_python "
+        "/venvs/games/bin/python"
+    )
+    most_set: ClassVar[tuple[str, ...]] = (
+        *(
+            "environments",
+            "run",
+            "db_connection_string",
+            "config",
+            "worker_python",
+            "workers",
+            "capacity",
+            "host",
+            "port",
+            "url",
+            "token_file",
+            "start_s",
+            "step_s",
+            "lease_s",
+            "log_level",
+        ),
+    )
     takes_database_variable: ClassVar[bool] = True
 
     environments: list[str] = Field(

@@ -1,6 +1,6 @@
 """Settings for episodes in environments. Guide: docs/bring/environments.md. They are fields of the sampler's configuration."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -12,6 +12,8 @@ Seconds = Annotated[float, Field(gt=0)]
 
 class EnvironmentPlayConfig(GameRules):
     """Settings of the samplers `environment` and `game`."""
+
+    help_section: ClassVar[str] = "environments"
 
     environment_controllers: dict[str, str] = Field(
         {},

@@ -1,7 +1,7 @@
 """Settings for episodes that a foreign agent plays: fields of the sampler's configuration. Guide: docs/bring/any_agent.md."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -33,6 +33,8 @@ class AgentContainer(BaseModel, frozen=True, extra="forbid"):
 
 class AgentPlayConfig(AgentRules):
     """Settings of the sampler `agent` (`sampler.gateway.agent_sampler:AgentSampler`)."""
+
+    help_section: ClassVar[str] = "agents"
 
     agent: str | None = Field(
         None,

@@ -41,6 +41,32 @@ class McpDockerConfig(ServiceConfig):
 
     section: ClassVar[str] = "mcp"
     program: ClassVar[str] = "python -m sampler.mcp_docker"
+    about: ClassVar[str] = "Serves tools at one MCP address, each session with tool processes of its own."
+    example: ClassVar[str] = "tandem mcp-docker --servers mcp_docker.json --isolation process --port 9700"
+    most_set: ClassVar[tuple[str, ...]] = (
+        *(
+            "servers",
+            "config",
+            "host",
+            "port",
+            "token",
+            "token_file",
+            "max_sessions",
+            "warm_sessions",
+            "isolation",
+            "readable",
+            "network_servers",
+            "memory_mb",
+            "processes",
+            "lifetime_s",
+            "container_image",
+            "call_s",
+            "lease_s",
+            "max_calls_per_s",
+            "state_folder",
+            "log_level",
+        ),
+    )
 
     servers: Path = Field(
         description='The tool servers: a JSON file {"mcpServers": {NAME: {"command": …} or {"url": …}}} as for Claude Desktop.'

@@ -28,6 +28,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from shared.configuration.explaining import Sources, explained, given_in, misread_text
 from shared.configuration.file_section import FileSection
+from shared.configuration.help_text import print_help
 from shared.configuration.plain_values import problems_of
 from shared.configuration.secrets import forget_secrets, is_secret
 from shared.configuration.sections import (
@@ -64,6 +65,11 @@ class ServiceConfig(BaseSettings):
     )
     section: ClassVar[str] = ""
     program: ClassVar[str] = ""
+    about: ClassVar[str] = ""  # what the program does
+    usage: ClassVar[str] = ""
+    example: ClassVar[str] = ""
+    most_set: ClassVar[tuple[str, ...]] = ()  # settings of the first screen of `--help`
+    help_topics: ClassVar[Mapping[str, str]] = {}  # further texts of `--help TOPIC`
     takes_database_variable: ClassVar[bool] = False  # DB_CONNECTION_STRING, also where no connection string is needed
 
     _sources: dict[str, str] = PrivateAttr({})  # {setting: where it was given}
@@ -95,7 +101,9 @@ class ServiceConfig(BaseSettings):
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
         """Read flags, environment (`TANDEM_<SECTION>_<FIELD>`) and YAML. Raises ConfigError; `--help` exits."""
-        flags = _flags(cls, list(sys.argv[1:] if argv is None else argv))
+        words = list(sys.argv[1:] if argv is None else argv)
+        print_help(cls, words)
+        flags = _flags(cls, words)
         environment = _variables(cls)
         path = flags.get("config") or environment.get("config")
         sources = {"flags": flags, "environment": environment}

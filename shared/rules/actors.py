@@ -1,6 +1,6 @@
 """Rules of episodes of several actors. Guide: docs/bring/actors.md. They are settings of the sampler, and belong to the run."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -10,6 +10,8 @@ from shared.rules.rounds import check_rounds
 
 class ActorsConfig(BaseModel):
     """Settings of the samplers `rounds` and `parallel`, and of your own on `ActorSampler`."""
+
+    help_section: ClassVar[str] = "actors"
 
     actors: dict[ActorName, Actor] = Field(
         {},

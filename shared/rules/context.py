@@ -4,7 +4,7 @@ They are settings of the sampler, and belong to the run (`shared/rules/run_rules
 """
 
 from enum import StrEnum
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -17,6 +17,8 @@ class NewContext(StrEnum):
 
 class ContextConfig(BaseModel):
     """Settings of context policies. Raises ValueError for meaningless combinations."""
+
+    help_section: ClassVar[str] = "context"
 
     new_context: NewContext = Field(
         NewContext.DISABLED,

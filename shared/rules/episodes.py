@@ -2,7 +2,7 @@
 (`shared/rules/run_rules.py`): episodes of one group that differ in one of them would be other samples of another distribution.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -31,6 +31,8 @@ class EvalSampling(BaseModel, frozen=True, extra="forbid"):
 class BudgetRules(BaseModel):
     """The length of episodes, in turns and tokens."""
 
+    help_section: ClassVar[str] = "budget"
+
     max_turns: Positive = Field(8, description="Maximum replies of the model per episode.")
     max_new_tokens: Positive = Field(512, description="Maximum tokens of one reply.")
     max_prompt_tokens: Positive = Field(
@@ -47,6 +49,8 @@ class BudgetRules(BaseModel):
 
 class SamplingRules(BaseModel):
     """The distributions that replies are drawn from."""
+
+    help_section: ClassVar[str] = "sampling"
 
     turn_sources: dict[PolicyName, Share] = Field(
         {},
@@ -77,6 +81,8 @@ class SamplingRules(BaseModel):
 class PromptRules(ContextConfig):
     """What the model reads, besides the tasks and its own replies. The template's text is a rule too, by its digest."""
 
+    help_section: ClassVar[str] = "prompt"
+
     system_prompt: str | None = Field(None, description="System prompt of tasks that have none of their own.")
     answer_instruction: str = Field(
         "auto",
@@ -103,6 +109,8 @@ class PromptRules(ContextConfig):
 
 class ScoringRules(BaseModel):
     """Scores of tasks that say nothing of their own."""
+
+    help_section: ClassVar[str] = "scoring"
 
     default_scorer: str | None = Field(
         None,
@@ -137,6 +145,8 @@ class ScoringRules(BaseModel):
 class AgentRules(BaseModel):
     """Of episodes that a foreign agent plays."""
 
+    help_section: ClassVar[str] = "agents"
+
     agent_output_format: Literal["prompt", "constrain", "refuse"] = Field(
         "prompt",
         description="A form of the answer that a request demands (response_format, text.format, output_config, "
@@ -166,6 +176,8 @@ class AgentRules(BaseModel):
 
 class GameRules(BaseModel):
     """Of games between seats."""
+
+    help_section: ClassVar[str] = "environments"
 
     cut_game_reward: float = Field(
         -1.0,

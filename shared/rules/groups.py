@@ -6,7 +6,7 @@ them, and every group is settled by the rules that were in force when it was ope
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -35,6 +35,8 @@ class GigpoMode(StrEnum):
 
 class GroupConfig(BaseModel):
     """What decides how a group is settled. Raises ValueError for meaningless combinations."""
+
+    help_section: ClassVar[str] = "group"
 
     min_group_size: int = Field(2, gt=0, description="Groups with fewer trainable episodes are abandoned.")
     min_turns: int = Field(0, ge=0, description="Correct episodes with fewer replies are dropped.")

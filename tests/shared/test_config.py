@@ -172,13 +172,28 @@ def test_every_unknown_flag_is_refused_with_the_nearest_or_all_that_exist() -> N
     ]
 
 
-def test_help_shows_every_field_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def helped(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) -> str:
     with pytest.raises(SystemExit) as ended:
-        PlayerConfig.load(["--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    for expected in ("--run_name", "--max_turns", "Replies per episode.", "default: 8", "{fast,slow}"):
+        PlayerConfig.load(argv)
+    assert ended.value.code == status
+    printed = capsys.readouterr()
+    return printed.err if status else printed.out
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["-h"], ["--max_turns", "3", "--help"], ["--help", "all"], ["--help", "general"]]
+)
+def test_help_shows_every_field_with_its_default(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    text = helped(capsys, *argv)
+    assert text.startswith("general:" if argv[-1] == "general" else "usage: player ")
+    for expected in ("--run_name", "--max_turns integer (default: 8)", "Replies per episode.", "fast, slow"):
         assert expected in text
+
+
+def test_help_on_a_section_that_there_is_not_names_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert helped(capsys, "--help", "loss", status=2) == (
+        "player: --help loss: no such section; expected one of general, all\n"
+    )
 
 
 def test_a_configuration_cannot_be_changed() -> None:

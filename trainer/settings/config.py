@@ -39,6 +39,45 @@ class TrainerConfig(ServiceConfig):
 
     section: ClassVar[str] = "trainer"
     program: ClassVar[str] = "python -m trainer"
+    about: ClassVar[str] = (
+        "Trains a policy of a run on what its samplers settle, and publishes the weights that engines follow."
+    )
+    usage: ClassVar[str] = "--run RUN --model_name_or_path DIR [--config FILE.yml] [--setting value ...]"
+    example: ClassVar[str] = (
+        "tandem trainer --num_processes 8 --run my_run --config assets/minirl.yml --model_name_or_path Qwen/Qwen3-4B"
+    )
+    most_set: ClassVar[tuple[str, ...]] = (
+        *(
+            "run",
+            "db_connection_string",
+            "config",
+            "preset",
+            "model_name_or_path",
+            "output_dir",
+            "max_steps",
+            "learning_rate",
+            "lr_schedule",
+            "warmup_steps",
+            "groups_per_step",
+            "max_staleness",
+            "stale_data",
+            "max_tokens_per_row",
+            "loss",
+            "epsilon",
+            "epsilon_higher",
+            "kl_coefficient",
+            "lora_rank",
+            "dtype",
+            "activation_checkpointing",
+            "tp_size",
+            "cp_size",
+            "save_steps",
+            "eval_steps",
+            "publish_mode",
+            "report_to",
+            "log_level",
+        ),
+    )
 
     run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
     db_connection_string: str = secret_field(description="MongoDB to use.")

@@ -98,6 +98,36 @@ class SftConfig(ServiceConfig):
 
     section: ClassVar[str] = "sft"
     program: ClassVar[str] = "python -m trainer.sft"
+    about: ClassVar[str] = "Trains a model on conversations, or on a run's good records."
+    usage: ClassVar[str] = "--model_name_or_path DIR (--train_file FILE.jsonl | --run RUN) [--setting value ...]"
+    example: ClassVar[str] = (
+        "tandem sft --model_name_or_path Qwen/Qwen3-4B --train_file conversations.jsonl --output_dir output/sft"
+    )
+    most_set: ClassVar[tuple[str, ...]] = (
+        *(
+            "model_name_or_path",
+            "train_file",
+            "run",
+            "db_connection_string",
+            "min_score",
+            "output_dir",
+            "config",
+            "epochs",
+            "max_steps",
+            "samples_per_step",
+            "learning_rate",
+            "lr_schedule",
+            "max_tokens",
+            "tokens_per_row",
+            "chat_template",
+            "lora_rank",
+            "dtype",
+            "activation_checkpointing",
+            "save_steps",
+            "report_to",
+            "seed",
+        ),
+    )
 
     output_dir: Path = Field(description="Checkpoints, metrics.jsonl, and at the end final/, a Hugging Face directory.")
     seed: int = Field(0, ge=0, description="Of the order of the samples, and of new adapters.")

@@ -8,24 +8,22 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from sampler.core.parsers import get_parser
 from sampler.core.settings.engine_access import EngineAccess
 from sampler.core.settings.groups import GroupSettings
-from sampler.core.tools.isolation import Sandbox
+from sampler.core.settings.queue import QueueSettings
+from sampler.core.settings.tools import ToolSettings
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
-from shared.documents.run import HEARTBEAT_S
 from shared.files.hub import TokenizerFolder
 from shared.http.metrics_page import DESCRIPTION, Address
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, SamplerName
 from shared.rules.run_rules import RuleSettings, untrained
 from shared.tasks.sampler_names import BUNDLED
 
-Positive = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 PartT = TypeVar("PartT", bound=BaseModel)
 
 
-class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess):
+class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolSettings, QueueSettings):
     """The core's settings. Those of `RuleSettings` belong to the run: what is not given is read there: docs/train/rules.md.
 
     `tenants`: modules with a `TENANT`, in the order in which they are opened (`sampler/core/tenant.py`).
@@ -64,11 +62,6 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess):
     )
 
     # episodes
-    mcp_manager_url: str | None = Field(
-        None,
-        description="Tool servers: a URL (ending in /sse: HTTP+SSE; in /mcpapi: a manager; else streamable HTTP) or an "
-        "mcpServers JSON. None: no tools.",
-    )
     chat_template: str = Field(
         "auto",
         description="auto: the model's own; where it shows no tools, their schemas and the format of tool_call_parser are put "
@@ -80,64 +73,12 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess):
         None,
         description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
     )
-    tool_user: str | None = Field(
-        None,
-        description="Run tool servers over stdio, and agent_command, as this user (needs root). None: this process's user.",
-    )
-    tool_sandbox: Sandbox = Field(
-        "off",
-        description="bubblewrap: isolate stdio tool servers and agent_command from other processes, and drop capabilities. "
-        "Files and network stay.",
-    )
-    tool_timeout_s: Seconds = Field(
-        60.0, description="One tool call without progress; then it is an infrastructure failure."
-    )
-    tool_open_s: Seconds = Field(
-        30.0,
-        description="Time-out for opening a session and listing its tools; then the server counts as unavailable for a while.",
-    )
-    tool_wait_s: Seconds = Field(
-        30.0,
-        description="Time an episode waits for an unavailable tool server; then its slot is released, and no failure is counted.",
-    )
-    max_opening_sessions: Positive = Field(
-        64, description="Maximum sessions with remote tool servers that are being opened at once; further ones wait."
-    )
-    max_starting_servers: Positive | None = Field(
-        None, description="Maximum stdio tool servers that start at once. None: two per core."
-    )
-    max_raw_result_chars: Positive = Field(
-        16_000, description="Characters stored of a result that the model did not read whole."
-    )
     episode_timeout_s: Seconds = Field(
         3600.0, description="Time-out of one episode; then it is an infrastructure failure."
     )
 
-    # the queue
-    max_concurrent_episodes: Positive = Field(256, description="Maximum episodes that this process plays at once.")
-    adaptive_concurrency: bool = Field(
-        True,
-        description="Play as many episodes at once as the engines take without a queue, a full cache or slow tokens. "
-        "False: always max_concurrent_episodes.",
-    )
-    lease_s: Seconds = Field(
-        60.0, description="A slot goes to another worker when its lease was not renewed for this long."
-    )
-    renew_s: Seconds = Field(15.0, description="Interval of lease renewals.")
-    max_failures: Positive = Field(8, description="Infrastructure failures after which a slot fails for good.")
-    retry_delay_s: Seconds = Field(
-        2.0, description="Delay before a failed slot is retried; doubles with every failure."
-    )
-    grace_s: Seconds = Field(30.0, description="Time for running episodes to end after SIGTERM; the rest is released.")
-    poll_s: Seconds = Field(
-        0.3, description="Interval at which an idle process polls for work and for the trainer's progress."
-    )
-    heartbeat_s: Seconds = Field(HEARTBEAT_S, description="Interval of this process's heartbeats.")
+    # the process
     engine_timeout_s: Seconds = Field(900.0, description="Time-out of one request to an engine.")
-    open_all_tasks: bool = Field(
-        False,
-        description="Open all tasks at once, without waiting for a trainer: for evaluation or data generation only.",
-    )
     metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
@@ -146,12 +87,6 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess):
     def a_parser_has_this_name(cls, name: str) -> str:
         get_parser(name)
         return name
-
-    @model_validator(mode="after")
-    def leases_are_renewed_before_they_end(self) -> Self:
-        if self.renew_s >= self.lease_s:
-            raise ValueError(f"renew_s is {self.renew_s:g}; expected less than lease_s = {self.lease_s:g}")
-        return self
 
     @model_validator(mode="after")
     def names_of_samplers_are_new(self) -> Self:

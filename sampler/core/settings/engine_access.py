@@ -1,7 +1,7 @@
 """Authentication of a service to engines. The key comes from the environment, and is in no file and no document."""
 
 import re
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -12,6 +12,8 @@ NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 class EngineAccess(BaseModel):
     """Fields of the configuration of every service that sends requests to engines."""
+
+    help_section: ClassVar[str] = "engines"
 
     engine_api_key_var: str | None = Field(
         None,

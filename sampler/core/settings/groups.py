@@ -1,5 +1,7 @@
 """The sampler's settings of completed groups: the rules of `shared.rules.groups`, and where this process finds estimators."""
 
+from typing import ClassVar
+
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from shared.rules.groups import ESTIMATORS, Advantage, GigpoMode, GroupConfig
@@ -9,6 +11,8 @@ __all__ = ["ESTIMATORS", "Advantage", "GigpoMode", "GroupConfig", "GroupSettings
 
 class AdvantageModules(BaseModel):
     """Code is never read from the database: each process names its own."""
+
+    help_section: ClassVar[str] = "group"
 
     advantage_modules: list[str] = Field(
         [], description="Modules to import; they register advantage estimators (docs/reference/api.md)."

@@ -21,6 +21,37 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
 
     section: ClassVar[str] = "keeper"
     program: ClassVar[str] = "python -m sampler.engine.keeper"
+    about: ClassVar[str] = (
+        "Looks after one inference engine of a run: starts it, gives it the published weights, registers "
+        "it for samplers."
+    )
+    usage: ClassVar[str] = (
+        "--run RUN --model_name_or_path DIR --engine_url URL|--engine_command '...' [--setting value ...]"
+    )
+    example: ClassVar[str] = (
+        "tandem keeper --run my_run --model_name_or_path Qwen/Qwen3-4B --engine_url http://gpu3:30000"
+    )
+    most_set: ClassVar[tuple[str, ...]] = (
+        *(
+            "run",
+            "db_connection_string",
+            "config",
+            "policy",
+            "model_name_or_path",
+            "engine_url",
+            "engine_command",
+            "engine_port",
+            "engine_api_key_var",
+            "weight_update_mode",
+            "weight_transport",
+            "serve_version",
+            "follow_every",
+            "shared_device",
+            "max_restarts",
+            "start_timeout_s",
+            "log_level",
+        ),
+    )
 
     run: RunName = Field(description="Name of the run, and of its database.")
     db_connection_string: str = secret_field(description="Connection string of the MongoDB server.")

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -32,6 +33,8 @@ OF_TORCHRUN = {
 
 class NodeSettings(BaseModel):
     """The settings of a launch on one of several machines."""
+
+    help_section: ClassVar[str] = "machines"
 
     num_machines: int = Field(1, gt=0, description="Machines that train together.")
     machine_rank: int = Field(0, ge=0, description="This machine's number, from 0.")

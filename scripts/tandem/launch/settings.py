@@ -6,13 +6,14 @@ Pass what you have; the rest is started locally. The plain names (`MODEL`, `ENGI
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
+from shared.configuration.help_text import print_help
 from shared.configuration.loading import (
     read_policies,
     read_section,
@@ -60,7 +61,43 @@ def _own_name(word: str) -> str:
 
 class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     section: ClassVar[str] = "launch"
-    program: ClassVar[str] = "tandem.launch"
+    program: ClassVar[str] = "tandem run"
+    about: ClassVar[str] = (
+        "Runs everything on this machine, to the end. Pass what you have; the rest is started: an "
+        "embedded MongoDB, the bundled tools, the local CPU engine, two samplers and the trainer, on the "
+        "bundled model and tasks. The same name again continues the run; Ctrl-C stops it cleanly. Every "
+        "setting of a service is a flag here too, and a setting below a variable in capitals (MODEL, "
+        "TRAIN_FILE)."
+    )
+    usage: ClassVar[str] = "RUN_NAME [--config FILE.yml] [--setting value ...]"
+    example: ClassVar[str] = (
+        "tandem run my_run --model Qwen/Qwen3-4B --train_file tasks.jsonl --mcp_manager_url http://tools:9700/mcp"
+    )
+    most_set: ClassVar[tuple[str, ...]] = (
+        *(
+            "db_connection_string",
+            "mcp_manager_url",
+            "engine_urls",
+            "engine",
+            "model",
+            "train_file",
+            "eval_file",
+            "config",
+            "method",
+            "num_generations",
+            "eval_generations",
+            "num_samplers",
+            "num_processes",
+            "environments",
+            "environment_python",
+            "gpus",
+            "num_machines",
+            "join",
+            "only_evaluate",
+            "dry_run",
+        ),
+    )
+    help_topics: ClassVar[Mapping[str, str]] = {"guide": GUIDE.read_text(encoding="utf-8")}
     _service_flags: ServiceFlags = PrivateAttr(default_factory=dict)
     _derived: Derived = PrivateAttr(default_factory=Derived)
 
@@ -139,8 +176,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     def load(cls, argv: Sequence[str] | None = None) -> Self:
         """Read all sources. Plain environment names are the fallback for `TANDEM_LAUNCH_<FIELD>`."""
         arguments = [_own_name(word) for word in (sys.argv[1:] if argv is None else argv)]
-        if {"-h", "--help"} & set(arguments):
-            sys.stdout.write(GUIDE.read_text(encoding="utf-8") + "\n")
+        print_help(cls, arguments)
         given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name)) is not None}
         if (database := configured_secret(DATABASE_VARIABLE)) is not None:
             given[f"TANDEM_LAUNCH_{DATABASE_VARIABLE}"] = database
