@@ -83,3 +83,59 @@ def test_the_wheel_runs_in_an_empty_folder_with_its_launch_settings(built: Path,
     assert ours == str(tmp_path / "installed" / "shared" / "__init__.py")
     assert settings == str(tmp_path / "installed" / "trainer" / "fsdp2.yml")
     assert Path(settings).is_file()
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path) -> Path:
+    """A virtual environment with the wheel as pip unpacks it; the packages that it depends on are links to this Python's."""
+    folder = built / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], timeout=120, check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    (path,) = (built / "dist").glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(packages)
+    for one in Path(pytest.__file__).parents[1].iterdir():
+        if one.suffix != ".pth" and not one.name.startswith(("__editable__", "tandem_rl", "__pycache__")):
+            (packages / one.name).symlink_to(one)
+    program = folder / "bin" / "tandem"  # as pip writes it
+    program.write_text(f"#!{folder}/bin/python\nimport sys\nfrom tandem import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    return program
+
+
+def run(program: Path, folder: Path, *words: str, limit_s: float = 120) -> str:
+    folder.mkdir(exist_ok=True)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TANDEM_", "PYTHON", "DB_"))}
+    done = subprocess.run(
+        [str(program), *words], cwd=folder, env=clean, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert str(ROOT) not in done.stdout
+    return done.stdout
+
+
+def test_the_launcher_of_the_wheel_plans_in_the_current_folder(installed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(ROOT / "assets" / "example" / "model", folder / "my_model")
+    shutil.copy(ROOT / "assets" / "example" / "train.jsonl", folder / "my_tasks.jsonl")
+    (folder / "sampler").mkdir()  # a package of the user's own, of our name
+    (folder / "sampler" / "__init__.py").write_text("raise SystemExit('of the user')\n")
+    words = ("--model", "my_model", "--tasks", "my_tasks.jsonl", "--tools", "http://127.0.0.1:9/mcp", "--dry-run")
+    planned = run(installed, folder, "run", "mine", *words)
+    assert "--model_name_or_path my_model" in planned
+    assert "--mcp_manager_url http://127.0.0.1:9/mcp" in planned
+    assert "log logs/mine_sample_0.log" in planned
+    for name in ("sampler", "trainer"):
+        assert run(installed, folder, name, "--help").startswith("usage: ")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_the_demo_of_the_wheel_trains_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    told = run(installed, folder, "demo", "--max_steps", "1", limit_s=500)
+    assert (folder / "output" / "demo" / "summary.json").is_file()
+    assert "    tandem view demo" in told
+    assert sorted(path.name for path in folder.iterdir()) == ["logs", "output"]
+    for log in (folder / "logs").iterdir():
+        assert str(ROOT / "sampler") not in log.read_text(encoding="utf-8")

@@ -49,8 +49,8 @@ class Bench:
         return f"http://127.0.0.1:{self.engine_port}"
 
     async def fill(self, groups: int) -> None:
-        """Nothing but `groups` new tasks."""
-        for name in (*COLLECTIONS, "inference_services"):
+        """Nothing but `groups` new tasks, of a run without rules yet."""
+        for name in (*COLLECTIONS, "inference_services", "run_rules"):
             await self.store.database.drop_collection(name)
         await self.store.ensure_indexes()
         await self.store.tasks.insert_new([new_task(seq) for seq in range(groups)])

@@ -12,7 +12,8 @@ import pytest
 
 from shared.errors import ConfigError
 from tandem.launch import commands
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.places import ROOT
+from tandem.launch.settings import LaunchConfig
 from tests.system.processes import PATIENT, launched
 
 pytestmark = pytest.mark.timeout(900)

@@ -17,8 +17,9 @@ from shared.configuration.sections import settings_of
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
 from tandem.launch import commands
+from tandem.launch.places import EXAMPLE, ROOT
 from tandem.launch.service_flags import split_arguments
-from tandem.launch.settings import BUNDLED, EXAMPLE, ROOT, LaunchConfig
+from tandem.launch.settings import BUNDLED, LaunchConfig
 from tests.system.processes import PATIENCE_S, PATIENT
 from trainer.settings.config import TrainerConfig
 

@@ -10,9 +10,9 @@ import pytest
 from shared.errors import ConfigError
 from tandem.launch import commands
 from tandem.launch.children import Children
+from tandem.launch.places import ROOT
 from tandem.launch.policies import load_policies
 from tandem.launch.services import start_trainers
-from tandem.launch.settings import ROOT
 
 DEBATE = """
 launch: {policy: solver, num_processes: 2}

@@ -12,7 +12,8 @@ import pytest
 from shared.errors import ConfigError
 from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.places import ROOT
+from tandem.launch.settings import LaunchConfig
 from tandem.launch.task_checks import check_tasks, check_tools
 from tests.sampler.boxes import start_box
 

@@ -6,6 +6,7 @@ A name never imports code: classes come from the settings alone. A name that thi
 """
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Self
 
 from sampler.core.episode.sampler import AsyncSampler
@@ -32,8 +33,9 @@ class SamplerKinds:
     def of(cls, config: CoreConfig) -> Self:
         """Load every class that the settings name, and check what tenants need. Raises ConfigError."""
         tenants = tenants_of(config)
-        paths = BUNDLED | {name: path for tenant in tenants for name, path in tenant.kinds.items()} | config.samplers
-        named = {name: _load(f"samplers: {name}", path) for name, path in sorted(paths.items())}
+        bundled = BUNDLED | {name: path for tenant in tenants for name, path in tenant.kinds.items()}
+        named = {name: _bundled(path) for name, path in sorted(bundled.items())}
+        named |= {name: _load(f"samplers: {name}", path) for name, path in config.samplers.items()}
         of_tenants = [kind for tenant in tenants if (kind := tenant.default_kind(config)) is not None]
         chosen = config.sampler or next(iter(of_tenants), "mcp")
         default = named[chosen] if chosen in named else _load("sampler", chosen)
@@ -67,6 +69,13 @@ class SamplerKinds:
 
     def traits(self) -> dict[str | None, SamplerTraits]:
         return {name: traits_of(kind) for name, kind in self}
+
+
+def _bundled(path: str) -> type[AsyncSampler]:
+    """Ours, also where the working directory has a package of the same name."""
+    module, _, name = path.partition(":")
+    kind: type[AsyncSampler] = getattr(import_module(module), name)
+    return kind
 
 
 def _load(option: str, path: str) -> type[AsyncSampler]:

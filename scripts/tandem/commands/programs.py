@@ -23,6 +23,12 @@ PROGRAMS = {  # {command: (module, the extra that it needs, a package of that ex
         "accelerate",
         "Run everything on this machine, to the end.",
     ),
+    "demo": (
+        "tandem.launch",
+        "sampler,trainer,engine,local",
+        "accelerate",
+        "Train the bundled model on the bundled tasks on this machine: `tandem run demo --method minirl`.",
+    ),
     "sampler": ("sampler", "sampler", "httpx", "Play a run's episodes."),
     "gateway": ("sampler.gateway", "sampler,gateway", "starlette", "Serve agents that run elsewhere."),
     "keeper": ("sampler.engine.keeper", "sampler", "httpx", "Run and update one inference engine of a run."),
@@ -34,6 +40,7 @@ PROGRAMS = {  # {command: (module, the extra that it needs, a package of that ex
     "verify": ("tandem.what_if.verify", "trainer", "torch", "Recompute a run's stored log-probs."),
 }
 LAUNCHED = ("trainer", "sft")
+BEGINNINGS = {"demo": ("demo", "--method", "minirl")}  # of a command's arguments
 LAUNCH_OPTIONS = {  # of `accelerate launch`; they take a value
     *("--config_file", "--num_processes", "--num_machines", "--machine_rank"),
     *("--main_process_ip", "--main_process_port", "--mixed_precision", "--dynamo_backend"),
@@ -61,7 +68,8 @@ def become(name: str, arguments: Sequence[str]) -> NoReturn:
     if find_spec(package) is None:
         complain(f"tandem {name} needs the packages of its extra: pip install 'tandem-rl[{extra}]'")
         raise typer.Exit(USAGE)
-    words = launched(module, arguments) if name in LAUNCHED else command(module, *arguments)
+    given = [*BEGINNINGS.get(name, ()), *arguments]
+    words = launched(module, given) if name in LAUNCHED else command(module, *given)
     os.execv(words[0], words)
 
 

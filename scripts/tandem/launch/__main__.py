@@ -50,6 +50,7 @@ from tandem.launch.figures import StepMetrics, take_snapshot
 from tandem.launch.following import until_over
 from tandem.launch.lock import RunLock
 from tandem.launch.nodes import place_lines, stop_line
+from tandem.launch.places import ROOT
 from tandem.launch.placing import gpu_lines
 from tandem.launch.policies import load_policies
 from tandem.launch.preparing import prepare
@@ -62,7 +63,7 @@ from tandem.launch.services import (
     start_tools,
     start_trainers,
 )
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.settings import LaunchConfig
 from tandem.launch.step_cost import costs_shown
 from tandem.launch.task_checks import check_tasks, check_tools
 from tandem.launch.waiting import signals_set, until

@@ -14,11 +14,12 @@ from shared.configuration.secrets import DATABASE
 from tandem.launch.gpus import VISIBLE
 from tandem.launch.nodes import interface_of
 from tandem.launch.placement import EnginePlace
+from tandem.launch.places import EXAMPLE, ROOT, module_command
 from tandem.launch.placing import SGLANG
-from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from tandem.launch.settings import LaunchConfig
 
 Command = list[str]
-SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
+SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"  # of a checkout
 
 
 def environment() -> dict[str, str]:
@@ -40,7 +41,7 @@ def tools() -> Command:
 
 def environments(config: LaunchConfig) -> Command:
     """Where the launch starts a service of environments. It prints its address."""
-    return [sys.executable, "-m", "sampler.environments", "--run", config.run, *config.environment_flags()]
+    return [*module_command("sampler.environments"), "--run", config.run, *config.environment_flags()]
 
 
 def keeper(
@@ -59,9 +60,7 @@ def keeper(
     if engine_url is None and (address := config.address) != LOOPBACK:
         engine += ["--engine_host", address]
     return [
-        sys.executable,
-        "-m",
-        "sampler.engine.keeper",
+        *module_command("sampler.engine.keeper"),
         *_common(config),
         *engine,
         *size,
@@ -97,9 +96,7 @@ def sampler(policies: Sequence[LaunchConfig], mcp_url: str | None) -> Command:
         taking_turns += ["--frozen_policies", json.dumps(frozen)]
     tools = ["--mcp_manager_url", mcp_url] if mcp_url else []
     return [
-        sys.executable,
-        "-m",
-        "sampler",
+        *module_command("sampler"),
         *_common(owner),
         *tools,
         *taking_turns,
@@ -116,12 +113,9 @@ def trainer(config: LaunchConfig) -> Command:
     if config.placed and (device := config.placed.placement.shared_device):
         output += ["--shared_device", device]
     return [
-        sys.executable,
-        "-m",
-        "trainer.launch",
+        *module_command("trainer.launch"),
         *launch,
-        "-m",
-        "trainer",
+        *module_command("trainer")[1:],
         *_common(config),
         *output,
         *_given(config, "trainer"),

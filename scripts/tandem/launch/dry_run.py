@@ -12,6 +12,7 @@ from shared.redaction import redacted, shown
 from tandem.launch import commands
 from tandem.launch.children import Child, Program
 from tandem.launch.nodes import place_lines
+from tandem.launch.places import ROOT, as_shown
 from tandem.launch.placing import gpu_lines
 from tandem.launch.services import (
     memory_lines,
@@ -21,7 +22,7 @@ from tandem.launch.services import (
     start_samplers,
     start_trainers,
 )
-from tandem.launch.settings import BUNDLED, ROOT, LaunchConfig
+from tandem.launch.settings import BUNDLED, LaunchConfig
 from tandem.launch.task_checks import check_tasks
 
 TOOLS_URL = "http://127.0.0.1:0/mcp"  # the bundled server prints its port when it starts
@@ -35,7 +36,7 @@ class Planned:
         self._console = console
 
     def start(self, program: Program) -> Child:
-        self.say(f"{program.name}, log {program.log_path.relative_to(ROOT)}")
+        self.say(f"{program.name}, log {as_shown(program.log_path)}")
         usual = commands.environment()
         for variable, value in program.environment.items():
             if variable not in usual:
@@ -58,7 +59,7 @@ def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
         planned.say(f"MongoDB: {shown(config.db_connection_string)}, given")
     else:
         server = Mongod(config.folder / "mongodb")
-        planned.say(f"mongod, data {server.folder.relative_to(ROOT)}")
+        planned.say(f"mongod, data {as_shown(server.folder)}")
     database = config.db_connection_string or DATABASE
     tools = config.tools
     if tools == BUNDLED:

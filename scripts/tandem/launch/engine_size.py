@@ -23,7 +23,8 @@ from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 from tandem.launch import commands
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.places import ROOT
+from tandem.launch.settings import LaunchConfig
 
 FEWEST_RUNNING = 8  # as caches of earlier episodes, and for who else asks
 OWN_FLAGS = 3  # of a command line: the interpreter, -m and the module come before

@@ -9,8 +9,7 @@ from pydantic_settings import NoDecode
 from sampler.environments.config import EnvironmentsConfig
 from shared.configuration.loading import ServiceConfig, read_section
 from shared.errors import ConfigError
-
-ROOT = Path(__file__).resolve().parents[3]
+from tandem.launch.places import ROOT
 
 
 class SamplerSettings(ServiceConfig):

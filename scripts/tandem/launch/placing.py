@@ -7,7 +7,8 @@ from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 from tandem.launch.gpus import visible_gpus
 from tandem.launch.placement import Placed, Wanted, lines, place
-from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from tandem.launch.places import EXAMPLE, ROOT
+from tandem.launch.settings import LaunchConfig
 
 SGLANG = "sglang"
 EXAMPLE_MODEL = EXAMPLE / "model"

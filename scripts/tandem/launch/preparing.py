@@ -9,7 +9,8 @@ from shared.errors import ConfigError, TandemError
 from shared.open_files import FEWEST, FEWEST_OF_DATABASE, require_files
 from tandem.launch import commands
 from tandem.launch.model_check import check_model, failures
-from tandem.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from tandem.launch.places import EXAMPLE, ROOT
+from tandem.launch.settings import LaunchConfig
 from tandem.launch.task_checks import sampler_settings
 
 

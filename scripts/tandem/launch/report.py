@@ -10,6 +10,7 @@ from shared.evaluation.rounds import EvaluationRound
 from shared.files.written_file import write_text_whole
 from shared.processes.waits import as_clock
 from tandem.commands.evaluation import ends_text, estimate_text, print_wide, source_table
+from tandem.launch.places import TANDEM
 from tandem.launch.settings import LaunchConfig
 
 
@@ -36,11 +37,9 @@ def show(console: Console, config: LaunchConfig, played: EvaluationRound) -> Non
     folder = os.path.relpath(config.folder)
     console.print(f"report        {folder}/evaluation.json, {folder}/evaluation.md", highlight=False, soft_wrap=True)
     if config.db_connection_string is None:
-        command = f".venv/bin/tandem mongod --folder {folder}/mongodb"
+        command = f"{TANDEM} mongod --folder {folder}/mongodb"
         console.print(f"the data      {command}, and in another terminal", highlight=False, soft_wrap=True)
-    console.print(
-        f"              .venv/bin/tandem show {config.run}; .venv/bin/tandem eval {config.run}", highlight=False
-    )
+    console.print(f"              {TANDEM} show {config.run}; {TANDEM} eval {config.run}", highlight=False)
 
 
 def _markdown(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, float]) -> str:

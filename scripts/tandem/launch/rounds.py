@@ -17,7 +17,8 @@ from shared.tasks.files import ImportTarget, import_task_file
 from shared.tasks.lines import check_unique_ids
 from shared.tasks.mix import import_mix
 from shared.user_code.payload import load_payload_model
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.places import ROOT
+from tandem.launch.settings import LaunchConfig
 
 POLL_S = 0.5
 

@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from sampler.engine.keeper.config import KeeperConfig
@@ -18,8 +17,8 @@ from shared.configuration.option_names import unknown_option
 from shared.configuration.secrets import SECRETS
 from shared.configuration.sections import alike, setting_of, settings_of, spellings
 from shared.errors import ConfigError
+from tandem.launch.places import ROOT, module_command
 
-ROOT = Path(__file__).resolve().parents[3]
 LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # reading the trainer's needs torch
 OURS = {  # service options that the launcher sets, and what users set instead
     "run": "the run is the first argument of the command line",
@@ -110,7 +109,7 @@ def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any
     It is asked in a process of its own: torch takes seconds and memory.
     """
     question = json.dumps({"given": given, "context": list(context)})
-    command = [sys.executable, "-m", "tandem.launch.service_flags"]
+    command = module_command("tandem.launch.service_flags")
     asked = subprocess.run(
         command, input=question, cwd=ROOT, capture_output=True, text=True, timeout=TRAINER_TIMEOUT_S, check=False
     )

@@ -31,10 +31,8 @@ from shared.tasks.mix import TasksConfig
 from tandem.launch.environments import SamplerSettings
 from tandem.launch.nodes import Derived, NodeSettings, derived, own_address
 from tandem.launch.placement import PlacedSettings
+from tandem.launch.places import ASSETS, EXAMPLE, ROOT
 from tandem.launch.service_flags import ServiceFlags, hand_out, split_arguments
-
-ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = Path("assets/example")
 
 PLAIN_NAMES = (
     *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
@@ -46,7 +44,12 @@ PLAIN_NAMES = (
 MAX_STEPS = ("max_steps", "optimizer.max_steps")  # as the trainer's flags and variables may spell it
 MAX_STEPS_VARIABLES = ("TANDEM_TRAINER_MAX_STEPS", "TANDEM_TRAINER_OPTIMIZER__MAX_STEPS")
 BUNDLED = "bundled"  # mcp_manager_url: the example's own tool server
-SAME = {"--model_name_or_path": "--model", "--eval_files": "--eval_file"}
+SAME = {
+    "--model_name_or_path": "--model",
+    "--eval_files": "--eval_file",
+    "--tasks": "--train_file",
+    "--tools": "--mcp_manager_url",
+}
 
 GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too if .venv does not exist yet
 
@@ -163,7 +166,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
 
     # numbers of processes
     num_processes: int = Field(0, ge=0, description="Trainer processes on this machine. 0: one per GPU, or one on CPU.")
-    accelerate_config: Path = Field(Path("assets/fsdp2.yml"), description="Settings of `accelerate launch`.")
+    accelerate_config: Path = Field(ASSETS / "fsdp2.yml", description="Settings of `accelerate launch`.")
 
     # time limits
     start_timeout_s: float = Field(180.0, gt=0, description="Time limit for the start of a service.")
@@ -201,7 +204,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         given = cls.given(arguments)
         if "method" not in given or "config" in given:
             return []
-        folder = Path("assets") if "model" in given else EXAMPLE
+        folder = ASSETS if "model" in given else EXAMPLE
         return ["--config", str(folder / f"{given['method']}.yml")]
 
     @classmethod

@@ -22,7 +22,8 @@ from shared.errors import TandemError
 from shared.processes.machine_memory import machine_memory_bytes
 from shared.store import Store
 from tandem.launch.engine_size import sampler_settings
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.places import ROOT
+from tandem.launch.settings import LaunchConfig
 
 PROBE_REQUESTS, PROBE_TOKENS, PROBE_S = 8, 32, 120.0
 PROBE_IDS = list(range(10, 42))

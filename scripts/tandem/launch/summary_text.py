@@ -12,6 +12,7 @@ from shared.names import DEFAULT_POLICY
 from shared.processes.waits import as_clock
 from tandem.launch.disk_use import disk_text
 from tandem.launch.figures import StepMetrics
+from tandem.launch.places import TANDEM
 from tandem.launch.settings import LaunchConfig
 from tandem.launch.summary import eval_points
 
@@ -124,17 +125,17 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
             "",
             "To read the data, restart its server (it prints the connection string for Compass), then in another terminal:",
         ]
-        lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
+        lines += [f"    {TANDEM} mongod --folder {folder}/mongodb"]
     else:
         lines += ["", "To read the data:"]
-    lines += [f"    .venv/bin/{_tandem(config, verb)}" for verb in ("view", "status", "show", "eval", "audit")]
+    lines += [f"    {_tandem(config, verb)}" for verb in ("view", "status", "show", "eval", "audit")]
     return "\n".join(lines)
 
 
 def _tandem(config: LaunchConfig, verb: str) -> str:
     """The command line, with the policy for `tandem eval`."""
     named = verb == "eval" and config.policy != DEFAULT_POLICY
-    return f"tandem {verb} {config.run}" + (f" --policy {config.policy}" if named else "")
+    return f"{TANDEM} {verb} {config.run}" + (f" --policy {config.policy}" if named else "")
 
 
 def _short(path: str | Path | None) -> str:

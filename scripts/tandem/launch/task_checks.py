@@ -20,8 +20,9 @@ from shared.tasks.files import ImportTarget, check_playable
 from shared.tasks.mix import check_mix
 from shared.tasks.sampler_names import BUNDLED, EXTERNAL
 from shared.user_code.loading import import_own
+from tandem.launch.places import ROOT
 from tandem.launch.rounds import payload_model
-from tandem.launch.settings import ROOT, LaunchConfig
+from tandem.launch.settings import LaunchConfig
 
 Tell = Callable[[str], None]
 
