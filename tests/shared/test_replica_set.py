@@ -157,8 +157,11 @@ async def member_behind(servers: ReplicaSet, store: Store) -> int | None:
         await blocking(servers.lag, member)
         for _ in range(10):
             generation = await start_trainer(store)
-            with pymongo.MongoClient[dict[str, Any]](servers.members[member].connection_string) as alone:
-                run = await asyncio.to_thread(alone[store.run].runs.find_one, {"_id": "run"})
+            try:
+                with pymongo.MongoClient[dict[str, Any]](servers.members[member].connection_string) as alone:
+                    run = await asyncio.to_thread(alone[store.run].runs.find_one, {"_id": "run"})
+            except ConnectionFailure:  # an election found it between two roles
+                continue
             if run is None or run["trainer_generations"].get("main", 0) < generation:
                 return member
         await blocking(servers.lag, member, False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import signal
 from pathlib import Path
 from typing import Any
@@ -61,17 +62,23 @@ class Harness:
                 self.finished[offer["record"]] = done.json()["score"]
 
     async def _streamed(self, offer: dict[str, Any], messages: list[Any]) -> str:
-        while True:
+        """Each request after the first says that it is sent again, as an SDK's own retries do: a reply that was written when its
+        gateway was killed is told again, and not sampled twice."""
+        for count in itertools.count():
             self._at += 1
             url = self.urls[self._at % len(self.urls)]
+            again = {"x-stainless-retry-count": str(count)}
             try:
                 async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=offer["api_key"], max_retries=0) as client:
-                    stream = await client.chat.completions.create(model="main", messages=messages, stream=True)
+                    stream = await client.chat.completions.create(
+                        model="main", messages=messages, stream=True, extra_headers=again
+                    )
                     return "".join([part.choices[0].delta.content or "" async for part in stream if part.choices])
             except openai.APIStatusError:
                 raise
             except (openai.APIError, httpx.TransportError):  # the gateway is gone, or the stream ended with an error
                 await asyncio.sleep(0.2)
+        raise AssertionError("counting has no end")
 
     async def _post(self, path: str, body: dict[str, Any], key: str = "none") -> httpx.Response:
         while True:

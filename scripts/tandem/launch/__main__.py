@@ -75,14 +75,14 @@ NO_EVALUATION = "no evaluation (EVAL_FILE names held-out tasks)"
 
 
 def main() -> None:
+    os.chdir(ROOT)
     try:
         policies = load_policies()
     except ConfigError as exc:
-        sys.stderr.write(f"tandem.launch: {exc}\n")
+        sys.stderr.write(f"tandem run: {exc}\n")
         sys.exit(2)
     forget_secrets("launch")
     config = policies[0]
-    os.chdir(ROOT)
     logging.basicConfig(level=logging.WARNING)
     console = Console(emoji=False)  # rich would render `:train:` in the id main:train:0:t0 as a tram
     suffix = "" if config.is_main else f"_{config.node}"

@@ -51,7 +51,7 @@ WITHOUT_DATABASE = (
 # programs that this process cannot become, each with a setting that is wrong, and what its last line names
 PROGRAM_FAILURES: dict[str, tuple[Sequence[str], str]] = {
     "run": (["a.b"], "a.b"),
-    "demo": (["--config", "nowhere.yml"], "nowhere.yml"),
+    "demo": (["--num_samplers", "many"], "num_samplers"),
     "sampler": (["--run", "a b"], "model_name_or_path"),
     "trainer": (
         ["--run", "r", "--model_name_or_path", "nowhere", "--tp_size", "2", "--groups_per_step", "1"],
