@@ -50,26 +50,26 @@ class PageOfChromium:
 
     async def listen(self) -> None:
         async for message in self._socket:
-            told = json.loads(message)
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            elif told["method"] == "Page.loadEventFired":
+            event = json.loads(message)
+            if "id" in event:
+                self._answers.pop(event["id"]).set_result(event)
+            elif event["method"] == "Page.loadEventFired":
                 self._loaded.set()
-            elif told["method"] == "Runtime.exceptionThrown":
-                self.problems.append(json.dumps(told["params"])[:500])
-            elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
-                self.problems.append(told["params"]["entry"]["text"])
+            elif event["method"] == "Runtime.exceptionThrown":
+                self.problems.append(json.dumps(event["params"])[:500])
+            elif event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+                self.problems.append(event["params"]["entry"]["text"])
 
     async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
         answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         async with asyncio.timeout(LIMIT_S):
-            told = await answer
-        if "error" in told:
-            raise RuntimeError(f"{method}: {told['error']}")
-        found: dict[str, Any] = told["result"]
-        return found
+            reply = await answer
+        if "error" in reply:
+            raise RuntimeError(f"{method}: {reply['error']}")
+        value: dict[str, Any] = reply["result"]
+        return value
 
     async def open(self, url: str) -> None:
         self._loaded.clear()
@@ -79,21 +79,21 @@ class PageOfChromium:
 
     async def run(self, script: str) -> Any:
         """The value of an expression, awaited if it is a promise."""
-        told = await self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in told:
-            raise RuntimeError(json.dumps(told["exceptionDetails"])[:1000])
-        return told["result"].get("value")
+        reply = await self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in reply:
+            raise RuntimeError(json.dumps(reply["exceptionDetails"])[:1000])
+        return reply["result"].get("value")
 
     async def until(self, script: str) -> Any:
         """Ask until the expression is true. A page that is being left answers later."""
         async with asyncio.timeout(LIMIT_S):
             while True:
                 try:
-                    found = await self.run(script)
-                    if found:
-                        return found
+                    value = await self.run(script)
+                    if value:
+                        return value
                 except RuntimeError:
-                    found = None  # asked again below
+                    value = None  # asked again below
                 await asyncio.sleep(0.1)  # a browser tells no one that an expression has become true
 
     async def click(self, x: float, y: float) -> None:
@@ -121,8 +121,8 @@ class PageOfChromium:
         """The whole page as PNG, of at most `highest` pixels."""
         size = await self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], highest), "scale": 1}
-        told = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        return base64.b64decode(told["data"])
+        reply = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(reply["data"])
 
 
 @asynccontextmanager
@@ -161,10 +161,10 @@ async def browser() -> AsyncIterator[PageOfChromium]:
 
 async def _address(folder: Path) -> str:
     """Of the first tab's DevTools socket."""
-    told = folder / "DevToolsActivePort"
+    port_file = folder / "DevToolsActivePort"
     async with asyncio.timeout(LIMIT_S), httpx.AsyncClient() as client:
         while True:
-            written = told.read_text().split() if told.exists() else []
+            written = port_file.read_text().split() if port_file.exists() else []
             tabs = (await client.get(f"http://127.0.0.1:{written[0]}/json")).json() if written else []
             for tab in tabs:
                 if tab["type"] == "page":

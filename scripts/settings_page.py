@@ -93,10 +93,10 @@ def _text(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="docs/reference/settings.md from the settings' models")
     parser.add_argument("--check", action="store_true", help="exit with 1 where it is out of date, and write nothing")
-    wanted = page()
+    expected = page()
     if not parser.parse_args().check:
-        write_text_whole(PAGE, wanted, public=True)
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
+        write_text_whole(PAGE, expected, public=True)
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != expected:
         sys.exit(f"{PAGE} is out of date: python -m scripts.settings_page writes it")
 
 

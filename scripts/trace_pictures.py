@@ -19,7 +19,7 @@ from scripts.chromium import PageOfChromium, browser
 from scripts.viewer_pictures import served_viewer
 from shared.store import Store
 from tandem.traces.spans import trace_id
-from tandem.viewer.asked import in_url
+from tandem.viewer.page_request import in_url
 
 WIDTH, HEIGHT, GAP = 780, 1000, 12
 MLFLOW_SHARE, PHOENIX_SHARE = 0.7, 0.8  # of the window's width: the trace's panel, on the left and on the right

@@ -20,7 +20,7 @@ from shared.http.server import HttpServer
 from shared.names import TRAIN_SPLIT
 from shared.store import Store
 from tandem.viewer.app import RUN_PAGES, make_app
-from tandem.viewer.asked import in_url
+from tandem.viewer.page_request import in_url
 from tandem.viewer.rendering import query
 
 HIGHEST = 1500  # pixels
@@ -76,17 +76,17 @@ async def paths(store: Store, run: str, other: str | None) -> dict[str, str]:
         newest = await store.versions.newest(ids["policy"])
         compared["two_rollouts"] = query(a=ids["record_id"], b=other_record["_id"] if other_record else None)
         compared["two_versions"] = query(a=0, b=newest.version if newest else 0)
-    found = {"runs": "/", "compare": f"/compare?a={in_url(run)}&b={in_url(other or run)}"}
+    by_name = {"runs": "/", "compare": f"/compare?a={in_url(run)}&b={in_url(other or run)}"}
     for page in RUN_PAGES:
         if page.template and all(part in ids for part in re.findall(r"\{(\w+)", page.path)):
             path = re.sub(r"\{(\w+)(:\w+)?\}", lambda part: in_url(ids[part[1]]), page.path)
             name = page.template.removesuffix(".html")
-            found[name] = f"/runs/{in_url(run)}{path}" + compared.get(name, "")
-    kept = await store.database["trainer_logprobs"].find_one({}, sort=[("largest_difference", -1)])
-    if kept:
-        where = query(by="difference", turn=kept["largest_turn"], position=kept["largest_place"])
-        found["tokens"] = f"/runs/{in_url(run)}/rollouts/{in_url(kept['record'])}/tokens{where}"
-    return found
+            by_name[name] = f"/runs/{in_url(run)}{path}" + compared.get(name, "")
+    token_row = await store.database["trainer_logprobs"].find_one({}, sort=[("largest_difference", -1)])
+    if token_row:
+        where = query(by="difference", turn=token_row["largest_turn"], position=token_row["largest_place"])
+        by_name["tokens"] = f"/runs/{in_url(run)}/rollouts/{in_url(token_row['record'])}/tokens{where}"
+    return by_name
 
 
 async def telling_ids(store: Store) -> dict[str, str]:
@@ -109,9 +109,9 @@ async def telling_ids(store: Store) -> dict[str, str]:
     }
 
 
-async def _taken(page: PageOfChromium, url: str, found: dict[str, str]) -> dict[str, bytes]:
+async def _taken(page: PageOfChromium, url: str, by_name: dict[str, str]) -> dict[str, bytes]:
     made = {}
-    for name, path in found.items():
+    for name, path in by_name.items():
         for dark in (False, True) if name in ALSO_DARK else (False,):
             await page.look(dark=dark)
             await page.open(url + path)

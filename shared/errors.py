@@ -77,7 +77,7 @@ class StoreRefused(TandemError):
 
 def one_by_one(group: BaseExceptionGroup[TandemError]) -> list[TandemError]:
     """The errors of a group, including nested groups."""
-    found: list[TandemError] = []
+    flat: list[TandemError] = []
     for exc in group.exceptions:
-        found += one_by_one(exc) if isinstance(exc, BaseExceptionGroup) else [exc]
-    return found
+        flat += one_by_one(exc) if isinstance(exc, BaseExceptionGroup) else [exc]
+    return flat

@@ -110,10 +110,10 @@ def _unpacked(value: Any) -> Any:
     if not callable(tolist):
         return None
     try:
-        found = tolist()
+        plain = tolist()
     except Exception:  # noqa: BLE001 - another's method may raise anything
         return None
-    return None if found is value else found
+    return None if plain is value else plain
 
 
 def _shown(value: Any) -> str:

@@ -22,7 +22,7 @@ def storable(text: str) -> str:
 
 def visible(text: str) -> str:
     """Text for a terminal or a page: what would steer it, or could not be seen, is written as an escape (`\\x1b`)."""
-    return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def text_of(body: bytes) -> str:

@@ -42,9 +42,9 @@ def redacted(text: str, *secret_urls: str) -> str:
         for secret in sorted(_secrets_of(url), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     parts, at = list[str](), 0
-    while found := _URL_START.search(text, at):
-        end = _end_of_url(text, found)
-        parts += [text[at : found.start()], _shown_in_text(text[found.start() : end])]
+    while start := _URL_START.search(text, at):
+        end = _end_of_url(text, start)
+        parts += [text[at : start.start()], _shown_in_text(text[start.start() : end])]
         at = end
     return "".join([*parts, text[at:]])
 
@@ -60,8 +60,8 @@ def shown(url: str) -> str:
     doubtful = "@" in tail or "#" in tail or not _PATH.fullmatch(path)
     if doubtful or not all(_PLACE.fullmatch(place) for place in places.split(",")):
         return f"{scheme}://{HIDDEN}"
-    told = "&".join(_shown_option(option) for option in re.split("[&;]", options)) if options else ""
-    return f"{scheme}://{places}{path}{question}{told}"
+    query = "&".join(_shown_option(option) for option in re.split("[&;]", options)) if options else ""
+    return f"{scheme}://{places}{path}{question}{query}"
 
 
 def is_plain(url: str) -> bool:
@@ -80,15 +80,15 @@ def redacted_values(value: object) -> object:
 
 def without(secrets: Sequence[str], value: T) -> T:
     """Remove all of `secrets` from every text in a plain value."""
-    found: Any = value
+    cleaned: Any = value
     if isinstance(value, str):
         for secret in secrets:
-            found = found.replace(secret, HIDDEN)
+            cleaned = cleaned.replace(secret, HIDDEN)
     elif isinstance(value, Mapping):
-        found = {without(secrets, key): without(secrets, item) for key, item in value.items()}
+        cleaned = {without(secrets, key): without(secrets, item) for key, item in value.items()}
     elif isinstance(value, list | tuple):
-        found = [without(secrets, item) for item in value]
-    return cast(T, found)
+        cleaned = [without(secrets, item) for item in value]
+    return cast(T, cleaned)
 
 
 def _end_of_url(text: str, start: re.Match[str]) -> int:
@@ -109,10 +109,10 @@ def _end_of_url(text: str, start: re.Match[str]) -> int:
 
 def _shown_in_text(url: str) -> str:
     """Punctuation after a URL is not part of it."""
-    kept = url if is_plain(url) else url.rstrip(".,;:!)]}'\"`>")
-    if _BREAKS.search(kept.rpartition("@")[0]):
-        return f"{kept.partition('://')[0]}://{HIDDEN}{url[len(kept) :]}"
-    return shown(kept) + url[len(kept) :]
+    address = url if is_plain(url) else url.rstrip(".,;:!)]}'\"`>")
+    if _BREAKS.search(address.rpartition("@")[0]):
+        return f"{address.partition('://')[0]}://{HIDDEN}{url[len(address) :]}"
+    return shown(address) + url[len(address) :]
 
 
 def _shown_option(option: str) -> str:
@@ -125,7 +125,7 @@ def _secrets_of(url: str) -> set[str]:
     user_and_password, _, tail = rest.rpartition("@")
     password = user_and_password.partition(":")[2]
     options = re.split("[&;]", (tail if "?" in tail else rest).partition("?")[2])
-    found = {password, *(option.partition("=")[2] for option in options if _shown_option(option) == HIDDEN)}
-    parts = {part for secret in found for part in re.split(r"[/:@?&=#;,]", secret)}
-    meant = {form(secret) for secret in found | parts for form in (unquote, unquote_plus)}
-    return {secret for secret in found | parts | meant if len(secret) >= SHORTEST_WORD}
+    secrets = {password, *(option.partition("=")[2] for option in options if _shown_option(option) == HIDDEN)}
+    parts = {part for secret in secrets for part in re.split(r"[/:@?&=#;,]", secret)}
+    meant = {form(secret) for secret in secrets | parts for form in (unquote, unquote_plus)}
+    return {secret for secret in secrets | parts | meant if len(secret) >= SHORTEST_WORD}

@@ -25,23 +25,23 @@ def real_number(value: object) -> float | None:
         return None
     detach = getattr(value, "detach", None)  # of torch, which warns where a gradient would be lost
     try:
-        found = float(detach() if callable(detach) else value)  # type: ignore[arg-type]  # of any type: what float() raises is caught
+        converted = float(detach() if callable(detach) else value)  # type: ignore[arg-type]  # of any type: what float() raises is caught
     except Exception:  # noqa: BLE001 - a foreign value's own method: whatever it raises, it is no number
         return None
-    return found if math.isfinite(found) else None
+    return converted if math.isfinite(converted) else None
 
 
 def usable_score(value: object) -> float:
     """The score as a float. Raises ValueError, with what was found and expected, for what the trainer cannot use."""
-    found = real_number(value)
-    if found is None or abs(found) > LARGEST_SCORE:
+    number = real_number(value)
+    if number is None or abs(number) > LARGEST_SCORE:
         raise ValueError(f"{_shown(value)}; expected {EXPECTED}")
-    return found
+    return number
 
 
 def is_usable(value: object) -> bool:
-    found = real_number(value)
-    return found is not None and abs(found) <= LARGEST_SCORE
+    number = real_number(value)
+    return number is not None and abs(number) <= LARGEST_SCORE
 
 
 def _is_numeric(value: Any) -> bool:

@@ -86,9 +86,9 @@ class ActorSampler(AsyncSampler):
             answer_instruction=self.config.answer_instruction if takes.label == self.task.policy else NONE,
         )
 
-    def heard(self, said: SeatTurn) -> str:
+    def heard(self, message: SeatTurn) -> str:
         """What the others hear of a turn."""
-        return f"{said.seat} says: {said.text}" if self.config.name_speakers else said.text
+        return f"{message.seat} says: {message.text}" if self.config.name_speakers else message.text
 
     async def speak(
         self, seat: str, *, thread: str | None = None, until: int | None = None, note: str | None = None

@@ -76,8 +76,8 @@ class StepReply:
             return ENDS[self.status]
         if self.status == UNKNOWN and (self.reward is not None or self.score is not None):
             return Termination.ANSWERED
-        told = clipped(str(self.result or "no reason given"), MAX_TOLD_CHARS)
-        raise EnvironmentFailed(f"the environment ended with status {self.status!r}: {told}")
+        details = clipped(str(self.result or "no reason given"), MAX_TOLD_CHARS)
+        raise EnvironmentFailed(f"the environment ended with status {self.status!r}: {details}")
 
 
 class _Called(BaseModel):
@@ -125,16 +125,16 @@ class _Answer(BaseModel):
     rewards: dict[Annotated[int, Field(ge=0, lt=MAX_SEATS)], Any] | None = None
 
 
-def step_of(found: Any, url: str) -> StepReply:
+def step_of(content: Any, url: str) -> StepReply:
     """Raises EnvironmentFailed for an answer that is none of the protocol."""
-    if isinstance(found, dict) and isinstance(found.get("env_out"), dict):  # as AgentRL's workers answer `interact`
-        found = found["env_out"]
+    if isinstance(content, dict) and isinstance(content.get("env_out"), dict):  # as AgentRL's workers answer `interact`
+        content = content["env_out"]
     try:
-        step = _read(_whole(found))
+        step = _read(_whole(content))
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
-        told = f"{'.'.join(map(str, first['loc'])) or 'the answer'} is {shortened(first['input'])}: {first['msg']}"
-        raise EnvironmentFailed(f"{url} answered what is no step of the protocol: {told}") from exc
+        problem = f"{'.'.join(map(str, first['loc'])) or 'the answer'} is {shortened(first['input'])}: {first['msg']}"
+        raise EnvironmentFailed(f"{url} answered what is no step of the protocol: {problem}") from exc
     except ValueError as exc:
         raise EnvironmentFailed(f"{url} answered what is no step of the protocol: {exc}") from exc
     if not step.finish and not step.messages:
@@ -142,21 +142,21 @@ def step_of(found: Any, url: str) -> StepReply:
     return step
 
 
-def _read(found: Any) -> StepReply:
+def _read(content: Any) -> StepReply:
     """Raises ValueError, and ValidationError, which is one."""
-    answer = _Answer.model_validate(found)
+    answer = _Answer.model_validate(content)
     status = answer.status or (UNKNOWN if answer.finish else RUNNING)
     for name in ("messages", "tools"):
-        if problem := problem_of({name: found.get(name)}):
+        if problem := problem_of({name: content.get(name)}):
             raise ValueError(problem)
     return StepReply(
-        messages=[_message(message) for message in found.get("messages") or ()],
-        tools=None if answer.tools is None else found["tools"],
+        messages=[_message(message) for message in content.get("messages") or ()],
+        tools=None if answer.tools is None else content["tools"],
         status=status,
         finish=status != RUNNING if answer.finish is None else answer.finish,
-        reward=_number("the reward", found.get("reward")),
+        reward=_number("the reward", content.get("reward")),
         metrics=_metrics(answer.metrics or answer.metric or {}),
-        result=found.get("result"),
+        result=content.get("result"),
         seat=answer.seat,
         rewards={seat: _earned(seat, reward) for seat, reward in (answer.rewards or {}).items()},
     )
@@ -196,9 +196,9 @@ def _number(name: str, value: Any) -> float | None:
 
 def _earned(seat: int, reward: Any) -> float:
     """Raises ValueError, also for None: a seat without a reward is left out."""
-    if (found := _number(f"the reward of seat {seat}", reward)) is None:
+    if (earned := _number(f"the reward of seat {seat}", reward)) is None:
         raise ValueError(f"the reward of seat {seat} is null; expected a finite number, or no entry for the seat")
-    return found
+    return earned
 
 
 def _metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

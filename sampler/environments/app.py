@@ -171,10 +171,10 @@ def _for_agentrl(step: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "metric": step["metrics"]}  # its workers say `metric`, its clients read `metrics`
 
 
-def _wrong(told: str) -> dict[str, Any]:
+def _wrong(problem: str) -> dict[str, Any]:
     """The last step of a session whose world returned what is none."""
-    step = checked(Step(status=TASK_ERROR, result=told))
-    return {**_for_agentrl(step), FINAL: True, "detail": told}
+    step = checked(Step(status=TASK_ERROR, result=problem))
+    return {**_for_agentrl(step), FINAL: True, "detail": problem}
 
 
 def _require_calls(field: str, reply: Mapping[str, Any]) -> None:
@@ -193,24 +193,24 @@ def _require_calls(field: str, reply: Mapping[str, Any]) -> None:
 
 
 def _session_of(request: HttpRequest) -> int:
-    told = request.headers.get(SESSION_HEADER, "")
-    if not (told.isascii() and told.isdigit() and len(told) <= MAX_NUMBER_CHARS):
+    value = request.headers.get(SESSION_HEADER, "")
+    if not (value.isascii() and value.isdigit() and len(value) <= MAX_NUMBER_CHARS):
         raise _refusal(
             422,
-            f"header {SESSION_HEADER} is {told[:MAX_NUMBER_CHARS]!r}; expected the number that start_sample answered",
+            f"header {SESSION_HEADER} is {value[:MAX_NUMBER_CHARS]!r}; expected the number that start_sample answered",
         )
-    return int(told)
+    return int(value)
 
 
 async def _json_of(request: HttpRequest) -> dict[str, Any]:
     body = await request.body(MAX_BODY_BYTES)
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except (ValueError, RecursionError) as exc:
         raise _refusal(422, f"the body is not JSON: {exc}") from exc
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _refusal(422, "the body is not an object")
-    return found
+    return content
 
 
 def _refusal(status: int, text: str) -> HttpRefusal:

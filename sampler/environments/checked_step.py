@@ -32,8 +32,8 @@ NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 class WrongStep(Exception):
     """A world returned what is no step. The text names the field, what was found and what is expected."""
 
-    def __init__(self, field: str, found: object, expected: str) -> None:
-        super().__init__(f"{field} is {shown(found)}; expected {expected}")
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field} is {shown(value)}; expected {expected}")
 
 
 def checked(step: object) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def checked(step: object) -> dict[str, Any]:
     messages = [_message(f"messages.{k}", one) for k, one in enumerate(_listed("messages", step.messages))]
     if step.status == RUNNING and not messages:
         raise WrongStep("messages", step.messages, "a message for the model, as long as the status is running")
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "messages": messages,
         "tools": None if step.tools is None else _tools(step.tools),
         "status": str(step.status),
@@ -55,11 +55,13 @@ def checked(step: object) -> dict[str, Any]:
         "result": plain("result", step.result),
     }
     if step.seat is not None:
-        told["seat"] = _seat("seat", step.seat)
+        values["seat"] = _seat("seat", step.seat)
     if step.rewards:
         rewards = _mapped("rewards", step.rewards)
-        told["rewards"] = {str(_seat("rewards", seat)): number(f"rewards.{seat}", one) for seat, one in rewards.items()}
-    return told
+        values["rewards"] = {
+            str(_seat("rewards", seat)): number(f"rewards.{seat}", one) for seat, one in rewards.items()
+        }
+    return values
 
 
 def number(field: str, value: object, expected: str = f"{EXPECTED}, or None where nothing is known") -> float:
@@ -139,8 +141,8 @@ def _named(field: str, parts: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 
 def _name(name: Any) -> str:
     """Of an entry: numbers of any package as their digits."""
-    found = name if isinstance(name, str) else plain("a name", name)
-    return found if isinstance(found, str) else json.dumps(found)
+    text = name if isinstance(name, str) else plain("a name", name)
+    return text if isinstance(text, str) else json.dumps(text)
 
 
 def shown(value: object) -> str:
@@ -193,8 +195,10 @@ def _content(field: str, content: object, *, called: bool) -> str | None:
     for k, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind != "text":
-            found = part if kind is None else kind
-            raise WrongStep(f"{field}.{k}.type", found, "'text': a world's messages are text, images are not supported")
+            actual = part if kind is None else kind
+            raise WrongStep(
+                f"{field}.{k}.type", actual, "'text': a world's messages are text, images are not supported"
+            )
         if not isinstance(part.get("text"), str):
             raise WrongStep(f"{field}.{k}.text", part.get("text"), "text")
         texts.append(plain_text(str(part["text"])))
@@ -214,20 +218,20 @@ def _tools(tools: object) -> list[Any]:
 
 def _metrics(metrics: object) -> dict[str, Any]:
     """Numbers, by name; what is none is the world's own business, but for the score."""
-    found = {str(name): value for name, value in _mapped("metrics", metrics).items() if value is not None}
+    given = {str(name): value for name, value in _mapped("metrics", metrics).items() if value is not None}
     return {
-        name: number(f"metrics.{name}", one) if name == SCORE else _metric(name, one) for name, one in found.items()
+        name: number(f"metrics.{name}", one) if name == SCORE else _metric(name, one) for name, one in given.items()
     }
 
 
 def _metric(name: str, value: object) -> Any:
-    found = real_number(value)
-    return plain(f"metrics.{name}", value) if found is None else found
+    number = real_number(value)
+    return plain(f"metrics.{name}", value) if number is None else number
 
 
 def _seat(field: str, seat: Any) -> int:
     if not isinstance(seat, bool) and hasattr(seat, "__index__"):
-        found = int(seat.__index__())
-        if 0 <= found < MAX_SEATS:
-            return found
+        index = int(seat.__index__())
+        if 0 <= index < MAX_SEATS:
+            return index
     raise WrongStep(field, seat, f"the number of a seat, from 0 to {MAX_SEATS - 1}")

@@ -65,7 +65,7 @@ class Environments(TenantState):
 
     def __init__(
         self,
-        look: Look = _none,
+        lookup: Look = _none,
         config: EnvironmentPlayConfig | None = None,
         client: EnvironmentClient | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Environments(TenantState):
         self._client = client or EnvironmentClient(
             config.environment_start_s, config.environment_step_s, MAX_CONNECTIONS
         )
-        self._look = look
+        self._look = lookup
         self._services: Sequence[EnvironmentService] = ()
         self._looked_at = -float("inf")
         self._looking = asyncio.Lock()
@@ -180,9 +180,9 @@ class Environments(TenantState):
             if waiting is not None:
                 waiting.why = clipped(why, MAX_WHY_CHARS)
             try:
-                left_s = max(0.0, end - time.monotonic()) if places.locked() else None
+                remaining_s = max(0.0, end - time.monotonic()) if places.locked() else None
                 wait = self._room_wait(kind, _Waiting(0.0, why))
-                async with queued(wait), asyncio.timeout(left_s):
+                async with queued(wait), asyncio.timeout(remaining_s):
                     await places.acquire()
             except TimeoutError as exc:
                 raise EnvironmentBusy(why) from exc
@@ -258,6 +258,6 @@ class Environments(TenantState):
         return self._loads[url]
 
     def _rest(self, url: str, exc: EnvironmentBusy | Unreachable) -> None:
-        asked_s = exc.retry_after_s if isinstance(exc, EnvironmentBusy) else UNREACHED_S
-        rest_s = min(LONGEST_REST_S, max(BUSY_S, asked_s or 0.0))
+        requested_s = exc.retry_after_s if isinstance(exc, EnvironmentBusy) else UNREACHED_S
+        rest_s = min(LONGEST_REST_S, max(BUSY_S, requested_s or 0.0))
         self._load(url).rests_until = time.monotonic() + rest_s

@@ -60,10 +60,10 @@ class EnvironmentClient:
         body = {"name": name, "index": index, "custom_task": task}
         begun: list[str] = []
         try:
-            found = await self._post(f"{url}{START}", body, self._start_s, token=token, begun=begun.append)
+            answer = await self._post(f"{url}{START}", body, self._start_s, token=token, begun=begun.append)
             if not begun:
                 raise EnvironmentFailed(f"{url}{START} answered without a header {SESSION_HEADER} that can be sent")
-            return begun[0], step_of(found, url)
+            return begun[0], step_of(answer, url)
         except BaseException:  # cancelled too: a session that was begun must not stay open
             if begun:
                 await self.end(url, begun[0], token)
@@ -74,8 +74,8 @@ class EnvironmentClient:
     ) -> StepReply:
         """Raises EnvironmentFailed."""
         body = {"messages": list(messages)}
-        found = await self._post(f"{url}/interact", body, self._step_s, session=session, token=token)
-        return step_of(found, url)
+        answer = await self._post(f"{url}/interact", body, self._step_s, session=session, token=token)
+        return step_of(answer, url)
 
     async def renew(self, url: str, session: str, token: str | None = None) -> None:
         """An empty message: the session's lease begins anew. Raises EnvironmentFailed."""
@@ -119,8 +119,8 @@ class EnvironmentClient:
             async with asyncio.timeout(timeout_s):  # httpx's own begins anew with every part of the answer
                 response = await self._client().send(request, stream=True)
                 try:
-                    if begun is not None and (told := _session_of(response)) is not None:
-                        begun(told)
+                    if begun is not None and (session_id := _session_of(response)) is not None:
+                        begun(session_id)
                     content = await _bounded(response)
                 finally:
                     await response.aclose()
@@ -133,12 +133,14 @@ class EnvironmentClient:
         if response.status_code != httpx.codes.OK:
             raise _refused(url, response, content)
         try:
-            found = json.loads(content)
+            answered = json.loads(content)
         except (ValueError, RecursionError) as exc:
             raise EnvironmentFailed(f"POST {url}: the answer is not JSON: {_shown(content)}") from exc
-        if isinstance(found, dict) and found.get(FINAL) is True:  # of our service: the world returned what is no step
-            raise EnvironmentWrong(f"POST {url}: {clipped(str(found.get('result')), MAX_TOLD_CHARS)}")
-        return found
+        if (
+            isinstance(answered, dict) and answered.get(FINAL) is True
+        ):  # of our service: the world returned what is no step
+            raise EnvironmentWrong(f"POST {url}: {clipped(str(answered.get('result')), MAX_TOLD_CHARS)}")
+        return answered
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:
@@ -153,8 +155,8 @@ def _times(timeout_s: float) -> httpx.Timeout:
 
 def _session_of(response: httpx.Response) -> str | None:
     """A header of other characters could not be sent back."""
-    told = response.headers.get(SESSION_HEADER, "")
-    return told if told and told.isascii() and told.isprintable() else None
+    value = response.headers.get(SESSION_HEADER, "")
+    return value if value and value.isascii() and value.isprintable() else None
 
 
 async def _bounded(response: httpx.Response) -> bytes:
@@ -169,12 +171,12 @@ async def _bounded(response: httpx.Response) -> bytes:
 
 
 def _refused(url: str, response: httpx.Response, content: bytes) -> Exception:
-    told = f"POST {url}: HTTP {response.status_code}: {_shown(content)}"
+    message = f"POST {url}: HTTP {response.status_code}: {_shown(content)}"
     if response.status_code in BUSY and url.endswith(START):  # a step that is refused loses its episode
-        return EnvironmentBusy(told, retry_after_s(response.headers))
+        return EnvironmentBusy(message, retry_after_s(response.headers))
     if response.status_code == TASK_REFUSED and url.endswith(START):
-        return ConfigError(told)
-    return EnvironmentFailed(told)
+        return ConfigError(message)
+    return EnvironmentFailed(message)
 
 
 def _shown(content: bytes) -> str:

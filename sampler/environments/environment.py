@@ -120,5 +120,5 @@ def seed_of(index: Index) -> int:
     if digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEED_DIGITS and int(digits) < MAX_SEED:
         return int(digits)
     shown = digits if len(digits) <= MAX_SEED_DIGITS else f"{digits[:MAX_SEED_DIGITS]}…"
-    found = shown if isinstance(index, int) else repr(shown)
-    raise TaskRefused(f"index is {found}; expected a whole number, which is the seed, from 0 to 2**63 - 1")
+    actual = shown if isinstance(index, int) else repr(shown)
+    raise TaskRefused(f"index is {actual}; expected a whole number, which is the seed, from 0 to 2**63 - 1")

@@ -59,9 +59,9 @@ class GameSampler(ActorSampler):
         """Raises EnvironmentFailed."""
         seats = list(self.seats)
         if step.finish or step.seat is None or step.seat >= len(seats):
-            told = f"status {step.status!r}" if step.finish else f"seat {step.seat}"
+            answer = f"status {step.status!r}" if step.finish else f"seat {step.seat}"
             raise EnvironmentFailed(
-                f"environment {self.world.kind} answered with {told}; expected one of {len(seats)} seats, whose turn it is"
+                f"environment {self.world.kind} answered with {answer}; expected one of {len(seats)} seats, whose turn it is"
             )
         if step.restarts and seats[step.seat] in self._heard:
             raise EnvironmentFailed(

@@ -111,8 +111,8 @@ class OwnRandom:
     def entropy(self, num_bits: int) -> int:
         """Other bits at each call; the same ones in each session of the seed."""
         self._num_drawn += 1
-        told = hashlib.shake_128(f"{self._seed} {self._num_drawn}".encode()).digest(num_bits // 8 + 1)
-        return int.from_bytes(told, "big") & (1 << num_bits) - 1
+        digest = hashlib.shake_128(f"{self._seed} {self._num_drawn}".encode()).digest(num_bits // 8 + 1)
+        return int.from_bytes(digest, "big") & (1 << num_bits) - 1
 
     def seed(self, name: str, module: Any) -> None:
         GENERATORS[name].seed(module, self._seed)
@@ -128,8 +128,8 @@ def _hashed(text: str) -> int:
 
 def _loaded() -> dict[str, ModuleType]:
     """A package that is being loaded, or was replaced, has not all of its module yet."""
-    found = {name: sys.modules.get(name) for name in GENERATORS}
-    return {name: module for name, module in found.items() if module is not None and _is_whole(module)}
+    modules = {name: sys.modules.get(name) for name in GENERATORS}
+    return {name: module for name, module in modules.items() if module is not None and _is_whole(module)}
 
 
 def _is_whole(module: ModuleType) -> bool:

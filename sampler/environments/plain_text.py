@@ -41,10 +41,10 @@ class _Style:
     @property
     def names(self) -> list[str]:
         """From the outside in."""
-        found = [f"{self.highlight} highlight"] if self.highlight else []
-        found += ["inverse"] if self.inverse else []
-        found += [self.color] if self.color else []
-        return found or (["bold"] if self.bold else [])
+        words = [f"{self.highlight} highlight"] if self.highlight else []
+        words += ["inverse"] if self.inverse else []
+        words += [self.color] if self.color else []
+        return words or (["bold"] if self.bold else [])
 
 
 def plain_text(text: str) -> str:
@@ -58,13 +58,13 @@ def plain_text(text: str) -> str:
 def _bracketed(text: str) -> Iterator[str]:
     style, at = _Style(), 0
     open_names: list[str] = []
-    for found in _STYLE.finditer(text):
-        part = text[at : found.start()]
+    for match in _STYLE.finditer(text):
+        part = text[at : match.start()]
         if part:
             yield from _changed(open_names, style.names)
             open_names = style.names
             yield part
-        style, at = _after(style, [int(code or 0) for code in re.split("[;:]", found[1])]), found.end()
+        style, at = _after(style, [int(code or 0) for code in re.split("[;:]", match[1])]), match.end()
     if text[at:]:
         yield from _changed(open_names, style.names)
         open_names = style.names

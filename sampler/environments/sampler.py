@@ -231,10 +231,10 @@ class Talk:
     def _known(self, messages: Sequence[Message]) -> list[Message]:
         """The replies themselves in place of the world's copies. The last copy of a text is the last reply of that text:
         histories are cut at their beginning."""
-        left = {words: list(replies) for words, replies in self._replies.items()}
+        unused = {words: list(replies) for words, replies in self._replies.items()}
         known: list[Message] = []
         for message in reversed(messages):
-            same = left.get(words_of(message)) if message["role"] == "assistant" else None
+            same = unused.get(words_of(message)) if message["role"] == "assistant" else None
             known.append(same.pop() if same else dict(message))
         return known[::-1]
 

@@ -85,8 +85,8 @@ async def check_kinds(config: EnvironmentsConfig) -> None:
 
 
 def _figures(sessions: WorldSessions) -> Iterator[Figure]:
-    found = {"running": len(sessions), "starting": sessions.starting, "capacity": sessions.rules.capacity}
-    yield from (Figure(f"environments_{name}", value) for name, value in found.items())
+    counts = {"running": len(sessions), "starting": sessions.starting, "capacity": sessions.rules.capacity}
+    yield from (Figure(f"environments_{name}", value) for name, value in counts.items())
 
 
 class Registration:

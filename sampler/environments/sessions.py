@@ -126,8 +126,8 @@ class WorldSessions:
         worker = next((worker for worker in self.workers if worker.why_lost is None), None)
         if worker is None:
             raise WorkerLost("no worker is up")
-        found: list[int | str] = await worker.ask({"op": "indices", "kind": kind}, LISTING_S)
-        return found
+        listed: list[int | str] = await worker.ask({"op": "indices", "kind": kind}, LISTING_S)
+        return listed
 
     # ------------------------------------------------------------------ sessions
 

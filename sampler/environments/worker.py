@@ -65,14 +65,14 @@ class WorldPlayer:
         return session is not None and session.in_threads
 
     def _answer(self, request: Mapping[str, Any]) -> None:
-        told: dict[str, Any] = {"n": request["n"]}
+        answer: dict[str, Any] = {"n": request["n"]}
         try:
-            told["step"] = self._done(request)
-            text = json.dumps(told)
+            answer["step"] = self._done(request)
+            text = json.dumps(answer)
             if len(text) >= MAX_LINE_BYTES:
                 raise ValueError(f"the step has {len(text)} bytes of JSON; expected less than {MAX_LINE_BYTES}")
         except TaskRefused as exc:
-            text = json.dumps({**told, "step": None, "refused": _shown(exc)})
+            text = json.dumps({**answer, "step": None, "refused": _shown(exc)})
         except NoRoom as exc:
             text = json.dumps({"n": request["n"], "busy": _shown(exc)})
         except WrongStep as exc:
@@ -109,10 +109,10 @@ class WorldPlayer:
                 environment = self._sessions[session] = _constructed(kind, name)
                 environment.within_s = request["within_s"]
                 step = environment.start(request["index"], request["task"])
-            told = checked(step)
-            if told["finish"]:
-                raise WrongStep("status", told["status"], "running: the model has not had its turn yet")
-            return told
+            values = checked(step)
+            if values["finish"]:
+                raise WrongStep("status", values["status"], "running: the model has not had its turn yet")
+            return values
         except BaseException:  # foreign code, also its sys.exit(): a world that failed to start is closed
             self._close(session)
             raise
@@ -122,10 +122,10 @@ class WorldPlayer:
         return contextlib.nullcontext() if own is None else own.drawn()
 
     def _stepped(self, session: str, step: object) -> dict[str, Any]:
-        told = checked(step)
-        if told["finish"]:
+        values = checked(step)
+        if values["finish"]:
             self._close(session)
-        return told
+        return values
 
     def _close(self, session: str) -> None:
         self._random.pop(session, None)
@@ -139,10 +139,10 @@ class WorldPlayer:
 
     def _class_of(self, kind: str) -> tuple[type[Environment], str]:
         if kind not in self._classes:
-            found, name = environment_class(self._kinds[kind])
+            world_class, name = environment_class(self._kinds[kind])
             with contextlib.suppress(Exception):  # foreign code: the session meets the same error, and says it
-                found.load(name)
-            self._classes[kind] = found, name
+                world_class.load(name)
+            self._classes[kind] = world_class, name
         return self._classes[kind]
 
 
@@ -185,8 +185,8 @@ def main() -> None:
     except BrokenPipeError:  # the service was killed
         pass
     finally:
-        answers_left = contextlib.suppress(OSError)
-        with answers_left:
+        broken_pipe = contextlib.suppress(OSError)
+        with broken_pipe:
             answers.close()
         os._exit(0)  # threads of environments would hold the process
 

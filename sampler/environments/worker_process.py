@@ -103,13 +103,13 @@ class WorkerProcess:
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         assert self._process.stdin is not None, "it was made with pipes"
         try:
-            told = {"n": number, "within_s": timeout_s, **request}
+            message = {"n": number, "within_s": timeout_s, **request}
             async with asyncio.timeout(timeout_s):
                 async with (
                     self._writing
                 ):  # a busy worker reads no further request: those that wait are not in the pipe's buffer
                     await self._process.stdin.drain()
-                    self._process.stdin.write(json.dumps(told).encode() + b"\n")
+                    self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 return _result(await answer)
         except ConnectionError as exc:
             raise WorkerLost(self.why_lost or f"worker {self.pid} has closed its pipe") from exc

@@ -146,9 +146,9 @@ async def _called(agent: Callable[..., Any], task: AgentTask) -> object:
         answer = agent(task)
         if not inspect.isawaitable(answer):
             raise OwnCodeFailed(f"{name_of(agent)} is not an async function: write async def{definition_of(agent)}")
-        found = await answer
+        result = await answer
     except TandemError:
         raise
     except (Exception, SystemExit) as exc:  # the agent's code, or that of its framework
         raise AgentCrashed(f"{name_of(agent)}: {told(exc, agent)}", outside_cause(exc)) from exc
-    return found
+    return result

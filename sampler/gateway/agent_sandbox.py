@@ -93,9 +93,9 @@ class AgentSandbox(TenantState):
         await asyncio.to_thread(chosen_level, self._level, "agent_isolation")
         if os.geteuid() == 0:
             users()  # raises ConfigError if too many gateways have taken some
-        state, left = await own_state_folder(temporary_folder("agents"))
-        if any(astuple(left)):
-            log.warning("removed what agents of an earlier sampler left behind: %s", left)
+        state, stale = await own_state_folder(temporary_folder("agents"))
+        if any(astuple(stale)):
+            log.warning("removed what agents of an earlier sampler left behind: %s", stale)
         log.info("agent_command is isolated level=%s folder=%s", self._level, state)
         return state
 
@@ -109,16 +109,16 @@ class AgentSandbox(TenantState):
 
     @asynccontextmanager
     async def workplace(
-        self, kept: Path | None, command: Sequence[str], url: str, uncounted: Uncounted = nullcontext
+        self, target: Path | None, command: Sequence[str], url: str, uncounted: Uncounted = nullcontext
     ) -> AsyncIterator[Workplace]:
-        """`kept`: where to keep its files. `command`: its words in the settings; the files that they name may be read.
+        """`target`: where to keep its files. `command`: its words in the settings; the files that they name may be read.
         `url`: the gateway's. `uncounted`: around copying.
         """
         from shared.sandbox.folders import new_folder
 
         assert self._state is not None, "opened"
         try:
-            outputs, folder = _made(kept), new_folder(self._state)
+            outputs, folder = _made(target), new_folder(self._state)
         except OSError as exc:
             raise CommandNotStarted(f"no folder can be made for agent_command: {exc}") from exc
         started: list[SandboxedProcess] = []
@@ -130,8 +130,8 @@ class AgentSandbox(TenantState):
                 started.append(await self._started(folder, words, variables, command, (host, port)))
                 return self._running(started[-1])
 
-            found = folder.stat()
-            owner = found.st_uid, found.st_gid
+            status = folder.stat()
+            owner = status.st_uid, status.st_gid
             async with AsyncExitStack() as stack:
                 if self._has_own_network:
                     try:
@@ -140,7 +140,7 @@ class AgentSandbox(TenantState):
                         raise CommandNotStarted(f"agent_command cannot be given a way to the gateway: {exc}") from exc
                 yield Workplace(folder, outputs, owner, start)
         finally:
-            await asyncio.shield(_leave(folder, kept, started, uncounted))
+            await asyncio.shield(_leave(folder, target, started, uncounted))
 
     async def _started(
         self,
@@ -190,21 +190,23 @@ class AgentSandbox(TenantState):
         return "" if name is None else f"{PERHAPS} {name}, which is {getattr(self._limits, name)}"
 
 
-def _made(kept: Path | None) -> Path | None:
-    if kept is not None:
-        make_private_folder(kept)
-    return kept
+def _made(target: Path | None) -> Path | None:
+    if target is not None:
+        make_private_folder(target)
+    return target
 
 
-async def _leave(folder: Path, kept: Path | None, started: Sequence["SandboxedProcess"], uncounted: Uncounted) -> None:
+async def _leave(
+    folder: Path, target: Path | None, started: Sequence["SandboxedProcess"], uncounted: Uncounted
+) -> None:
     from shared.sandbox.folders import discard
 
     try:
         for process in started:  # again: a second cancellation does not wait for the first one's end
             await process.stop()
-        if kept is not None:
+        if target is not None:
             async with uncounted():
-                await asyncio.to_thread(copy_out, folder, kept)
+                await asyncio.to_thread(copy_out, folder, target)
     finally:
         await discard(folder)
 
@@ -212,16 +214,16 @@ async def _leave(folder: Path, kept: Path | None, started: Sequence["SandboxedPr
 @cache
 def files_named_in(command: tuple[str, ...]) -> list[Path]:
     """What the command's own words name by whole paths: programs, scripts, and the virtual environments of Pythons."""
-    found = []
+    files = []
     for word in filter(os.path.isabs, command):
         path = Path(word)
         if not path.is_file():
             continue
-        found.append(path)
+        files.append(path)
         environment = path.parent.parent
         if (environment / _VENV).is_file():
-            found += [environment, *(each for each in _base_of(environment) if each.exists())]
-    return found
+            files += [environment, *(each for each in _base_of(environment) if each.exists())]
+    return files
 
 
 def _base_of(environment: Path) -> list[Path]:

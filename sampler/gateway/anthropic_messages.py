@@ -84,13 +84,13 @@ def _event(kind: str, **values: Any) -> tuple[str, dict[str, Any]]:
 
 def _blocks(reply: ChatReply, request: ChatRequest) -> list[dict[str, Any]]:
     """A reply always has a block: clients read the first one."""
-    found: list[dict[str, Any]] = []
+    blocks: list[dict[str, Any]] = []
     if reply.reasoning and request.shows_reasoning:
-        found.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
+        blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
     if reply.content or not reply.calls:
-        found.append({"type": "text", "text": reply.content})
+        blocks.append({"type": "text", "text": reply.content})
     calls = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in reply.calls]
-    return [*found, *calls]
+    return [*blocks, *calls]
 
 
 def _head(reply: ReplyHead) -> dict[str, Any]:

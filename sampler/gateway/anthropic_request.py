@@ -67,14 +67,14 @@ def read_messages(body: Any, *, counting: bool = False) -> ChatRequest:
 def _output_format(given: Fields) -> OutputFormat | None:
     """`output_config.format`, or `output_format`, its name in the beta."""
     config = given.object("output_config")
-    for path, found in (
+    for path, declared in (
         ("output_config.format", None if config is None else config.object("format")),
         ("output_format", given.object("output_format")),
     ):
-        if found is not None:
-            if (kind := found.text("type")) != "json_schema":
-                found.fail("type", f"is {kind!r}; expected json_schema")
-            return json_schema_format(found, path)
+        if declared is not None:
+            if (kind := declared.text("type")) != "json_schema":
+                declared.fail("type", f"is {kind!r}; expected json_schema")
+            return json_schema_format(declared, path)
     return None
 
 
@@ -107,17 +107,17 @@ def _assistant(blocks: list[Fields]) -> ReceivedMessage:
             thoughts.append(block.text("thinking"))
         else:
             texts.append(text_of_part(block))
-    found: ReceivedMessage = {"role": "assistant", "content": "\n".join(texts)}
+    message: ReceivedMessage = {"role": "assistant", "content": "\n".join(texts)}
     if any(thoughts):
-        found["reasoning_content"] = "\n".join(thoughts)
+        message["reasoning_content"] = "\n".join(thoughts)
     if calls:
-        found["tool_calls"] = calls
-    return found
+        message["tool_calls"] = calls
+    return message
 
 
 def _received(role: str, blocks: list[Fields], failed: set[str]) -> list[ReceivedMessage]:
     """Results become messages of tools, in order; the text between them one of the user."""
-    found: list[ReceivedMessage] = []
+    received: list[ReceivedMessage] = []
     texts: list[str] = []
     for block in blocks:
         if block.peek("type") != "tool_result":
@@ -125,10 +125,10 @@ def _received(role: str, blocks: list[Fields], failed: set[str]) -> list[Receive
             continue
         block.echo("type")
         if texts:
-            found.append({"role": role, "content": "\n".join(texts)})
+            received.append({"role": role, "content": "\n".join(texts)})
             texts = []
         call = block.text("tool_use_id")
         if block.flag("is_error"):
             failed.add(call)
-        found.append({"role": "tool", "content": text_of(block, "content"), "tool_call_id": call})
-    return [*found, {"role": role, "content": "\n".join(texts)}] if texts or not found else found
+        received.append({"role": "tool", "content": text_of(block, "content"), "tool_call_id": call})
+    return [*received, {"role": role, "content": "\n".join(texts)}] if texts or not received else received

@@ -136,8 +136,8 @@ def error_of(exc: BaseException, path: str) -> GatewayError:
 
 
 def bearer_of(request: Request) -> str | None:
-    found = _BEARER.fullmatch(request.headers.get("authorization", ""))
-    return None if found is None else found[1]
+    match = _BEARER.fullmatch(request.headers.get("authorization", ""))
+    return None if match is None else match[1]
 
 
 async def _session(session_of: SessionOf, request: Request) -> ServedSession:

@@ -103,9 +103,9 @@ class Attempt:
         """A request runs, or the process lives on after it told the agent of its claim, whose lease is short until then."""
         return self.is_busy or (self._is_untold and not self._is_elsewhere)
 
-    def is_held(self, held: bool, asked_at: float) -> None:
+    def is_held(self, held: bool, queried_at: float) -> None:
         """Whether this process had the slot, as the database said when it was asked."""
-        if self._renewed < asked_at:  # else it has taken it since
+        if self._renewed < queried_at:  # else it has taken it since
             self._is_elsewhere = not held
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
@@ -227,9 +227,9 @@ class Attempt:
                 await self._finish_again(record)
         finally:
             self._asking -= 1
-        found = await store.records.get(name)
-        assert found is not None, "records are not deleted while the run goes on"
-        return found
+        ended = await store.records.get(name)
+        assert ended is not None, "records are not deleted while the run goes on"
+        return ended
 
     async def _session(self) -> AttemptSession:
         async with self._loading:
@@ -288,13 +288,13 @@ class Attempt:
     async def _known_whole(self, record: Record) -> ExternalSampler | None:
         """The attempt as this process knows it, if its documents have no other turn; then there is nothing to read. After the
         attempt's end: a turn that another process writes later is never asked."""
-        sampler, session, said = self._sampler, self._current, record.session
+        sampler, session, shared = self._sampler, self._current, record.session
         self._current = None  # it is played once; what comes after it is read
-        if sampler is None or session is None or said is None or said.limit is not None or not sampler.answered_all:
+        if sampler is None or session is None or shared is None or shared.limit is not None or not sampler.answered_all:
             return None
         if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):
             return None
-        session.note_session(said)
+        session.note_session(shared)
         return sampler
 
     async def _whole(self, record: Record) -> ExternalSampler:

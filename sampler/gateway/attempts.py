@@ -71,12 +71,12 @@ class Attempts:
 
     async def renew(self) -> None:
         """Renew the leases of attempts with requests that run, forget those that are over, and learn which others serve."""
-        sessions, asked_at = self._resources.store.sessions, time.monotonic()
+        sessions, queried_at = self._resources.store.sessions, time.monotonic()
         quiet = [one for one in self._attempts.values() if not one.is_busy]
         over = await sessions.over([one.claim.record_id for one in quiet])
         held = await sessions.held_by(self._resources.worker, [one.claim for one in quiet])
         for attempt in quiet:
-            attempt.is_held(attempt.claim.record_id in held, asked_at)
+            attempt.is_held(attempt.claim.record_id in held, queried_at)
         for attempt in list(self._attempts.values()):
             is_over = attempt.claim.record_id in over
             if attempt.is_busy or (attempt.needs_renewal and not is_over):  # busy: its scorer may run

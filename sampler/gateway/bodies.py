@@ -30,14 +30,14 @@ def most_body_bytes(max_tokens: int) -> int:
 def plain_json(text: bytes | bytearray) -> Any:
     """A body as a value that can be stored, encoded and sent. Raises GatewayError with the path of what cannot."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as exc:
         raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
     except RecursionError as exc:
         raise GatewayError(Problem.INVALID, f"the body is nested more than {MAX_BODY_DEPTH} levels deep") from exc
-    if (problem := problem_of(found, most_depth=MAX_BODY_DEPTH)) is not None:
+    if (problem := problem_of(parsed, most_depth=MAX_BODY_DEPTH)) is not None:
         raise GatewayError(Problem.INVALID, f"{problem.path or 'the body'} {problem.what}")
-    return found
+    return parsed
 
 
 def validated(model: type[ModelT], body: Any) -> ModelT:
@@ -58,8 +58,8 @@ def tool_schema(name: str, description: str, parameters: Mapping[str, Any] | Non
 
 def text_of(fields: Fields, name: str) -> str:
     """A text, or the text of all parts of a list. Empty where it is absent."""
-    found = fields.text_or_objects(name)
-    return found if isinstance(found, str) else "\n".join(map(text_of_part, found))
+    content = fields.text_or_objects(name)
+    return content if isinstance(content, str) else "\n".join(map(text_of_part, content))
 
 
 def text_of_part(part: Fields) -> str:
@@ -74,20 +74,20 @@ def text_of_part(part: Fields) -> str:
 
 def arguments_of(fields: Fields, name: str) -> Any:
     """The arguments of a call as an object. A client may return a text that is not JSON, which stays a text."""
-    found = fields.value(name)
-    if isinstance(found, Mapping):
-        _require_storable(fields, name, found)
-        return dict(found)
-    if found is not None and not isinstance(found, str):
+    given = fields.value(name)
+    if isinstance(given, Mapping):
+        _require_storable(fields, name, given)
+        return dict(given)
+    if given is not None and not isinstance(given, str):
         fields.fail(name, "is neither an object nor a text of JSON")
     try:
-        value = json.loads(found or "{}")
+        value = json.loads(given or "{}")
     except ValueError:
-        return found
+        return given
     except RecursionError:
         fields.fail(name, f"is nested more than {MAX_DEPTH} levels deep")
     if not isinstance(value, dict):
-        return found
+        return given
     _require_storable(fields, name, value)
     return value
 
@@ -109,8 +109,8 @@ def json_schema_format(fields: Fields, path: str, *, name: str = "schema") -> Ou
 def left_out(kinds: Iterable[str]) -> dict[str, Any]:
     """The tools among these kinds that only a vendor could run, as unused members: the model is not told of them. `kinds` are
     written with _."""
-    found = ((kind, beginning) for kind in kinds for beginning in VENDOR_TOOLS if kind.startswith(beginning))
-    return {f"tool_{beginning}": kind for kind, beginning in found}
+    vendor_kinds = ((kind, beginning) for kind in kinds for beginning in VENDOR_TOOLS if kind.startswith(beginning))
+    return {f"tool_{beginning}": kind for kind, beginning in vendor_kinds}
 
 
 def stops_of(texts: Sequence[str]) -> tuple[str, ...]:

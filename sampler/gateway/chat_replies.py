@@ -40,8 +40,8 @@ def client_reply(
 def forms_of(turn: "Turn", reply: ChatReply, prefix: str = "") -> list[ReceivedMessage]:
     """What the client was told, behind the reply's beginning, and the text as sampled, which some clients keep instead."""
     calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in reply.calls]
-    told = {"role": "assistant", "content": prefix + reply.content, "tool_calls": calls}
-    return [told, {"role": "assistant", "content": prefix + turn.text}]
+    shown = {"role": "assistant", "content": prefix + reply.content, "tool_calls": calls}
+    return [shown, {"role": "assistant", "content": prefix + turn.text}]
 
 
 def sampled_tokens(turn: "Turn", template: ChatTemplate) -> list[SampledToken]:

@@ -54,8 +54,8 @@ def read_chat(body: Any) -> ChatRequest:
 
 
 def temperature_of(fields: Fields) -> dict[str, float]:
-    found = fields.number("temperature")
-    return {} if found is None else {fields.path_of("temperature"): float(found)}
+    given = fields.number("temperature")
+    return {} if given is None else {fields.path_of("temperature"): float(given)}
 
 
 def tools_are_off(fields: Fields) -> bool:
@@ -94,17 +94,17 @@ def _message(message: Fields) -> ReceivedMessage:
     role = ROLE_NAMES.get(given, given)
     if role not in ROLES:
         message.fail("role", f"is {given!r}; expected one of developer, {', '.join(ROLES)}")
-    found: ReceivedMessage = {"role": role, "content": text_of(message, "content")}
+    received: ReceivedMessage = {"role": role, "content": text_of(message, "content")}
     if role == "tool":
-        found["tool_call_id"] = message.text("tool_call_id")
+        received["tool_call_id"] = message.text("tool_call_id")
     if name := message.text("name"):
-        found["name"] = name
+        received["name"] = name
     if role == "assistant":
         if reasoning := message.text("reasoning_content"):
-            found["reasoning_content"] = reasoning
+            received["reasoning_content"] = reasoning
         if calls := [_call(call) for call in message.objects("tool_calls")]:
-            found["tool_calls"] = calls
-    return found
+            received["tool_calls"] = calls
+    return received
 
 
 def _call(call: Fields) -> dict[str, Any]:
@@ -117,16 +117,16 @@ def _call(call: Fields) -> dict[str, Any]:
 
 
 def _output_format(chat: Fields) -> OutputFormat | None:
-    found = chat.object("response_format")
-    kind = "text" if found is None else found.text("type", "text")
-    if found is None or kind == "text":
+    declared = chat.object("response_format")
+    kind = "text" if declared is None else declared.text("type", "text")
+    if declared is None or kind == "text":
         return None
     if kind == "json_object":
         return OutputFormat("response_format")
     if kind != "json_schema":
-        found.fail("type", f"is {kind!r}; expected text, json_object or json_schema")
-    inner = found.object("json_schema")
+        declared.fail("type", f"is {kind!r}; expected text, json_object or json_schema")
+    inner = declared.object("json_schema")
     if inner is None:
-        found.fail("json_schema", "is missing; expected an object with a schema")
+        declared.fail("json_schema", "is missing; expected an object with a schema")
     inner.ignore("strict", False)
     return json_schema_format(inner, "response_format")

@@ -143,18 +143,18 @@ def _variables(attempt: OpenAttempt, model: str) -> dict[str, str]:
     }
 
 
-async def _until_it_ends(running: RunningCommand, told: bytes, outputs: Path | None) -> EndedCommand:
+async def _until_it_ends(running: RunningCommand, task: bytes, outputs: Path | None) -> EndedCommand:
     async with asyncio.TaskGroup() as group:
-        group.create_task(_tell(running.stdin, told), name="agent stdin")
+        group.create_task(_tell(running.stdin, task), name="agent stdin")
         out = group.create_task(_kept(running.stdout, outputs and outputs / "stdout.txt"), name="agent stdout")
         err = group.create_task(_kept(running.stderr, outputs and outputs / "stderr.txt"), name="agent stderr")
     status, stderr = await running.ended(), err.result()
     return EndedCommand(status, out.result(), stderr, running.exceeded(status, stderr))
 
 
-async def _tell(stdin: asyncio.StreamWriter, told: bytes) -> None:
+async def _tell(stdin: asyncio.StreamWriter, task: bytes) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # a command that does not read it
-        stdin.write(told)
+        stdin.write(task)
         await stdin.drain()
     stdin.close()
 
@@ -180,12 +180,12 @@ def _written(file: FileIO, piece: bytes) -> FileIO | None:
 async def _kept(pipe: StreamReader, file: Path | None) -> str:
     """Write the beginning to the file; return the end."""
     tail = b""
-    left = MAX_OUTPUT_BYTES
+    remaining = MAX_OUTPUT_BYTES
     with ExitStack() as stack:
-        kept = None if file is None else _writable(file, stack)
+        stored = None if file is None else _writable(file, stack)
         while piece := await pipe.read(PIECE_BYTES):
-            if kept is not None:
-                kept = _written(kept, piece[:left])
-            left = max(0, left - len(piece))
+            if stored is not None:
+                stored = _written(stored, piece[:remaining])
+            remaining = max(0, remaining - len(piece))
             tail = (tail + piece)[-4 * MAX_TAIL_CHARS :]  # a character has at most 4 bytes
     return tail.decode(errors="replace").strip()[-MAX_TAIL_CHARS:]

@@ -125,10 +125,10 @@ class MachineWatch:
     def __init__(self) -> None:
         self._before = out_of_memory_kills()
 
-    def outside(self, status: int, said: str) -> str:
+    def outside(self, status: int, output: str) -> str:
         """What outside of the command may have ended it with this status and these last words; empty: nothing."""
         number = -status if status < 0 else status - _SHELL
-        if (words := _MACHINE_WORDS.search(said)) is not None:
+        if (words := _MACHINE_WORDS.search(output)) is not None:
             return words[0]
         if number in _STOPS:
             return f"signal {signal.Signals(number).name}, which may come from outside"

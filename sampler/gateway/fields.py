@@ -56,34 +56,34 @@ class Fields:
         return self._typed(name, str, "a text") or default
 
     def needed_text(self, name: str) -> str:
-        found = self.text(name)
-        if not found:
+        value = self.text(name)
+        if not value:
             self.fail(name, "is missing; expected a text")
-        return found
+        return value
 
     def flag(self, name: str) -> bool:
         return self._typed(name, bool, "true or false") or False
 
     def whole(self, name: str, least: int = 1) -> int | None:
-        found = self.number(name)
-        if found is None:
+        value = self.number(name)
+        if value is None:
             return None
-        if found != int(found) or found < least:
-            self.fail(name, f"is {_shown(found)}; expected a whole number from {least}")
-        return int(found)
+        if value != int(value) or value < least:
+            self.fail(name, f"is {_shown(value)}; expected a whole number from {least}")
+        return int(value)
 
     def number(self, name: str) -> float | int | None:
-        found = self.value(name)
-        if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
-            self.fail(name, f"is {_shown(found)}; expected a number")
-        return found
+        given = self.value(name)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
+            self.fail(name, f"is {_shown(given)}; expected a number")
+        return given
 
     def texts(self, name: str) -> list[str]:
         """A text, or a list of texts."""
-        found = self.value(name)
-        listed = [found] if isinstance(found, str) else [] if found is None else found
+        given = self.value(name)
+        listed = [given] if isinstance(given, str) else [] if given is None else given
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            self.fail(name, f"is {_shown(found)}; expected a text or a list of texts")
+            self.fail(name, f"is {_shown(given)}; expected a text or a list of texts")
         return listed
 
     def opaque(self, name: str) -> dict[str, Any] | None:
@@ -93,24 +93,24 @@ class Fields:
     # ------------------------------------------------------------------ objects in it
 
     def object(self, name: str) -> "Fields | None":
-        found = self.opaque(name)
-        return None if found is None else self._within(found, name)
+        value = self.opaque(name)
+        return None if value is None else self._within(value, name)
 
     def objects(self, name: str) -> list["Fields"]:
         """A list of objects; empty where it is absent."""
-        found = self._typed(name, list, "a list of objects") or []
-        for at, one in enumerate(found):
+        values = self._typed(name, list, "a list of objects") or []
+        for at, one in enumerate(values):
             if not isinstance(one, Mapping):
                 self.fail(f"{name}[{at}]", f"is {_shown(one)}; expected an object")
-        return [self._within(one, name, at) for at, one in enumerate(found)]
+        return [self._within(one, name, at) for at, one in enumerate(values)]
 
     def text_or_objects(self, name: str) -> "str | list[Fields]":
         """Empty text where it is absent."""
-        found = self.peek(name)
-        if found is None or isinstance(found, str):
+        value = self.peek(name)
+        if value is None or isinstance(value, str):
             return self.text(name)
-        if not isinstance(found, list):
-            self.fail(name, f"is {_shown(found)}; expected a text or a list of objects")
+        if not isinstance(value, list):
+            self.fail(name, f"is {_shown(value)}; expected a text or a list of objects")
         return self.objects(name)
 
     # ------------------------------------------------------------------ what is not used
@@ -141,8 +141,8 @@ class Fields:
 
     def unused(self) -> dict[str, Any]:
         """By path without positions: `tools[].strict`."""
-        found = dict(self._unused())
-        return {name: found[name] for name in sorted(found)}
+        values = dict(self._unused())
+        return {name: values[name] for name in sorted(values)}
 
     def fail(self, name: str, problem: str) -> NoReturn:
         """Raises GatewayError."""
@@ -162,10 +162,10 @@ class Fields:
             yield from one._unused()
 
     def _typed(self, name: str, kind: type[T], expected: str) -> T | None:
-        found = self.value(name)
-        if found is not None and not isinstance(found, kind):
-            self.fail(name, f"is {_shown(found)}; expected {expected}")
-        return found
+        given = self.value(name)
+        if given is not None and not isinstance(given, kind):
+            self.fail(name, f"is {_shown(given)}; expected {expected}")
+        return given
 
     def _within(self, value: Mapping[str, Any], name: str, at: int | None = None) -> "Fields":
         spelled = self._spelling(name)[0]

@@ -66,18 +66,18 @@ def _calls(reply: ChatReply) -> list[dict[str, Any]]:
 
 def _response(head: ReplyHead, parts: list[dict[str, Any]], reply: ChatReply | None = None) -> dict[str, Any]:
     candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
-    found: dict[str, Any] = {"candidates": [candidate], "modelVersion": head.model, "responseId": head.id}
+    response: dict[str, Any] = {"candidates": [candidate], "modelVersion": head.model, "responseId": head.id}
     if reply is not None:
         candidate["finishReason"] = "MAX_TOKENS" if reply.is_cut else "STOP"
         if reply.tokens is not None:
             candidate |= _logprobs(reply.tokens)
-        found["usageMetadata"] = {
+        response["usageMetadata"] = {
             "promptTokenCount": reply.prompt_tokens,
             "cachedContentTokenCount": reply.cached_tokens,
             "candidatesTokenCount": reply.completion_tokens,
             "totalTokenCount": reply.prompt_tokens + reply.completion_tokens,
         }
-    return found
+    return response
 
 
 def _logprobs(tokens: Sequence[SampledToken]) -> dict[str, Any]:

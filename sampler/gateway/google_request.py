@@ -122,10 +122,10 @@ class _Contents:
         self._calls = 0
 
     def messages(self, given: Fields) -> list[ReceivedMessage]:
-        found: list[ReceivedMessage] = []
+        received: list[ReceivedMessage] = []
         if (system := given.object("systemInstruction")) is not None:
             system.echo("role")
-            found.append({"role": "system", "content": "\n".join(_text(part) for part in system.objects("parts"))})
+            received.append({"role": "system", "content": "\n".join(_text(part) for part in system.objects("parts"))})
         contents = given.objects("contents")
         if not contents:
             given.fail("contents", "is empty; expected at least one content")
@@ -134,8 +134,8 @@ class _Contents:
             if role not in ("user", "model", "function"):
                 content.fail("role", f"is {role!r}; expected user or model")
             parts = content.objects("parts")
-            found += [self._reply(parts)] if role == "model" else self._received(parts)
-        return found
+            received += [self._reply(parts)] if role == "model" else self._received(parts)
+        return received
 
     def _reply(self, parts: list[Fields]) -> ReceivedMessage:
         texts, thoughts, calls = [], [], []
@@ -146,12 +146,12 @@ class _Contents:
                 thoughts.append(part.text("text"))
             else:
                 texts.append(_text(part))
-        found: ReceivedMessage = {"role": "assistant", "content": "".join(texts)}
+        message: ReceivedMessage = {"role": "assistant", "content": "".join(texts)}
         if any(thoughts):
-            found["reasoning_content"] = "".join(thoughts)
+            message["reasoning_content"] = "".join(thoughts)
         if calls:
-            found["tool_calls"] = calls
-        return found
+            message["tool_calls"] = calls
+        return message
 
     def _call(self, call: Fields) -> dict[str, Any]:
         self._calls += 1
@@ -162,15 +162,15 @@ class _Contents:
 
     def _received(self, parts: list[Fields]) -> list[ReceivedMessage]:
         """Responses become messages of tools, in order; the text between them one of the user."""
-        found: list[ReceivedMessage] = []
+        received: list[ReceivedMessage] = []
         for part in parts:
             if (response := part.object("functionResponse")) is not None:
-                found.append(self._result(response))
-            elif found and found[-1]["role"] == "user":
-                found[-1]["content"] += "\n" + _text(part)
+                received.append(self._result(response))
+            elif received and received[-1]["role"] == "user":
+                received[-1]["content"] += "\n" + _text(part)
             else:
-                found.append({"role": "user", "content": _text(part)})
-        return found or [{"role": "user", "content": ""}]
+                received.append({"role": "user", "content": _text(part)})
+        return received or [{"role": "user", "content": ""}]
 
     def _result(self, response: Fields) -> ReceivedMessage:
         given, function = response.text("id"), response.needed_text("name")

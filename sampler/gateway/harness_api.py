@@ -72,8 +72,8 @@ class _FinishBody(BaseModel, extra="forbid", strict=True):
 
     @model_validator(mode="after")
     def says_one_thing(self) -> "_FinishBody":
-        said = [self.score is not None, self.answer is not None, self.error is not None, self.give_back]
-        if sum(said) > 1:
+        given = [self.score is not None, self.answer is not None, self.error is not None, self.give_back]
+        if sum(given) > 1:
             raise ValueError("expected at most one of score, answer, error, give_back")
         return self
 
@@ -129,9 +129,9 @@ async def _claim(claims: Claims, token: str | None, line: asyncio.Lock, request:
         why = {"error": {"message": f"no task can be claimed now: {claims.doing}", "type": "busy", "code": "busy"}}
         return JSONResponse(why, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
     if await request.is_disconnected():
-        left = SessionEnd(error="its harness left before it was told of the task", given_back=True)
+        gone = SessionEnd(error="its harness left before it was told of the task", given_back=True)
         if (attempt := await claims.attempt_of(offer["api_key"])) is not None:
-            await claims.end_attempt(attempt, left)
+            await claims.end_attempt(attempt, gone)
         return Response(status_code=499)
     return JSONResponse(offer)
 
@@ -150,9 +150,9 @@ async def _next_offer(claims: Claims, line: asyncio.Lock, request: Request, wait
         while not (claims.is_draining or await request.is_disconnected()):
             if (offer := await claims.claim_attempt()) is not None:
                 return offer
-            if (left_s := until - time.monotonic()) <= 0:
+            if (remaining_s := until - time.monotonic()) <= 0:
                 break
-            await asyncio.sleep(min(POLL_S, left_s))
+            await asyncio.sleep(min(POLL_S, remaining_s))
         return None
 
 
@@ -168,8 +168,8 @@ async def _finish(claims: Claims, request: Request) -> Response:
     end = SessionEnd(score=body.score, answer=body.answer, error=error, given_back=body.give_back)
     record = await claims.end_attempt(attempt, end)
     assert record.score is None or math.isfinite(record.score), "scores are checked before they are stored"
-    told = {"record": record.id, "status": record.status.value, "score": record.score, "error": record.error}
-    return JSONResponse(told | {"termination": record.termination})
+    answer = {"record": record.id, "status": record.status.value, "score": record.score, "error": record.error}
+    return JSONResponse(answer | {"termination": record.termination})
 
 
 async def _feedback(claims: Claims, token: str | None, request: Request) -> Response:
@@ -182,8 +182,8 @@ async def _feedback(claims: Claims, token: str | None, request: Request) -> Resp
         if exc.why == "invalid":
             raise GatewayError(Problem.INVALID, str(exc)) from exc
         return JSONResponse({"error": {"message": str(exc), "type": exc.why, "code": exc.why}}, 409, headers=NO_RETRY)
-    told = {"record": given.record, "turn": given.turn, "score": given.score, "again": given.again}
-    return JSONResponse(told | {"episodes": given.episodes})
+    answer = {"record": given.record, "turn": given.turn, "score": given.score, "again": given.again}
+    return JSONResponse(answer | {"episodes": given.episodes})
 
 
 async def _attempt(claims: Claims, request: Request) -> Attempt:

@@ -28,27 +28,27 @@ class TooLarge(Exception):
     """More than is kept, in bytes or in time."""
 
 
-def copy_out(folder: Path, kept: Path) -> None:
-    """What is in `kept` already stays. A directory above `MAX_KEPT_BYTES`, or that takes more than `MAX_COPYING_S`, is not kept,
+def copy_out(folder: Path, copy: Path) -> None:
+    """What is in `copy` already stays. A directory above `MAX_KEPT_BYTES`, or that takes more than `MAX_COPYING_S`, is not kept,
     but for what was there before.
 
     Each entry is opened where it was seen, and never through a link: a process that still runs may exchange it.
     """
-    there = set(os.listdir(kept))
+    there = set(os.listdir(copy))
     try:
         with _opened(str(folder), None, os.O_DIRECTORY) as source:
-            _Copying(MAX_KEPT_BYTES - size_of(kept), time.monotonic() + MAX_COPYING_S).folder(source, kept, 0)
+            _Copying(MAX_KEPT_BYTES - size_of(copy), time.monotonic() + MAX_COPYING_S).folder(source, copy, 0)
     except TooLarge as exc:
-        delete(kept, str(exc), but=there)
+        delete(copy, str(exc), but=there)
     except OSError as exc:  # a full disk: the episode does not depend on it
-        log.warning("agent's files are not all kept in %s: %s", kept, exc.strerror)
+        log.warning("agent's files are not all kept in %s: %s", copy, exc.strerror)
 
 
 class _Copying:
     """`left`: bytes that may still be copied. `until`: when, of the monotonic clock."""
 
-    def __init__(self, left: int, until: float) -> None:
-        self._left, self._until = left, until
+    def __init__(self, budget: int, until: float) -> None:
+        self._left, self._until = budget, until
         self._has_lost = False
 
     def folder(self, source: int, target: Path, level: int) -> None:
@@ -74,31 +74,31 @@ class _Copying:
         self._has_lost = True
 
     def _entry(self, source: int, name: str, target: Path, level: int) -> None:
-        found = os.stat(name, dir_fd=source, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink(name, dir_fd=source), target)
-        elif stat.S_ISDIR(found.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
             if level == MAX_LEVELS:
                 raise TooLarge(f"more than {MAX_LEVELS} levels of folders")
             target.mkdir(mode=0o700)
             with _opened(name, source, os.O_DIRECTORY) as inner:
                 self.folder(inner, target, level + 1)
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             with _opened(name, source, 0) as file:
                 self._file(file, target)
 
     def _file(self, source: int, target: Path) -> None:
-        found = os.fstat(source)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(source)
+        if not stat.S_ISREG(status.st_mode):
             return
-        self._take(found.st_size)
-        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700 if found.st_mode & stat.S_IXUSR else 0o600)
+        self._take(status.st_size)
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700 if status.st_mode & stat.S_IXUSR else 0o600)
         with open(made, "wb") as copy, open(os.dup(source), "rb") as file:
-            left = found.st_size
-            while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):  # it may grow meanwhile
+            remaining = status.st_size
+            while remaining > 0 and (piece := file.read(min(remaining, _PIECE_BYTES))):  # it may grow meanwhile
                 self._take(0)
                 copy.write(piece)
-                left -= len(piece)
+                remaining -= len(piece)
 
     def _take(self, num_bytes: int) -> None:
         self._left -= num_bytes
@@ -113,18 +113,18 @@ def _opened(name: str, folder: int | None, flags: int) -> Iterator[int]:
     """For reading, not through a link, and without waiting for a pipe. Takes the rights that the command gave away."""
     flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        found = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        descriptor = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except PermissionError:  # not as root
         path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             os.chmod(f"/proc/self/fd/{path}", 0o700)
-            found = os.open(f"/proc/self/fd/{path}", flags)
+            descriptor = os.open(f"/proc/self/fd/{path}", flags)
         finally:
             os.close(path)
     try:
-        yield found
+        yield descriptor
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 def bound(folder: Path) -> None:

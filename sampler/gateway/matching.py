@@ -131,14 +131,14 @@ class Matcher:
     def _with_replies(
         self, policy: str, rest: Sequence[ReceivedMessage], lines: Sequence[Line]
     ) -> list[ReceivedMessage]:
-        found = []
+        merged = []
         for at, message in enumerate(rest):
             reply = None
             if message["role"] == "assistant":
                 words = words_hash(message)
                 reply = self._after.get((lines[at], words)) or self._saying.get((policy, words))
-            found.append(message if reply is None else reply)
-        return found
+            merged.append(message if reply is None else reply)
+        return merged
 
     def _cause(
         self,

@@ -31,8 +31,8 @@ def with_format(request: ChatRequest, rule: FormatRule, template: ChatTemplate) 
             Problem.INVALID,
             f"{demanded.path}: refused; leave it out, or set agent_output_format to put it into the prompt",
         )
-    told = with_instruction(request.messages, instruction_of(demanded), template)
-    return replace(request, messages=[dict(message) for message in told])
+    instructed = with_instruction(request.messages, instruction_of(demanded), template)
+    return replace(request, messages=[dict(message) for message in instructed])
 
 
 def instruction_of(demanded: OutputFormat) -> str:

@@ -124,8 +124,8 @@ class PreloadedInterpreter(TenantState):
             log.info("agent's packages loaded python=%s modules=%s", command.python, ",".join(modules))
             return
         await self._end()
-        said = " | ".join(self._last_lines) or f"it was not ready after {LOADING_S:g} s"
-        raise ConfigError(f"agent_preload: {command.python} cannot load {', '.join(modules)}: {said}")
+        reason = " | ".join(self._last_lines) or f"it was not ready after {LOADING_S:g} s"
+        raise ConfigError(f"agent_preload: {command.python} cannot load {', '.join(modules)}: {reason}")
 
     async def _is_ready(self, process: Process) -> bool:
         assert process.stdout is not None
@@ -135,9 +135,9 @@ class PreloadedInterpreter(TenantState):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOADING_S):
                 while line := await process.stdout.readline():
-                    told = line.decode(errors="replace").split()
-                    if told[:1] == [fork_server.READY]:
-                        self._pid = int(told[1])
+                    words = line.decode(errors="replace").split()
+                    if words[:1] == [fork_server.READY]:
+                        self._pid = int(words[1])
                         reading = asyncio.create_task(self._read(process.stdout), name="agent_preload stdout")
                         self._reading.append(reading)
                         return True

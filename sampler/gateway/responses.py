@@ -135,10 +135,10 @@ def _response(
 
 
 def _items(reply: ChatReply, request: ChatRequest) -> list[dict[str, Any]]:
-    found = [_reasoning_item(reply.id, reply.reasoning)] if reply.reasoning else []
+    items = [_reasoning_item(reply.id, reply.reasoning)] if reply.reasoning else []
     if reply.content or not reply.calls:
-        found.append(_message_item(reply.id, reply.content, "completed", _logprobs(reply)))
-    return [*found, *(_call_item(reply.id, number, call, request) for number, call in enumerate(reply.calls))]
+        items.append(_message_item(reply.id, reply.content, "completed", _logprobs(reply)))
+    return [*items, *(_call_item(reply.id, number, call, request) for number, call in enumerate(reply.calls))]
 
 
 def _logprobs(reply: ChatReply) -> list[dict[str, Any]]:

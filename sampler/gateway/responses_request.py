@@ -39,15 +39,18 @@ def read_responses(body: Any) -> ChatRequest:
     messages: list[ReceivedMessage] = []
     if instructions := given.text("instructions"):
         messages.append({"role": "system", "content": instructions})
-    found = given.text_or_objects("input")
-    if not found:
+    given_input = given.text_or_objects("input")
+    if not given_input:
         given.fail("input", "is empty; expected a text or a list of items")
     tools = given.objects("tools")
     kinds = [tool.needed_text("type") for tool in tools]
     schemas = [schema for tool, kind in zip(tools, kinds, strict=True) for schema in _tools(tool, kind)]
     read = ChatRequest(
         model=given.needed_text("model"),
-        messages=[*messages, *([{"role": "user", "content": found}] if isinstance(found, str) else _messages(found))],
+        messages=[
+            *messages,
+            *([{"role": "user", "content": given_input}] if isinstance(given_input, str) else _messages(given_input)),
+        ],
         tools=schemas,
         max_tokens=given.whole("max_output_tokens"),
         stream=given.flag("stream"),
@@ -68,16 +71,16 @@ def _wants_logprobs(given: Fields) -> bool:
 
 def _output_format(given: Fields) -> OutputFormat | None:
     text = given.object("text")
-    found = None if text is None else text.object("format")
-    kind = "text" if found is None else found.text("type", "text")
-    if found is None or kind == "text":
+    declared = None if text is None else text.object("format")
+    kind = "text" if declared is None else declared.text("type", "text")
+    if declared is None or kind == "text":
         return None
     if kind == "json_object":
         return OutputFormat("text.format")
     if kind != "json_schema":
-        found.fail("type", f"is {kind!r}; expected text, json_object or json_schema")
-    found.ignore("strict", False)
-    return json_schema_format(found, "text.format")
+        declared.fail("type", f"is {kind!r}; expected text, json_object or json_schema")
+    declared.ignore("strict", False)
+    return json_schema_format(declared, "text.format")
 
 
 def _tools(tool: Fields, kind: str, space: str = "") -> Iterator[dict[str, Any]]:
@@ -97,24 +100,24 @@ def _tools(tool: Fields, kind: str, space: str = "") -> Iterator[dict[str, Any]]
 
 def _messages(items: list[Fields]) -> list[ReceivedMessage]:
     """Consecutive items of one reply (reasoning, text, calls) become one message of the assistant."""
-    found: list[ReceivedMessage] = []
+    received: list[ReceivedMessage] = []
     reply: ReceivedMessage | None = None
     for item in items:
         kind = item.text("type", "message")
         item.echo("id", "status")
         if kind == "function_call_output":
             content = text_of(item, "output")
-            found.append({"role": "tool", "content": content, "tool_call_id": item.text("call_id")})
+            received.append({"role": "tool", "content": content, "tool_call_id": item.text("call_id")})
             reply = None
         elif kind == "message" and item.peek("role") != "assistant":
-            found.append(_message(item))
+            received.append(_message(item))
             reply = None
         else:
             if reply is None or (kind == "reasoning" and len(reply) > 1):
                 reply = {"role": "assistant"}
-                found.append(reply)
+                received.append(reply)
             _add(reply, item, kind)
-    return [{"content": "", **message} for message in found]
+    return [{"content": "", **message} for message in received]
 
 
 def _message(item: Fields) -> ReceivedMessage:

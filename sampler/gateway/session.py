@@ -201,12 +201,12 @@ class AttemptSession:
             self.fates.refused("it was refused")
         self.note_session(state.record.session)
 
-    def note_session(self, said: AgentSession | None) -> None:
+    def note_session(self, shared: AgentSession | None) -> None:
         """What any process was told of the attempt, apart from its requests."""
-        if said is not None:
-            self.score = said.score
-            if said.replayed:
-                self.counts["replayed"] = sum(said.replayed.values())
+        if shared is not None:
+            self.score = shared.score
+            if shared.replayed:
+                self.counts["replayed"] = sum(shared.replayed.values())
 
     def answered_all(self, turns: int) -> bool:
         """Whether so many requests were answered, and none was refused by a limit, left by its client or failed."""

@@ -52,7 +52,7 @@ class SharedJournal(Journal):
         assert dispatch.client is not None, "the session expects each request"
         named = dispatch.client.model_copy(update={"requested_by": self._name})
         self._unwritten[dispatch.id] = dispatch = dispatch.model_copy(update={"client": named})
-        asked_at = time.monotonic()
+        queried_at = time.monotonic()
         opened = await finished(self._store.sessions.open_turn(dispatch, closing))
         if opened is Opened.TAKEN:
             self._is_stale = True
@@ -60,7 +60,7 @@ class SharedJournal(Journal):
             raise StaleAttempt
         if opened is Opened.ENDED:
             raise GatewayError(Problem.NO_KEY, ENDED)
-        self.played_at = asked_at
+        self.played_at = queried_at
 
     async def answered(self, dispatch_id: str) -> None:
         if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):
@@ -74,9 +74,9 @@ class SharedJournal(Journal):
         if self._unwritten[dispatch_id].response is not None and isinstance(exc, asyncio.CancelledError):
             self._is_stale = True
             return
-        left = isinstance(exc, asyncio.CancelledError | GatewayError)
+        is_cancelled = isinstance(exc, asyncio.CancelledError | GatewayError)
         self.amend(dispatch_id, error=error_text(exc))
-        status = DispatchStatus.CANCELLED if left else DispatchStatus.FAILED
+        status = DispatchStatus.CANCELLED if is_cancelled else DispatchStatus.FAILED
         dispatch = ended(self._unwritten.pop(dispatch_id), status)
         await finished(self._store.records.close_dispatches([dispatch]))
 

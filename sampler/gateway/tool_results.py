@@ -34,8 +34,8 @@ class CalledTools:
 
     def asked_for(self, turn: "Turn") -> None:
         calls = {call.id: call for call in turn.parsed.tool_calls}
-        asked = _Asked(turn, time.monotonic(), calls)
-        self._open.update(dict.fromkeys(calls, asked))
+        pending = _Asked(turn, time.monotonic(), calls)
+        self._open.update(dict.fromkeys(calls, pending))
 
     def resume(self, dispatch: DispatchedSamplingTask, turn: "Turn") -> None:
         """Of a reply that is read from the database: calls without results may still be given them."""
@@ -43,32 +43,34 @@ class CalledTools:
             return
         self.asked_for(turn)
         for result in dispatch.tool_calls:
-            if result.id is not None and (asked := self._open.pop(result.id, None)) is not None:
-                asked.results[result.id] = result
+            if result.id is not None and (pending := self._open.pop(result.id, None)) is not None:
+                pending.results[result.id] = result
 
     def answered_by(self, request: ChatRequest) -> None:
         """Record the results that this request brings, before its thread asks again."""
         changed: dict[str, _Asked] = {}
         for message in request.messages:
             call_id = message.get("tool_call_id", "")
-            asked = self._open.pop(call_id, None) if message["role"] == "tool" else None
-            if asked is not None:
-                asked.results[call_id] = self._result(asked, call_id, message, request)
-                changed[asked.turn.dispatch_id] = asked
-        for asked in changed.values():
-            in_order = [asked.results[call_id] for call_id in asked.calls if call_id in asked.results]
+            pending = self._open.pop(call_id, None) if message["role"] == "tool" else None
+            if pending is not None:
+                pending.results[call_id] = self._result(pending, call_id, message, request)
+                changed[pending.turn.dispatch_id] = pending
+        for pending in changed.values():
+            in_order = [pending.results[call_id] for call_id in pending.calls if call_id in pending.results]
             try:
-                self._sampler.add_tool_calls(in_order, turn=asked.turn)
+                self._sampler.add_tool_calls(in_order, turn=pending.turn)
             except ValueError:  # another request has continued this turn's thread already
                 self.late += len(in_order)
 
-    def _result(self, asked: _Asked, call_id: str, message: Mapping[str, Any], request: ChatRequest) -> ToolCallResult:
-        call = asked.calls[call_id]
+    def _result(
+        self, pending: _Asked, call_id: str, message: Mapping[str, Any], request: ChatRequest
+    ) -> ToolCallResult:
+        call = pending.calls[call_id]
         return ToolCallResult(
             id=call_id,
             name=call.name,
             arguments=dict(call.arguments),
             result=message["content"],
             is_error=call_id in request.failed_calls,
-            duration_s=round(time.monotonic() - asked.at, 4),
+            duration_s=round(time.monotonic() - pending.at, 4),
         )

@@ -32,8 +32,8 @@ _logged: set[str] = set()
 def unused_names(request: ChatRequest, config: CoreConfig, task: Task) -> list[str]:
     """Paths of what the request has and this gateway does not use. A temperature is used if it is the one that samples."""
     ours = sampling_params(config, task, ())["temperature"]
-    found = [*request.unused, *(path for path, value in request.temperature.items() if value != ours)]
-    names = sorted({visible(name)[:MAX_NAME_CHARS] for name in found})
+    paths = [*request.unused, *(path for path, value in request.temperature.items() if value != ours)]
+    names = sorted({visible(name)[:MAX_NAME_CHARS] for name in paths})
     return names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], MORE]
 
 
@@ -59,6 +59,6 @@ def header_of(names: Sequence[str]) -> dict[str, str]:
     return {HEADER: text} if text else {}
 
 
-def _escape(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _escape(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -48,13 +48,13 @@ class Workplace:
 
 
 @asynccontextmanager
-async def plain_workplace(kept: Path | None, user: str | None, sandbox: Sandbox) -> AsyncIterator[Workplace]:
-    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers. Raises ConfigError."""
-    with _directory(kept) as folder:
+async def plain_workplace(target: Path | None, user: str | None, sandbox: Sandbox) -> AsyncIterator[Workplace]:
+    """`target`: the directory to keep. `user`, `sandbox`: as for tool servers. Raises ConfigError."""
+    with _directory(target) as folder:
         owner = None
         if user is not None:
-            found = pwd.getpwnam(user)
-            owner = found.pw_uid, found.pw_gid
+            account = pwd.getpwnam(user)
+            owner = account.pw_uid, account.pw_gid
             os.chown(folder, *owner)
 
         async def start(words: Sequence[str], variables: Mapping[str, str]) -> RunningCommand:
@@ -78,8 +78,8 @@ def _remove_left_once() -> None:
 
 
 @contextmanager
-def _directory(kept: Path | None) -> Iterator[Path]:
-    if kept is None:
+def _directory(target: Path | None) -> Iterator[Path]:
+    if target is None:
         _remove_left_once()
         temporary = TemporaryFolder.make(_PREFIX, cleaning=False)
         try:
@@ -87,7 +87,7 @@ def _directory(kept: Path | None) -> Iterator[Path]:
         finally:
             temporary.remove()
         return
-    folder = kept.absolute()
+    folder = target.absolute()
     make_private_folder(folder)
     yield folder
     bound(folder)

@@ -41,9 +41,9 @@ async def run_gateway(config: McpDockerConfig) -> None:
     port = listener.getsockname()[1]
     with contextlib.closing(listener):
         folder = _state_folder(config, port)
-        left = await reap_left_over(folder)
-        if any(astuple(left)):
-            log.warning("removed what an earlier gateway left behind: %s", left)
+        stale = await reap_left_over(folder)
+        if any(astuple(stale)):
+            log.warning("removed what an earlier gateway left behind: %s", stale)
         modules = forked_modules(servers, level)
         forks = ForkServer(loaded_tools(modules), folder, config.readable) if modules else None
         if forks is not None:

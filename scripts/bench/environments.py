@@ -46,8 +46,8 @@ class Served:
 
     async def health(self) -> dict[str, Any]:
         async with httpx.AsyncClient(trust_env=False) as http:
-            found: dict[str, Any] = (await http.get(self.url.removesuffix("/api") + "/health")).json()
-        return found
+            answer: dict[str, Any] = (await http.get(self.url.removesuffix("/api") + "/health")).json()
+        return answer
 
 
 @asynccontextmanager

@@ -42,11 +42,13 @@ def pairs(path: Path = CORPUS) -> list[Pair]:
         return [Pair(row["answer"], row["accepted"], row["verdict"] == "1", row["kind"]) for row in rows]
 
 
-async def ours(found: Sequence[Pair]) -> list[bool]:
+async def ours(pairs: Sequence[Pair]) -> list[bool]:
     """A pair that fails, as one whose accepted answer cannot be compared with, raises."""
-    asked = [ScoringRequest(answer=pair.answer, accepted=(pair.accepted,)) for pair in found]
+    requests = [ScoringRequest(answer=pair.answer, accepted=(pair.accepted,)) for pair in pairs]
     try:
-        return [one.value == 1 for one in await asyncio.gather(*(score_answer("math", request) for request in asked))]
+        return [
+            one.value == 1 for one in await asyncio.gather(*(score_answer("math", request) for request in requests))
+        ]
     finally:
         await mathematics._CHECKER.close()
 
@@ -78,35 +80,35 @@ def _boxed(text: str) -> str:
     return f"\\boxed{{{text}}}"
 
 
-def table(found: Sequence[Pair], verdicts: dict[str, list[bool]]) -> list[Row]:
+def table(corpus: Sequence[Pair], verdicts: dict[str, list[bool]]) -> list[Row]:
     """A row by kind, and one of all."""
     rows = []
-    for kind in [*dict.fromkeys(pair.kind for pair in found), "all"]:
-        at = [k for k, pair in enumerate(found) if kind in (pair.kind, "all")]
+    for kind in [*dict.fromkeys(pair.kind for pair in corpus), "all"]:
+        at = [k for k, pair in enumerate(corpus) if kind in (pair.kind, "all")]
         row: Row = {"kind": kind, "pairs": len(at)}
         for name, judged in verdicts.items():
-            row[f"{name}: wrong 1"] = sum(judged[k] and not found[k].verdict for k in at)
-            row[f"{name}: wrong 0"] = sum(not judged[k] and found[k].verdict for k in at)
+            row[f"{name}: wrong 1"] = sum(judged[k] and not corpus[k].verdict for k in at)
+            row[f"{name}: wrong 0"] = sum(not judged[k] and corpus[k].verdict for k in at)
         rows.append(row)
     return rows
 
 
 def measure(options: Options) -> Tables:
     logging.disable(logging.CRITICAL)  # math-verify warns of what it cannot read
-    found, numbers = [], Counter[str]()
+    corpus, numbers = [], Counter[str]()
     for pair in pairs(options.file):
         numbers[pair.kind] += 1
         if options.most is None or numbers[pair.kind] <= options.most:
-            found.append(pair)
-    verdicts = {"ours": asyncio.run(ours(found))}
+            corpus.append(pair)
+    verdicts = {"ours": asyncio.run(ours(corpus))}
     if not options.only_ours:
         for name, judge in of_math_verify().items():
-            verdicts[name] = [judge(pair.answer, pair.accepted) for pair in found]
+            verdicts[name] = [judge(pair.answer, pair.accepted) for pair in corpus]
     if options.wrong:
-        for pair, verdict in zip(found, verdicts["ours"], strict=True):
+        for pair, verdict in zip(corpus, verdicts["ours"], strict=True):
             if verdict != pair.verdict:
                 print(f"{pair.kind}: {pair.answer!r} for {pair.accepted!r}: {verdict:d}, right is {pair.verdict:d}")
-    return {"wrong verdicts": table(found, verdicts)}
+    return {"wrong verdicts": table(corpus, verdicts)}
 
 
 if __name__ == "__main__":

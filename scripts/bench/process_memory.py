@@ -21,6 +21,6 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def _status_bytes(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None, f"no {name} in /proc/self/status"
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match is not None, f"no {name} in /proc/self/status"
+    return int(match[1]) * 1024

@@ -97,15 +97,15 @@ def row_of(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, steps
     publisher.check()
     publisher.begin(start)
     bridge(served(bridge.store), FOLLOW_LIMIT_S)
-    found: list[dict[str, float]] = []
+    times: list[dict[str, float]] = []
     for step in range(1, steps + 2):
         learn(learner, config.model.model_name_or_path, step)
         published = publisher.publish(step)
         announced = time.monotonic()
         service, stats = bridge(served(bridge.store), FOLLOW_LIMIT_S)
-        found.append(published | stats | {"follow_s": time.monotonic() - announced})
+        times.append(published | stats | {"follow_s": time.monotonic() - announced})
     return summary(
-        config, found[1:], same_bits(service.url, learner, parallel, config.publish.publish_dtype or config.model.dtype)
+        config, times[1:], same_bits(service.url, learner, parallel, config.publish.publish_dtype or config.model.dtype)
     )
 
 
@@ -139,9 +139,11 @@ async def served(store: Store) -> tuple[InferenceService, dict[str, float]]:
         newest = await store.versions.newest("main")
         version = -1 if newest is None else newest.version
         services = [s for s in await store.services.live("main") if s.version == version]
-        told = [w for w in await store.workers.live() if w.doing.endswith(f"{ServiceStatus.UP} version {version}")]
-        if services and told:
-            return services[0], {name: float(value) for name, value in told[0].stats.items()}
+        services_up = [
+            w for w in await store.workers.live() if w.doing.endswith(f"{ServiceStatus.UP} version {version}")
+        ]
+        if services and services_up:
+            return services[0], {name: float(value) for name, value in services_up[0].stats.items()}
         await asyncio.sleep(0.01)
 
 

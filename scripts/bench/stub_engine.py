@@ -54,8 +54,8 @@ def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[PreparedRepl
 
 def word_ids(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     """Tokens that are a word of letters and the blank before it, in the order of the vocabulary."""
-    found = (i for token, i in tokenizer.get_vocab().items() if token.startswith("Ġ") and token[1:].isalpha())
-    return np.array(sorted(found), dtype=np.int64)
+    ids = (i for token, i in tokenizer.get_vocab().items() if token.startswith("Ġ") and token[1:].isalpha())
+    return np.array(sorted(ids), dtype=np.int64)
 
 
 class StubEngine:
@@ -94,8 +94,8 @@ class StubEngine:
         """A streamed reply: events that each hold all tokens before, every `stream_interval` tokens."""
         self._counts["/generate"] += 1
         prompt_tokens, reply = self._asked(body)
-        found, tokens = STREAM_INTERVAL.search(body), self._options.tokens
-        step = int(found[1]) if found else 1
+        interval, tokens = STREAM_INTERVAL.search(body), self._options.tokens
+        step = int(interval[1]) if interval else 1
         with self._one_more():
             began = asyncio.get_running_loop().time()
             for count in range(step, tokens, step):
@@ -117,8 +117,8 @@ class StubEngine:
         return reply.body(prompt_tokens, self._version)
 
     def _asked(self, body: bytes) -> tuple[int, PreparedReply]:
-        found, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)
-        turn = int(found[1]) if found else 0
+        turn_match, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)
+        turn = int(turn_match[1]) if turn_match else 0
         prompt_tokens = ids[1].count(b",") + 1 if ids else 0
         return prompt_tokens, next(
             self._lasts if turn % self._options.turns == self._options.turns - 1 else self._steps
@@ -139,8 +139,8 @@ class StubEngine:
             self._running -= 1
 
     async def _update(self, body: bytes) -> bytes:
-        asked = json.loads(body)
-        self._version, self._model_path = str(asked["weight_version"]), asked["model_path"]
+        update = json.loads(body)
+        self._version, self._model_path = str(update["weight_version"]), update["model_path"]
         return b'{"success": true, "message": "ok"}'
 
     async def _info(self, _: bytes) -> bytes:

@@ -115,8 +115,8 @@ class DeploymentTrial:
             bare = self._rewards(self.config.bare_metrics.read_text(encoding="utf-8"))
             self.figures.add("rewards_bare", bare)
             common = min(len(bare), len(rewards))
-            for name, found in (("", rewards), ("_bare", bare)):
-                last = found[max(0, common - LAST_STEPS) : common]
+            for name, curve in (("", rewards), ("_bare", bare)):
+                last = curve[max(0, common - LAST_STEPS) : common]
                 self.figures.add(f"reward{name}_up_to_step_{common}", sum(last) / len(last))
         self._look_at_tools()
         status = self._status()
@@ -201,8 +201,8 @@ class DeploymentTrial:
 
     def _healthy(self, *services: str) -> None:
         def are_healthy() -> bool:
-            found = [health_of(one) for name in services for one in self.compose.containers(name)]
-            return len(found) >= len(services) and all(health in ("healthy", "exited") for health in found)
+            states = [health_of(one) for name in services for one in self.compose.containers(name)]
+            return len(states) >= len(services) and all(health in ("healthy", "exited") for health in states)
 
         self.compose.until(f"{', '.join(services)} to be healthy", are_healthy, self.config.step_timeout_s)
 

@@ -163,8 +163,8 @@ class AgentsTrial:
         self.compose.run("up", "-d", "--scale", f"gateway={self.config.gateways}", *SERVICES)
 
         def are_healthy() -> bool:
-            found = [health_of(one) for name in SERVICES for one in self.compose.containers(name)]
-            return len(found) == len(SERVICES) - 1 + self.config.gateways and set(found) == {"healthy"}
+            states = [health_of(one) for name in SERVICES for one in self.compose.containers(name)]
+            return len(states) == len(SERVICES) - 1 + self.config.gateways and set(states) == {"healthy"}
 
         self.compose.until("all to be healthy", are_healthy, self.config.step_timeout_s)
 

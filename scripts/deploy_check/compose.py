@@ -89,8 +89,8 @@ class Compose:
         labels = ["--filter", f"label=com.docker.compose.project={self.project}"]
         labels += ["--filter", f"label=com.docker.compose.service={service}"] if service else []
         ids = self.docker("ps", "-aq", *labels, "--filter", "label=com.docker.compose.oneoff=False").split()
-        found: list[dict[str, Any]] = json.loads(self.docker("inspect", *ids)) if ids else []
-        return sorted(found, key=lambda container: str(container["Name"]))
+        inspected: list[dict[str, Any]] = json.loads(self.docker("inspect", *ids)) if ids else []
+        return sorted(inspected, key=lambda container: str(container["Name"]))
 
     def until(self, what: str, is_so: Callable[[], object], timeout_s: float) -> float:
         """Wait; returns the seconds. Raises DeployCheckFailed."""
@@ -105,9 +105,9 @@ class Compose:
     def _run(self, command: list[str], *, check: bool, quiet: bool) -> str:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": quiet, "text": True, "check": False}
         done = subprocess.run(command, cwd=ROOT, env=self._environment, **pipes)
-        said = (done.stderr or "") + (done.stdout or "")
+        output = (done.stderr or "") + (done.stdout or "")
         if check and done.returncode:
-            raise DeployCheckFailed(f"{' '.join(command)}: status {done.returncode}\n{said[-3000:]}")
+            raise DeployCheckFailed(f"{' '.join(command)}: status {done.returncode}\n{output[-3000:]}")
         return done.stdout or ""
 
 

@@ -28,20 +28,20 @@ def own_mb(compose: Compose, image: str, base: str) -> float:
 
 def files_with_torch(compose: Compose, image: str) -> list[str]:
     """Folders of torch and of NVIDIA's packages, and torch as a module that can be found."""
-    found = _shell(compose, image, FIND_TORCH).split()
-    told = _shell(compose, image, "python -c 'import importlib.util as u; print(bool(u.find_spec(\"torch\")))'")
-    return found + (["importable"] if "True" in told else [])
+    folders = _shell(compose, image, FIND_TORCH).split()
+    answer = _shell(compose, image, "python -c 'import importlib.util as u; print(bool(u.find_spec(\"torch\")))'")
+    return folders + (["importable"] if "True" in answer else [])
 
 
 def secrets_in(compose: Compose, image: str) -> list[str]:
     """Files of the image, its variables and its history, that look like secrets. Test data of packages is looked at too."""
     places = " ".join(PLACES)
-    found = _shell(compose, image, f"grep -rIlE -e '{SECRET}' {places} 2>/dev/null | sort || true").split("\n")
-    told = compose.docker("image", "inspect", "-f", "{{json .Config.Env}} {{json .Config.Labels}}", image)
-    told += compose.docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", image)
-    found += ["its variables or history"] if re.search(SECRET, told) else []
+    paths = _shell(compose, image, f"grep -rIlE -e '{SECRET}' {places} 2>/dev/null | sort || true").split("\n")
+    metadata = compose.docker("image", "inspect", "-f", "{{json .Config.Env}} {{json .Config.Labels}}", image)
+    metadata += compose.docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", image)
+    paths += ["its variables or history"] if re.search(SECRET, metadata) else []
     # Examples in documentation strings name users and passwords.
-    return [path for path in found if path and not path.startswith(KNOWN_EXAMPLES)]
+    return [path for path in paths if path and not path.startswith(KNOWN_EXAMPLES)]
 
 
 PACKAGES = "/opt/tandem/lib/python3.11/site-packages"
@@ -67,12 +67,12 @@ def mcp_counts(compose: Compose) -> str:
 
 def running(compose: Compose) -> dict[str, list[str]]:
     """{service: the command lines that run in its first container}"""
-    found: dict[str, list[str]] = {}
+    by_service: dict[str, list[str]] = {}
     for container in compose.containers():
-        if container["State"]["Running"] and service_of(container) not in found:
+        if container["State"]["Running"] and service_of(container) not in by_service:
             lines = compose.docker("top", name_of(container), "-eo", "user,pid,rss,args").splitlines()[1:]
-            found[service_of(container)] = [line.strip() for line in lines]
-    return found
+            by_service[service_of(container)] = [line.strip() for line in lines]
+    return by_service
 
 
 def confinement(container: dict[str, Any]) -> str:

@@ -25,13 +25,13 @@ def expand(text: str, where: str, defaults: Mapping[str, str] | None = None) -> 
     def value_of(match: re.Match[str]) -> str:
         if match[0].startswith("$$"):
             return match[0][1:]
-        found = _WITH_DEFAULT.fullmatch(match[0])
-        if found is None:
+        reference = _WITH_DEFAULT.fullmatch(match[0])
+        if reference is None:
             raise ConfigError(
                 f"{where}: {match[0][:MOST_SHOWN]!r} is no variable; expected ${{NAME}}, ${{NAME:-text}} or ${{env:NAME}}, or "
                 "$${…} for the text itself"
             )
-        name, otherwise = found.groups()
+        name, otherwise = reference.groups()
         value = configured_secret(name)
         value = (defaults or {}).get(name) if value is None else value
         if otherwise is not None:

@@ -34,11 +34,11 @@ def explained(
         if name in besides or (besides and name is None):  # a rule between settings may be broken by what was misread
             continue
         key = (name, inside, error["type"] == "missing", None if name else error["msg"])
-        said = redacted(cut(str(error["msg"]).removeprefix("Value error, "), LONGEST_MESSAGE))
+        message = redacted(cut(str(error["msg"]).removeprefix("Value error, "), LONGEST_MESSAGE))
         if key in lines:
-            lines[key].append(said)
+            lines[key].append(message)
         else:
-            lines[key] = [_explain(error, name, inside, said, cls, sources)]
+            lines[key] = [_explain(error, name, inside, message, cls, sources)]
     return [" or ".join(parts) for parts in lines.values()]
 
 
@@ -57,23 +57,23 @@ def given_in(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
     return without_empty(cls, flattened(cls, whole))
 
 
-def misread_text(found: Misread, cls: type[BaseModel], sources: Sources, name: str) -> str:
-    where, path = _place(cls, sources, name, found.place)
-    shown = "" if is_secret(cls, name) else f" is {redacted(found.found)}"
-    return f"{where}{path}{shown}; expected {found.expected}"
+def misread_text(misread: Misread, cls: type[BaseModel], sources: Sources, name: str) -> str:
+    where, path = _place(cls, sources, name, misread.place)
+    shown = "" if is_secret(cls, name) else f" is {redacted(misread.found)}"
+    return f"{where}{path}{shown}; expected {misread.expected}"
 
 
 def _explain(
-    error: Any, name: str | None, inside: Sequence[str | int], said: str, cls: type[BaseModel], sources: Sources
+    error: Any, name: str | None, inside: Sequence[str | int], message: str, cls: type[BaseModel], sources: Sources
 ) -> str:
     if name is None:
-        return f"{_place_of_a_rule(cls, sources, said)}{said}"
+        return f"{_place_of_a_rule(cls, sources, message)}{message}"
     where, path = _place(cls, sources, name, inside)
     if error["type"] == "missing" and not inside:
         return f"{path} is missing{_what_needs(cls, name, sources)}: give it {_given_as(cls, name)} or in the YAML file"
     hidden = isinstance(error["input"], dict) or is_secret(cls, name)
-    found = "" if hidden else f" is {redacted(shortened(error['input']))}"
-    return f"{where}{path}{found}; {said}"
+    actual = "" if hidden else f" is {redacted(shortened(error['input']))}"
+    return f"{where}{path}{actual}; {message}"
 
 
 def _place(cls: type[BaseModel], sources: Sources, name: str, inside: Sequence[str | int]) -> tuple[str, str]:
@@ -88,9 +88,9 @@ def _place(cls: type[BaseModel], sources: Sources, name: str, inside: Sequence[s
     return "", ".".join(map(str, (name, *inside)))
 
 
-def _place_of_a_rule(cls: type[BaseModel], sources: Mapping[str, dict[str, Any]], said: str) -> str:
+def _place_of_a_rule(cls: type[BaseModel], sources: Mapping[str, dict[str, Any]], message: str) -> str:
     """Of a rule between settings: the line of the first that it names and a file gives."""
-    for name in re.findall(r"[a-z][a-z0-9_]*", said.lower()):
+    for name in re.findall(r"[a-z][a-z0-9_]*", message.lower()):
         where = _place(cls, sources, name, ())[0] if name in settings_of(cls) else ""
         if where and where[:-2] not in sources:
             return where

@@ -54,11 +54,11 @@ def help_text(cls: type[BaseModel], topic: str = "") -> str:
 
 def by_section(cls: type[BaseModel]) -> Mapping[str, Mapping[str, Setting]]:
     """{section: {name: setting}}; the general ones first."""
-    found: dict[str, dict[str, Setting]] = {GENERAL: {}}
+    settings_by_section: dict[str, dict[str, Setting]] = {GENERAL: {}}
     for name, setting in settings_of(cls).items():
         section = setting.path[0] if len(setting.path) > 1 and setting.path[0] in sections_of(cls) else _home(cls, name)
-        found.setdefault(section, {})[name] = setting
-    return {section: settings for section, settings in found.items() if settings}
+        settings_by_section.setdefault(section, {})[name] = setting
+    return {section: settings for section, settings in settings_by_section.items() if settings}
 
 
 @cache
@@ -107,9 +107,9 @@ def _screen(cls: type[BaseModel]) -> list[str]:
 
 def _line(name: str, setting: Setting) -> str:
     given = "(required)" if setting.required else _default(setting.field)
-    left = f"  --{name} {given}"
+    flag = f"  --{name} {given}"
     meaning = " ".join((setting.field.description or "").split())
-    return f"{left:<{LEFT_COLUMN}} {textwrap.shorten(meaning, WIDTH - LEFT_COLUMN - 1, placeholder=' …')}"
+    return f"{flag:<{LEFT_COLUMN}} {textwrap.shorten(meaning, WIDTH - LEFT_COLUMN - 1, placeholder=' …')}"
 
 
 # ---------------------------------------------------------------------- a section

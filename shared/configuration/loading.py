@@ -211,8 +211,8 @@ def _switched_off_by_none(cls: type[ServiceConfig], name: str) -> bool:
 
 
 def _unusable(problem: tuple[str, str, str], cls: type[ServiceConfig], sources: Sources) -> str:
-    name, found, expected = problem
-    return misread_text(Misread((), found, expected), cls, sources, name)
+    name, actual, expected = problem
+    return misread_text(Misread((), actual, expected), cls, sources, name)
 
 
 def read_section(path: Path, cls: type[ServiceConfig]) -> FileSection:
@@ -222,13 +222,13 @@ def read_section(path: Path, cls: type[ServiceConfig]) -> FileSection:
 
 def read_policies(path: Path) -> dict[str, dict[str, Any]]:
     """{policy: its sections} of the YAML file's `policies`; {} without it. Raises ConfigError."""
-    found = read_sections(path).get(POLICIES)
-    found = {} if found is None else found
-    if not isinstance(found, dict) or not all(isinstance(sections, dict | None) for sections in found.values()):
+    given = read_sections(path).get(POLICIES)
+    given = {} if given is None else given
+    if not isinstance(given, dict) or not all(isinstance(sections, dict | None) for sections in given.values()):
         raise ConfigError(
-            f"{path}: {POLICIES}: found {shortened(found)}; expected names, each with its sections or {{}}"
+            f"{path}: {POLICIES}: found {shortened(given)}; expected names, each with its sections or {{}}"
         )
-    policies: dict[str, dict[str, Any]] = {str(name): sections or {} for name, sections in found.items()}
+    policies: dict[str, dict[str, Any]] = {str(name): sections or {} for name, sections in given.items()}
     for name, sections in policies.items():
         try:
             check_name("policy", name)

@@ -23,19 +23,19 @@ def problems_of(values: Mapping[str, object], *, of_shape: bool = False) -> Iter
             yield name, *problem
 
 
-def _problem(value: object, seconds: bool, left: list[int], depth: int, of_shape: bool) -> tuple[str, str] | None:
-    left[0] -= 1
+def _problem(value: object, seconds: bool, budget: list[int], depth: int, of_shape: bool) -> tuple[str, str] | None:
+    budget[0] -= 1
     if isinstance(value, dict | list | tuple | set | frozenset):
-        if depth >= DEEPEST or left[0] < 0:  # a YAML anchor may contain itself, or a million others
+        if depth >= DEEPEST or budget[0] < 0:  # a YAML anchor may contain itself, or a million others
             return "nested or repeated too deeply", f"at most {DEEPEST} levels and {MOST_VALUES} values"
         parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        return next(filter(None, (_problem(part, seconds, left, depth + 1, of_shape) for part in parts)), None)
+        return next(filter(None, (_problem(part, seconds, budget, depth + 1, of_shape) for part in parts)), None)
     if of_shape:
         return None
     if isinstance(value, Path) and _URL.match(str(value)):
         return "a URL", "a path"  # not quoted: it may contain a password
-    wanted = _expected(value, seconds)
-    return None if wanted is None else (shortened(str(value) if isinstance(value, Path) else value), wanted)
+    expected = _expected(value, seconds)
+    return None if expected is None else (shortened(str(value) if isinstance(value, Path) else value), expected)
 
 
 def _expected(value: object, seconds: bool) -> str | None:

@@ -60,8 +60,8 @@ def configured_secret(variable: str) -> str | None:
     try:
         text = home_path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
-        said = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
-        raise ConfigError(f"{where}: {said}; expected a file with the secret alone, readable by this user") from exc
+        problem = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
+        raise ConfigError(f"{where}: {problem}; expected a file with the secret alone, readable by this user") from exc
     if not text:
         raise ConfigError(f"{where}, which is empty; expected a file with the secret alone")
     return text

@@ -76,16 +76,18 @@ def all_sections(model: type[BaseModel]) -> Sequence[type[Section]]:
 @cache
 def settings_of(model: type[BaseModel]) -> Mapping[str, Setting]:
     """Every setting of a model and its sections, by name, in the order of the fields."""
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for name, field in model.model_fields.items():
         kind = section_of(field)
         inner = {name: Setting((), field, False)} if kind is None else settings_of(kind)
         for setting, its in inner.items():
-            if setting in found:
-                raise TypeError(f"{model.__name__}: {setting} is in two sections, {found[setting].dotted} and {name}")
+            if setting in settings:
+                raise TypeError(
+                    f"{model.__name__}: {setting} is in two sections, {settings[setting].dotted} and {name}"
+                )
             optional = its.optional or bool(kind and kind.switch)
-            found[setting] = Setting((name, *its.path), its.field, optional)
-    return found
+            settings[setting] = Setting((name, *its.path), its.field, optional)
+    return settings
 
 
 @cache

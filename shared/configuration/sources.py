@@ -59,18 +59,18 @@ def _texts(cls: type[BaseSettings], argv: list[str]) -> tuple[dict[str, list[str
     texts: dict[str, list[str]] = {}
     others: list[str] = []
     seen: dict[str, tuple[str, str]] = {}
-    left = list(argv)
-    while left:
-        word = left.pop(0)
+    remaining = list(argv)
+    while remaining:
+        word = remaining.pop(0)
         flag, equals, value = word.partition("=")
         name = spellings(cls).get(flag.removeprefix("--")) if flag.startswith("--") else None
         if name is None:
             others.append(word)
             continue
         if not equals:
-            if not left or left[0].startswith("--"):
+            if not remaining or remaining[0].startswith("--"):
                 raise ConfigError(f"flags: {flag} has no value; expected {flag} VALUE")
-            value = left.pop(0)
+            value = remaining.pop(0)
         first, before = seen.setdefault(name, (flag, value))
         if first != flag and before != value:
             raise ConfigError(f"flags: {first} and {flag} are one setting, with different values; expected one of them")
@@ -106,14 +106,14 @@ def _decoded(cls: type[BaseSettings], name: str, text: str) -> Any:
 
 def without_empty(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
     """Without what is empty, which is not given. Raises ValueError for an empty secret: a variable that was meant to hold one."""
-    found: dict[str, Any] = {}
+    nonempty: dict[str, Any] = {}
     for written, value in values.items():
         name = spellings(cls).get(written, written)
         if not is_empty(value) or (name in settings_of(cls) and EMPTY in _extra(settings_of(cls)[name].field)):
-            found[written] = value
+            nonempty[written] = value
         elif is_secret(cls, name) and name not in CONNECTIONS:
             raise ConfigError(f"{written} is empty; expected a token, or none at all")
-    return found
+    return nonempty
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:
@@ -138,18 +138,18 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
     if unknown:
         names = ", ".join(sorted(next(iter(variables)) for variables in known.values()))
         raise ConfigError(f"environment: unknown variable {unknown[0]}; {section} knows {names}")
-    found: dict[str, Any] = {}
+    decoded: dict[str, Any] = {}
     for name in settings_of(cls):
         for variable, written in known[name].items():
             if variable in given:
                 try:
-                    found[written] = _decoded(cls, name, given[variable])
+                    decoded[written] = _decoded(cls, name, given[variable])
                 except SettingsError as exc:
                     raise SettingsError(f'value of field "{name}" in {variable} cannot be parsed') from exc
-    found = without_empty(cls, found)
+    decoded = without_empty(cls, decoded)
     field = cls.model_fields.get(DATABASE)
     takes_one = field is not None and (field.is_required() or getattr(cls, "takes_database_variable", False))
-    database = configured_secret(DATABASE_VARIABLE) if takes_one and DATABASE not in found else None
+    database = configured_secret(DATABASE_VARIABLE) if takes_one and DATABASE not in decoded else None
     if database:
-        found[DATABASE] = database
-    return found
+        decoded[DATABASE] = database
+    return decoded

@@ -88,8 +88,8 @@ def _typed(kind: Any, written: Any, place: Place, refused: list[Misread], may_be
 
 def takes(kind: Any, *origins: type) -> bool:
     """Is one of the types that a value may have a `list`, say, or a model (`BaseModel`)?"""
-    found = [get_origin(one) or one for one in (kind if isinstance(kind, list) else _alternatives(kind))]
-    return any(isinstance(one, type) and issubclass(one, origins) for one in found)
+    origins_of = [get_origin(one) or one for one in (kind if isinstance(kind, list) else _alternatives(kind))]
+    return any(isinstance(one, type) and issubclass(one, origins) for one in origins_of)
 
 
 def _alternatives(kind: Any) -> Iterator[Any]:
@@ -144,11 +144,11 @@ def _members(
 
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """By every name that the model reads them from."""
-    found = dict(model.model_fields)
+    by_name = dict(model.model_fields)
     for field in model.model_fields.values():
         choices = getattr(field.validation_alias, "choices", [field.validation_alias])
-        found |= {name: field for name in (*choices, field.alias) if isinstance(name, str)}
-    return found
+        by_name |= {name: field for name in (*choices, field.alias) if isinstance(name, str)}
+    return by_name
 
 
 def _not_text(kinds: list[Any], value: Any, place: Place, refused: list[Misread]) -> Any:

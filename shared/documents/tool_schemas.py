@@ -31,13 +31,13 @@ class ToolSchemas(Document):
 
     @classmethod
     def of(cls, tools: Tools) -> Self:
-        kept, num_bytes = [], 0
+        stored, num_bytes = [], 0
         for line in _lines(tools):
             num_bytes += len(line.encode())
             if num_bytes > MOST_BYTES:
                 break
-            kept.append(line)
-        return cls(id=hash_of(tools), tools=kept, left_out=len(tools) - len(kept))
+            stored.append(line)
+        return cls(id=hash_of(tools), tools=stored, left_out=len(tools) - len(stored))
 
     def is_whole(self) -> bool:
         """Whether its id matches its tools. Always true if some were left out: the hash cannot be verified."""
@@ -74,8 +74,8 @@ def _lines(tools: Tools) -> Iterator[str]:
 
 
 def _hash(lines: Sequence[str] | Iterator[str]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for line in lines:
-        found.update(line.encode())
-        found.update(b"\n")
-    return found.hexdigest()[:HASH_CHARS]
+        digest.update(line.encode())
+        digest.update(b"\n")
+    return digest.hexdigest()[:HASH_CHARS]

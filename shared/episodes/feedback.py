@@ -61,8 +61,8 @@ def _checked(record_id: str, *, score: object, **fields: Any) -> Feedback:
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
-        found = repr(first["input"])[:100]
-        raise FeedbackRefused("invalid", f"feedback for {record_id}: {name} is {found}; {first['msg']}") from exc
+        actual = repr(first["input"])[:100]
+        raise FeedbackRefused("invalid", f"feedback for {record_id}: {name} is {actual}; {first['msg']}") from exc
 
 
 async def _given_before(store: Store, record: Record, feedback: Feedback) -> Task:
@@ -82,12 +82,12 @@ def _refusal(store: Store, record: Record, slot: Slot, feedback: Feedback) -> Fe
     whose = f"record {record.id}" if feedback.turn is None else f"turn {feedback.turn} of record {record.id}"
     given = next((given for given in slot.feedback if given.turn == feedback.turn), None)
     if slot.attempt != record.attempt or (slot.record_id != record.id and slot.status is not SlotStatus.LEASED):
-        found = f"is {record.status.value}; its slot's current attempt is {slot.attempt}"
-        return FeedbackRefused("failed", f"record {record.id} {found}, its own is {record.attempt}; {_listed(store)}")
+        state = f"is {record.status.value}; its slot's current attempt is {slot.attempt}"
+        return FeedbackRefused("failed", f"record {record.id} {state}, its own is {record.attempt}; {_listed(store)}")
     if given is not None:
         by = f" by {given.source}" if given.source else ""
-        found = f"has score {given.score:g}, given at {given.given_at} UTC{by}"
-        return FeedbackRefused("scored", f"{whose} {found}; a given score is not changed (found {feedback.score:g})")
+        state = f"has score {given.score:g}, given at {given.given_at} UTC{by}"
+        return FeedbackRefused("scored", f"{whose} {state}; a given score is not changed (found {feedback.score:g})")
     if slot.status in (SlotStatus.OPEN, SlotStatus.LEASED):
         return FeedbackRefused("playing", f"record {record.id} is still played; give its score when it has ended")
     if slot.status is SlotStatus.WAITING:
@@ -108,10 +108,10 @@ def _has_final(slot: Slot) -> bool:
 
 
 def _by_status(task: Task) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for slot in task.slots:
-        found[slot.status.value] = found.get(slot.status.value, 0) + 1
-    return found
+        counts[slot.status.value] = counts.get(slot.status.value, 0) + 1
+    return counts
 
 
 def _listed(store: Store) -> str:

@@ -21,12 +21,12 @@ THINK_END = "</think>"
 
 def conversations(state: EpisodeState, tools: Mapping[str, ToolSchemas]) -> list[dict[str, Any]]:
     """With the record's id, score and thread, so that lines of a file can be told apart."""
-    found = []
+    histories = []
     for thread in state.threads:
         for turns in _histories(thread):
             messages = [message for turn in turns for message in _messages(turn)]
             schemas = tools.get(turns[0].dispatch.tools_hash)
-            found.append(
+            histories.append(
                 {
                     "messages": messages,
                     **({"tools": schemas.schemas()} if schemas is not None else {}),
@@ -37,7 +37,7 @@ def conversations(state: EpisodeState, tools: Mapping[str, ToolSchemas]) -> list
                     "turns": [turn.number for turn in turns],
                 }
             )
-    return found
+    return histories
 
 
 def _histories(thread: ThreadState) -> Iterator[list[TurnState]]:

@@ -166,20 +166,20 @@ async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, 
         )
     group = 0
     while True:
-        found = await store.tasks.get(task_id(task.policy, FORK_SPLIT, group, fork.dispatch))
-        new = found is None
-        while found is None:  # repeated where another fork took the place in the order
+        stored = await store.tasks.get(task_id(task.policy, FORK_SPLIT, group, fork.dispatch))
+        new = stored is None
+        while stored is None:  # repeated where another fork took the place in the order
             seq = await store.tasks.next_seq(task.policy, FORK_SPLIT)
             made = fork_task(origin, task, fork, n, group, seq)
             await store.tasks.insert_new([made])
-            found = await store.tasks.get(made.id)
-        if not again or (new and is_of(found, fork, n)):
+            stored = await store.tasks.get(made.id)
+        if not again or (new and is_of(stored, fork, n)):
             break
         group += 1
-    if found.created_at is None:  # the command that queued it was killed before it wrote the time
-        await store.tasks.insert_new([found])
-        found = await store.tasks.get(found.id) or found
-    return found, new
+    if stored.created_at is None:  # the command that queued it was killed before it wrote the time
+        await store.tasks.insert_new([stored])
+        stored = await store.tasks.get(stored.id) or stored
+    return stored, new
 
 
 def is_of(task: Task, fork: ForkOrigin, n: int) -> bool:

@@ -75,10 +75,10 @@ class EpisodeState:
         for dispatch in sorted(dispatches, key=lambda d: d.turn):
             self._turns[dispatch.turn] = self._turn(dispatch, numbers)
         self.turns = tuple(self._turns.values())
-        found: dict[tuple[str, str | None], list[TurnState]] = {}
+        by_thread: dict[tuple[str, str | None], list[TurnState]] = {}
         for turn in self.turns:
-            found.setdefault((turn.policy, turn.thread), []).append(turn)
-        self.threads = tuple(ThreadState(*key, tuple(turns)) for key, turns in found.items())
+            by_thread.setdefault((turn.policy, turn.thread), []).append(turn)
+        self.threads = tuple(ThreadState(*key, tuple(turns)) for key, turns in by_thread.items())
 
     @property
     def open_turns(self) -> list[int]:

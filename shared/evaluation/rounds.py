@@ -88,8 +88,8 @@ async def evaluation_rounds(store: Store, policy: str, *, withdrawn: bool = Fals
     """All rounds by step, including unfinished ones; rounds at withdrawn versions only if `withdrawn`."""
     known = {version.version: version for version in await store.versions.all(policy)}
     rounds = [await evaluation_round(store, policy, epoch, known) for epoch in await store.evaluation.epochs(policy)]
-    kept = [played for played in rounds if withdrawn or not played.withdrawn]
-    return sorted(kept, key=lambda played: (-1 if played.step is None else played.step, played.version or 0))
+    counted = [played for played in rounds if withdrawn or not played.withdrawn]
+    return sorted(counted, key=lambda played: (-1 if played.step is None else played.step, played.version or 0))
 
 
 async def evaluation_round(
@@ -172,7 +172,7 @@ def _other_reward(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]
         [row["policy_scores"].get(other, row["score"]) for row in rows if other in row.get("other_policy_versions", ())]
         for rows in of_tasks
     ]
-    return bootstrap([sum(found) / len(found) for found in scores if found])
+    return bootstrap([sum(rewards) / len(rewards) for rewards in scores if rewards])
 
 
 def _pass_at(groups: Sequence[Sequence[float]], k: int) -> Estimate:
@@ -189,5 +189,5 @@ def best_steps(metrics_path: Path, count: int) -> list[int]:
     if count < 1 or not metrics_path.exists():
         return []
     lines = (json.loads(line) for line in metrics_path.read_text(encoding="utf-8").splitlines())
-    found = {int(line["eval/step"]): line["eval/reward"] for line in lines if line.get("eval/reward") is not None}
-    return sorted(found, key=lambda step: (-found[step], -step))[:count]
+    reward_at = {int(line["eval/step"]): line["eval/reward"] for line in lines if line.get("eval/reward") is not None}
+    return sorted(reward_at, key=lambda step: (-reward_at[step], -step))[:count]

@@ -49,14 +49,14 @@ def dataset_file(name: str) -> Path:
 
 
 def _snapshot(path: Path, files: tuple[str, ...]) -> Path:
-    found = MODEL_NAME.fullmatch(str(path))
-    if found is None or path.exists():
+    name = MODEL_NAME.fullmatch(str(path))
+    if name is None or path.exists():
         return path
 
     def fetch() -> str:
         from huggingface_hub import snapshot_download
 
-        return str(snapshot_download(found["repository"], revision=found["revision"], allow_patterns=list(files)))
+        return str(snapshot_download(name["repository"], revision=name["revision"], allow_patterns=list(files)))
 
     try:
         return _fetched("no such folder here, and the Hugging Face Hub does not give it", fetch)

@@ -62,10 +62,10 @@ class _SomethingTwice(Exception):
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise _SomethingTwice
-    return found
+    return mapping
 
 
 def _second_place(text: str) -> GivenTwice:

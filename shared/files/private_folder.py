@@ -44,13 +44,13 @@ def private_folder(path: Path) -> Path:
 
 def require_own(path: Path) -> None:
     """Raises ConfigError if `path` is not a directory, is a link, or belongs to another user."""
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no folder"
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "no folder"
         raise ConfigError(f"{path}: is {kind}; expected a folder of this user: remove it, or choose another one")
-    if found.st_uid != os.getuid():
+    if status.st_uid != os.getuid():
         raise ConfigError(
-            f"{path}: belongs to user {found.st_uid}; expected one of user {os.getuid()}: choose another one"
+            f"{path}: belongs to user {status.st_uid}; expected one of user {os.getuid()}: choose another one"
         )
 
 

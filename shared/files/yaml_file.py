@@ -59,7 +59,7 @@ class Scalar:
     @property
     def trap(self) -> str:
         """What it may mean besides the text that is read; empty: nothing."""
-        return next((told for pattern, told in _TRAPS if pattern.fullmatch(self.text)), "")
+        return next((meaning for pattern, meaning in _TRAPS if pattern.fullmatch(self.text)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        found = super().construct_mapping(node, deep)
-        return {key.text if isinstance(key, Scalar) else key: value for key, value in found.items()}
+        mapping = super().construct_mapping(node, deep)
+        return {key.text if isinstance(key, Scalar) else key: value for key, value in mapping.items()}
 
 
 def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Scalar | str:

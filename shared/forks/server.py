@@ -172,13 +172,13 @@ class ScriptForks:
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     connection.settimeout(_RECEIVE_S)
     head, streams, _, _ = socket.recv_fds(connection, HEADER.size, NUM_STREAMS)
-    (left,) = HEADER.unpack(head)
+    (remaining,) = HEADER.unpack(head)
     parts = []
-    while left:
-        parts.append(connection.recv(left))
+    while remaining:
+        parts.append(connection.recv(remaining))
         if not parts[-1]:
             raise EOFError("the client left before its request was whole")
-        left -= len(parts[-1])
+        remaining -= len(parts[-1])
     return json.loads(b"".join(parts)), streams
 
 

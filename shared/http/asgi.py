@@ -54,8 +54,8 @@ class HttpRequest:
 
     async def body(self, max_bytes: int) -> bytes:
         """Raises HttpRefusal. The server bounds the time (`shared.http`)."""
-        told = self.headers.get("content-length", "0")
-        if told.isdigit() and int(told) > 2 * max_bytes:
+        announced = self.headers.get("content-length", "0")
+        if announced.isdigit() and int(announced) > 2 * max_bytes:
             raise too_large(max_bytes)
         parts: list[bytes] = []
         num_bytes = 0
@@ -90,10 +90,10 @@ class HttpRequest:
         return self.is_broken
 
     async def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
-        told = [(b"content-length", str(len(body)).encode()), *(headers or [])]
-        if body and not any(name == b"content-type" for name, _ in told):
-            told.append(_JSON)
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        fields = [(b"content-length", str(len(body)).encode()), *(headers or [])]
+        if body and not any(name == b"content-type" for name, _ in fields):
+            fields.append(_JSON)
+        await self._send({"type": "http.response.start", "status": status, "headers": fields})
         await self._send({"type": "http.response.body", "body": body})
 
     async def answer_json(self, status: int, content: Any, headers: Headers | None = None) -> None:

@@ -22,8 +22,8 @@ def listening_socket(host: str, port: int, setting: str, backlog: int = BACKLOG)
         family, _, _, _, address = socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=backlog)
     except (socket.gaierror, UnicodeError) as exc:  # UnicodeError: a name that cannot be a host's
-        said = exc.strerror if isinstance(exc, OSError) else exc
-        raise ConfigError(f"{where}: {said}; expected an address of this machine, such as 127.0.0.1 or ::1") from exc
+        problem = exc.strerror if isinstance(exc, OSError) else exc
+        raise ConfigError(f"{where}: {problem}; expected an address of this machine, such as 127.0.0.1 or ::1") from exc
     except OSError as exc:
         number = exc.errno or 0
         raise ConfigError(f"{where}: {REASONS.get(number) or os.strerror(number)}") from exc

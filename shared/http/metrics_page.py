@@ -92,7 +92,7 @@ def as_page(run: str, figures: Iterable[Figure]) -> bytes:
         labels = ",".join(f'{key}="{_quoted(value)}"' for key, value in {"run": run, **figure.labels}.items())
         value = _number(figure.value)
         lines.setdefault(name, [f"# TYPE {name} gauge"]).append(f"{name}{{{labels}}} {value}")
-    return ("\n".join(line for found in lines.values() for line in found) + "\n").encode()
+    return ("\n".join(line for family in lines.values() for line in family) + "\n").encode()
 
 
 @contextmanager

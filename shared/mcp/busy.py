@@ -143,7 +143,7 @@ def _only_listens(request: httpx2.Request) -> bool:
 
 def _asked_for_s(response: httpx2.Response, tries: int) -> float | None:
     """The wait that the server requests; None: it accepted the request."""
-    asked_s = retry_after_s(response.headers)
-    if response.status_code == _BUSY and asked_s is None:
+    retry_s = retry_after_s(response.headers)
+    if response.status_code == _BUSY and retry_s is None:
         return float(min(_MAX_WAIT_S, _FIRST_WAIT_S * 2.0**tries))
-    return asked_s if response.status_code in (_BUSY, _LATER) else None
+    return retry_s if response.status_code in (_BUSY, _LATER) else None

@@ -78,10 +78,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             whole = _lines(pieces, MessageLines(self._max_line_bytes, b"data: ", request_id(request)))
         else:
             whole = _body(pieces, self._max_bytes, request_id(request))
-        left_out = (b"content-encoding", b"content-length")
+        dropped = (b"content-encoding", b"content-length")
         return httpx2.Response(
             response.status_code,
-            headers=[(name, value) for name, value in response.headers.raw if name.lower() not in left_out],
+            headers=[(name, value) for name, value in response.headers.raw if name.lower() not in dropped],
             stream=_Stream(whole, response.stream),
             extensions=response.extensions,
         )
@@ -116,8 +116,8 @@ async def _decompressed(response: httpx2.Response) -> AsyncIterator[bytes]:
             continue
         try:
             while piece and not inflate.eof:
-                if found := inflate.decompress(piece, _PIECE_BYTES):
-                    yield found
+                if plain := inflate.decompress(piece, _PIECE_BYTES):
+                    yield plain
                 piece = inflate.unconsumed_tail
         except zlib.error as exc:
             raise _undecoded(f"its body is not valid {encoding}: {exc}") from exc
@@ -133,7 +133,7 @@ def _undecoded(why: str) -> httpx2.DecodingError:
 
 
 async def _body(pieces: AsyncIterator[bytes], max_bytes: int, request: int | str | None) -> AsyncIterator[bytes]:
-    found: list[bytes] = []
+    received: list[bytes] = []
     num_bytes = 0
     async for piece in pieces:
         num_bytes += len(piece)
@@ -142,8 +142,8 @@ async def _body(pieces: AsyncIterator[bytes], max_bytes: int, request: int | str
                 raise BodyTooLong(f"the answer has more than {max_bytes} bytes and was not read")
             yield too_long_answer(request, max_bytes)
             return
-        found.append(piece)
-    yield mended(b"".join(found))
+        received.append(piece)
+    yield mended(b"".join(received))
 
 
 async def _lines(pieces: AsyncIterator[bytes], lines: MessageLines) -> AsyncIterator[bytes]:
@@ -160,8 +160,8 @@ def request_id(request: httpx2.Request) -> int | str | None:
         sent = json.loads(request.content) if request.method == "POST" else None
     except (ValueError, httpx2.RequestNotRead):
         return None
-    found = sent.get("id") if isinstance(sent, dict) and {"jsonrpc", "method"} <= sent.keys() else None
-    return found if isinstance(found, int | str) else None
+    identity = sent.get("id") if isinstance(sent, dict) and {"jsonrpc", "method"} <= sent.keys() else None
+    return identity if isinstance(identity, int | str) else None
 
 
 def _kind(response: httpx2.Response) -> str:

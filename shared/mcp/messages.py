@@ -94,8 +94,8 @@ class MessageLines:
         self._parts, self._num_bytes, self._head, self._tail, self._answered = [], 0, b"", b"", False
 
     def _answered_by(self, head: bytes, tail: bytes) -> int | str | None:
-        found = answered_request(head, tail)
-        return self._request if found is None and not is_call(head) else found
+        request = answered_request(head, tail)
+        return self._request if request is None and not is_call(head) else request
 
     def _answer(self, request: int | str, lines: list[bytes]) -> None:
         lines.append(self._prefix + too_long_answer(request, self._max_bytes))
@@ -111,7 +111,7 @@ def mended(message: bytes) -> bytes:
         except UnicodeDecodeError:
             message = message.decode("utf-8", "replace").encode()
     if _MAYBE_HALF.search(message) is not None:
-        message = _ESCAPE.sub(lambda found: b"\\ufffd" if found[1] else found[0], message)
+        message = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], message)
     return message
 
 
@@ -127,11 +127,11 @@ def answered_request(head: bytes, tail: bytes) -> int | str | None:
     """The id of the request that a message answers, read from the two ends of its text; None if not found."""
     if is_call(head):
         return None
-    found = _ID_AT_HEAD.match(head) or (_ID_AT_TAIL.search(tail) if head.lstrip()[:1] == b"{" else None)
-    if found is None:
+    id_match = _ID_AT_HEAD.match(head) or (_ID_AT_TAIL.search(tail) if head.lstrip()[:1] == b"{" else None)
+    if id_match is None:
         return None
     try:
-        request: int | str = json.loads(found[1])
+        request: int | str = json.loads(id_match[1])
     except ValueError:
         return None
     return request

@@ -113,8 +113,8 @@ class ToolServer:
             query = urlsplit(self.url).query
             text = text.replace(self.url, self.address)
             text = text.replace(query, "…") if query else text
-        told = (self.auth.client_secret, self.auth.private_key) if self.auth is not None else ()
-        for value in (*self.headers.values(), *self.env.values(), *told):
+        auth_values = (self.auth.client_secret, self.auth.private_key) if self.auth is not None else ()
+        for value in (*self.headers.values(), *self.env.values(), *auth_values):
             for secret in (value, value.rpartition(" ")[2]):  # "Bearer TOKEN": also the token alone
                 if len(secret) >= _LEAST_SECRET_CHARS:
                     text = text.replace(secret, "…")
@@ -149,8 +149,8 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
     return _from_mapping(read_json_file(path, "an http(s) URL or an mcpServers JSON"), str(path))
 
 
-def _from_mapping(found: Any, where: str) -> list[ToolServer]:
-    servers = found.get("mcpServers") if isinstance(found, Mapping) else None
+def _from_mapping(content: Any, where: str) -> list[ToolServer]:
+    servers = content.get("mcpServers") if isinstance(content, Mapping) else None
     if not isinstance(servers, Mapping):
         raise ConfigError(f'{where}: expected {{"mcpServers": {{NAME: {{"url": …}} or {{"command": …}}}}}}')
     entries = [(str(name), entry, f"{where}: server {name!r}") for name, entry in servers.items()]

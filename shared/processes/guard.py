@@ -64,15 +64,15 @@ class ServerProcesses:
                     self.status = status
         self.any_left = False
 
-    def signal(self, number: int, told: set[int]) -> None:
-        """Signal every descendant not in `told`; the server's whole process group while the server lives."""
-        if self.server not in told and self.status is None:
-            told.add(self.server)
+    def signal(self, number: int, signalled: set[int]) -> None:
+        """Signal every descendant not in `signalled`; the server's whole process group while the server lives."""
+        if self.server not in signalled and self.status is None:
+            signalled.add(self.server)
             _send(os.killpg, self.server, number)
             _send(os.kill, self.server, number)  # before its `setsid` it has no group
         for pid in descendants(os.getpid()):
-            if pid not in told:
-                told.add(pid)
+            if pid not in signalled:
+                signalled.add(pid)
                 _send(os.kill, pid, number)
 
 
@@ -94,13 +94,13 @@ def keep(
     `leave_s`: from SIGTERM to SIGKILL, for the server. `kill_s`: limit for ending them by SIGKILL.
     """
     observer = observer or Observer()
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    asked: list[int] = []
+    wakeup_end, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signals: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        signals.append(number)
 
     signal.signal(signal.SIGTERM, note)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -109,12 +109,12 @@ def keep(
     null = os.open(os.devnull, os.O_RDWR)
     for own in (0, 1):  # only the server holds its pipes, so the sampler sees when it closes its stdout
         os.dup2(null, own)
-    while children.status is None and not asked:
-        ready = readable([lifeline, told], observer.next_look_s)
+    while children.status is None and not signals:
+        ready = readable([lifeline, wakeup_end], observer.next_look_s)
         if lifeline in ready:
             break
-        if told in ready:
-            os.read(told, 4096)
+        if wakeup_end in ready:
+            os.read(wakeup_end, 4096)
         children.reap()
         if children.status is None and observer.look(children.server):
             break
@@ -128,7 +128,7 @@ def readable(descriptors: Sequence[int], timeout_s: float | None = None) -> list
     waiting = select.poll()
     for descriptor in descriptors:
         waiting.register(descriptor, select.POLLIN)
-    return [found for found, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]
+    return [ready for ready, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]
 
 
 def _start(prepare: Callable[[], None], run: Callable[[], None], lifeline: int) -> int:
@@ -164,13 +164,13 @@ def execute(command: list[str]) -> None:
 
 def _end(children: ServerProcesses, grace_s: float, kill_s: float) -> None:
     """Send SIGTERM, then SIGKILL, until no child is left. Orphaned descendants become the guard's children, and are ended too."""
-    told: set[int] = set()
+    signalled: set[int] = set()
     end = time.monotonic() + grace_s
     while True:
         children.reap()
         if not children.any_left or time.monotonic() > end:
             break
-        children.signal(signal.SIGTERM, told)
+        children.signal(signal.SIGTERM, signalled)
         time.sleep(_POLL_S)  # orphans arrive one by one: no single wait covers all
     end = time.monotonic() + kill_s
     while children.any_left and time.monotonic() < end:
@@ -202,16 +202,16 @@ def descendants(pid: int) -> Iterator[int]:
 
 def _children(parent: int) -> list[int]:
     """The children of all threads of `parent`."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{parent}/task"):
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
+                pids += map(int, file.read().split())
     except (FileNotFoundError, ProcessLookupError):
         if os.path.exists("/proc/self/task") and not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
             # a kernel without CONFIG_PROC_CHILDREN
             return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) == parent]
-    return found
+    return pids
 
 
 def _parent(pid: int) -> int | None:

@@ -117,16 +117,16 @@ def _signal(process: Process, number: signal.Signals) -> None:
 
 def end_marked(mark: str) -> None:
     """Kill the remaining processes of a killed guard until none is left."""
-    wanted = f"{MARK}={mark}".encode()
+    variable = f"{MARK}={mark}".encode()
     for _ in range(_SWEEPS):
-        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if wanted in _environment(pid)]
-        if not found:
+        pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if variable in _environment(pid)]
+        if not pids:
             return
-        for pid in found:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)  # in a thread of its own; they are not our children, so there is no exit to wait for
-    log.warning("the remaining processes of a killed guard cannot be ended: %s", found)
+    log.warning("the remaining processes of a killed guard cannot be ended: %s", pids)
 
 
 def _environment(pid: int) -> list[bytes]:

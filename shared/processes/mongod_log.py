@@ -11,12 +11,12 @@ FULL = "no space left on device"
 
 def database_error(log: str) -> str:
     """The first full disk in its log, else its last fatal message, else its last error; empty without one."""
-    found = [(severity, text) for severity, text in map(_severe, log.splitlines()) if severity]
-    found = [
-        (severity, text) for severity, text in found if not text.strip().startswith("***")
+    errors = [(severity, text) for severity, text in map(_severe, log.splitlines()) if severity]
+    errors = [
+        (severity, text) for severity, text in errors if not text.strip().startswith("***")
     ]  # "aborting", of any cause
-    full = [text for _, text in found if FULL in text.lower()]
-    last = [text for severity in FATAL for text in [t for s, t in found if s == severity][-1:]]
+    full = [text for _, text in errors if FULL in text.lower()]
+    last = [text for severity in FATAL for text in [t for s, t in errors if s == severity][-1:]]
     text = next(iter([*full, *last]), "")
     return clipped(" ".join(text.split()), MAX_CHARS)
 

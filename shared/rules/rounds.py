@@ -71,18 +71,18 @@ class _Reader:
         return tuple(names)
 
     def _name(self) -> str:
-        found = self._match(_NAME)
-        if found is None:
+        word = self._match(_NAME)
+        if word is None:
             raise self._wrong('a seat\'s name, "*" or "("')
-        return found
+        return word
 
     def _number(self, least: int) -> int:
         self._skip()
-        begin, found = self._at, self._match(_NUMBER)
-        if found is None or int(found) < least:
+        begin, digits = self._at, self._match(_NUMBER)
+        if digits is None or int(digits) < least:
             self._at = begin
             raise self._wrong(f"a number from {least} on")
-        return int(found)
+        return int(digits)
 
     def _needs(self, token: str) -> None:
         if not self._takes(token):
@@ -97,24 +97,24 @@ class _Reader:
 
     def _match(self, pattern: re.Pattern[str]) -> str | None:
         self._skip()
-        found = pattern.match(self._text, self._at)
-        if found is None:
+        match = pattern.match(self._text, self._at)
+        if match is None:
             return None
-        self._at = found.end()
-        return found.group()
+        self._at = match.end()
+        return match.group()
 
     def _is_over(self) -> bool:
         self._skip()
         return self._at >= len(self._text)
 
     def _skip(self) -> None:
-        found = _SPACE.match(self._text, self._at)
-        self._at = found.end() if found else self._at
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
 
     def _wrong(self, expected: str) -> WrongRounds:
         self._skip()
-        found = f'"{self._text[self._at]}"' if self._at < len(self._text) else "the end"
-        return WrongRounds(f"rounds: at {self._at}: found {found}; expected {expected}, as in A -> (B/C)*2 -> *")
+        actual = f'"{self._text[self._at]}"' if self._at < len(self._text) else "the end"
+        return WrongRounds(f"rounds: at {self._at}: found {actual}; expected {expected}, as in A -> (B/C)*2 -> *")
 
 
 def parse_rounds(text: str) -> list[RoundsPiece]:
@@ -162,5 +162,5 @@ class _Draws:
     def below(self, most: int) -> int:
         """Evenly from 0 to `most` - 1 (64 bits of a hash: the unevenness is below 10^-14)."""
         self._count += 1
-        found = hashlib.sha256(f"{self._key}\n{self._count}".encode()).digest()
-        return int.from_bytes(found[:8], "big") % most
+        digest = hashlib.sha256(f"{self._key}\n{self._count}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") % most

@@ -16,17 +16,17 @@ _MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max",
 @cache
 def parents() -> dict[str, Path]:
     """{controller: the folder in which the gateway may make cgroups}; empty: nowhere."""
-    found = {}
+    folders = {}
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in {"memory", "pids"} & set(controllers.split(",")):
             folder = _ROOT / controller / path.strip("/")
-            found[controller] = folder
+            folders[controller] = folder
         if controllers == "" and (_ROOT / "cgroup.controllers").exists():
             folder = _ROOT / path.strip("/")
             if _delegates(folder):
-                found |= {"memory": folder, "pids": folder}
-    return {controller: folder for controller, folder in found.items() if _works(folder)}
+                folders |= {"memory": folder, "pids": folder}
+    return {controller: folder for controller, folder in folders.items() if _works(folder)}
 
 
 def make(name: str, memory_mb: int, processes: int) -> list[str]:

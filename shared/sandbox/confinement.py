@@ -59,16 +59,16 @@ class Confinement(NamedTuple):
     whole: bool  # by this process itself; False: `bubblewrap` does the rest
 
 
-def confine(what: Confinement, kept: int | None = None, alone: bool = False) -> None:
-    """Of this process, from here on: no descriptor but the first three and `kept`. Raises OSError: then nothing may be run.
+def confine(what: Confinement, rules_fd: int | None = None, alone: bool = False) -> None:
+    """Of this process, from here on: no descriptor but the first three and `rules_fd`. Raises OSError: then nothing may be run.
 
-    `alone`: it starts no process and no program, and has no folder: it writes no file. `kept` is its Landlock rules then. Its
+    `alone`: it starts no process and no program, and has no folder: it writes no file. `rules_fd` is its Landlock rules then. Its
     server has done what is alike for all: mounts, and the bounding set of capabilities.
     """
     os.umask(0o022)
-    if kept is not None:
-        os.closerange(3, kept)
-    os.closerange(3 if kept is None else kept + 1, _MOST_DESCRIPTORS)
+    if rules_fd is not None:
+        os.closerange(3, rules_fd)
+    os.closerange(3 if rules_fd is None else rules_fd + 1, _MOST_DESCRIPTORS)
     for cgroup in what.cgroups:
         with open(f"{cgroup}/cgroup.procs", "w") as file:
             file.write(str(os.getpid()))
@@ -86,7 +86,7 @@ def confine(what: Confinement, kept: int | None = None, alone: bool = False) -> 
         os.chdir(what.folder)
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if alone:
-        _forbid_files(what, kept)
+        _forbid_files(what, rules_fd)
     elif what.whole:
         landlock.restrict([*SYSTEM, *readable_files(what)], [what.folder])
     if what.whole:

@@ -86,7 +86,7 @@ def engine_answers() -> str:
     if shutil.which(ENGINE) is None:
         return f"{ENGINE} is not on the PATH"
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             [ENGINE, "version", "--format", "{{.Server.Version}}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -96,7 +96,7 @@ def engine_answers() -> str:
         )
     except subprocess.TimeoutExpired:
         return f"its engine did not answer within {_ANSWER_S:g} s"
-    return "" if asked.returncode == 0 else asked.stderr.strip() or "its engine does not answer"
+    return "" if process.returncode == 0 else process.stderr.strip() or "its engine does not answer"
 
 
 async def left_over(state_folder: Path) -> list[str]:
@@ -106,8 +106,8 @@ async def left_over(state_folder: Path) -> list[str]:
     listed = await _asked(
         "ps", "--all", "--no-trunc", "--filter", f"label={LABEL}", "--format", f'{{{{.ID}}}} {{{{.Label "{LABEL}"}}}}'
     )
-    found = [line.split(" ", 1) for line in listed.splitlines() if " " in line]
-    return [container for container, folder in found if Path(folder).parent == state_folder]
+    pairs = [line.split(" ", 1) for line in listed.splitlines() if " " in line]
+    return [container for container, folder in pairs if Path(folder).parent == state_folder]
 
 
 async def remove(containers: Sequence[str]) -> None:

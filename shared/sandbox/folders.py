@@ -126,25 +126,25 @@ async def own_state_folder(base: Path) -> tuple[Path, StaleState]:
     `release_state_folder`. What killed processes left in any of them is removed.
     """
     mine, *others = _free_state_folders(base)
-    left = await reap_left_over(mine)
+    stale = await reap_left_over(mine)
     for other in others:
-        left += await reap_left_over(other)
+        stale += await reap_left_over(other)
         release_state_folder(other)
-    return mine, left
+    return mine, stale
 
 
 def _free_state_folders(base: Path) -> list[Path]:
     """Those that no living process uses, at least one. They are locked."""
-    found: list[Path] = []
+    free: list[Path] = []
     most = max((int(folder.name) for folder in base.iterdir() if folder.name.isdecimal()), default=-1)
     for number in itertools.count():
         folder = base / str(number)
-        if found and number > most:
+        if free and number > most:
             break
         if folder not in _locks:
             with contextlib.suppress(StateFolderTaken):
-                found.append(_locked(folder))
-    return found
+                free.append(_locked(folder))
+    return free
 
 
 def release_state_folder(state_folder: Path) -> None:
@@ -174,7 +174,7 @@ def _locked(state_folder: Path) -> Path:
     return state_folder
 
 
-def _reap(state_folder: Path, found_containers: int) -> StaleState:
+def _reap(state_folder: Path, containers: int) -> StaleState:
     folders = [folder for folder in state_folder.iterdir() if folder.is_dir() and not folder.is_symlink()]
     owners = {folder: folder.lstat().st_uid for folder in folders} if os.geteuid() == 0 else {}
     ended = {
@@ -191,7 +191,7 @@ def _reap(state_folder: Path, found_containers: int) -> StaleState:
     for cgroup in joined:
         with contextlib.suppress(OSError):
             cgroup.rmdir()
-    return StaleState(processes, len(folders), found_containers, len(joined))
+    return StaleState(processes, len(folders), containers, len(joined))
 
 
 def end_left_of_start(folder: Path, mark: str, joined: Sequence[str], remove: Sequence[str]) -> None:
@@ -214,15 +214,15 @@ def _end_processes(where: Path, owners: set[int], joined: list[Path], mark: byte
     killed: set[int] = set()
     end = time.monotonic() + _KILL_S
     while True:
-        found = {pid for cgroup in joined for pid in cgroups.members(cgroup)}
-        found |= {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_ours(pid, owners, mark)}
-        if not found:
+        pids = {pid for cgroup in joined for pid in cgroups.members(cgroup)}
+        pids |= {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_ours(pid, owners, mark)}
+        if not pids:
             return len(killed)
         if time.monotonic() > end:
-            log.warning("%s: processes of earlier sessions cannot be ended: %s", where, sorted(found))
+            log.warning("%s: processes of earlier sessions cannot be ended: %s", where, sorted(pids))
             return len(killed)
-        killed |= found
-        for pid in found:
+        killed |= pids
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)  # in a thread of its own; they are not our children, so there is no exit to wait for

@@ -14,18 +14,18 @@ from shared.sandbox.launch import IsolationLevel
 _TRY_S = 60.0
 
 
-def chosen_level(asked: IsolationLevel | None, option: str = "isolation") -> IsolationLevel:
-    """`asked`, or the strongest of process and bubblewrap that works here. A container needs an image: it has to be asked for.
+def chosen_level(level: IsolationLevel | None, option: str = "isolation") -> IsolationLevel:
+    """`level`, or the strongest of process and bubblewrap that works here. A container needs an image: it has to be asked for.
 
     Raises ConfigError, with the reason and the `option` that asked, if it does not work here.
     """
-    if asked is None:
+    if level is None:
         return IsolationLevel.PROCESS if problem(IsolationLevel.BUBBLEWRAP) else IsolationLevel.BUBBLEWRAP
-    if why := problem(asked):
+    if why := problem(level):
         raise ConfigError(
-            f"{option}: {asked} does not work on this machine: {why}; there are {', '.join(available_levels())}"
+            f"{option}: {level} does not work on this machine: {why}; there are {', '.join(available_levels())}"
         )
-    return asked
+    return level
 
 
 def available_levels() -> list[IsolationLevel]:

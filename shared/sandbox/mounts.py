@@ -40,8 +40,8 @@ def _closed(path: str, user: int) -> str | None:
     parts = path.strip("/").split("/")[:-1]
     for end in range(1, len(parts) + 1):
         folder = "/" + "/".join(parts[:end])
-        found = os.stat(folder)
-        if not found.st_mode & stat.S_IXOTH and found.st_uid != user:
+        status = os.stat(folder)
+        if not status.st_mode & stat.S_IXOTH and status.st_uid != user:
             return folder
     return None
 

@@ -50,9 +50,9 @@ class SandboxedProcess:
         report: int,
         mark: str,
         output: "_BoundedOutput",
-        end_left: Callable[[], None],
+        end_orphans: Callable[[], None],
     ) -> None:
-        """`end_left`: ends what a killed warden left; takes time, without an event loop."""
+        """`end_orphans`: ends what a killed warden left; takes time, without an event loop."""
         assert process.stdin is not None
         assert process.stdout is not None
         self.pid = process.pid
@@ -62,7 +62,7 @@ class SandboxedProcess:
         self._process = process
         self._server = GuardedProcess(process, lifeline, mark)
         self._report = report
-        self._output, self._end_left = output, end_left
+        self._output, self._end_left = output, end_orphans
         self._exceeded = ""
         self._stopping: asyncio.Task[None] | None = None
 
@@ -174,8 +174,8 @@ async def start(launch: SandboxLaunch, level: IsolationLevel, streams_stderr: bo
         os.close(wardens_end)
         os.close(wardens_report)
     what = plan.specification
-    end_left = partial(end_left_of_start, Path(what.folder), mark, what.cgroups, what.remove)
-    return SandboxedProcess(Process(transport, protocol, loop), lifeline, report, mark, protocol, end_left)
+    end_orphans = partial(end_left_of_start, Path(what.folder), mark, what.cgroups, what.remove)
+    return SandboxedProcess(Process(transport, protocol, loop), lifeline, report, mark, protocol, end_orphans)
 
 
 def _two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
@@ -274,5 +274,5 @@ def readable_for(command: str, named: tuple[Path, ...], path: str) -> list[str]:
     if program is None:
         raise ConfigError(f"sandbox: {command} is not a program on the PATH {path}; expected its whole path")
     always = [Path(sys.prefix), Path(sys.base_prefix), _SOURCES / "sampler", _SOURCES / "shared", Path(program)]
-    both = {found for one in (*always, *named) for found in (one, one.resolve()) if found.exists()}
-    return sorted(str(found) for found in both if not both.intersection(found.parents))
+    both = {candidate for one in (*always, *named) for candidate in (one, one.resolve()) if candidate.exists()}
+    return sorted(str(candidate) for candidate in both if not both.intersection(candidate.parents))

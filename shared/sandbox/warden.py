@@ -53,14 +53,14 @@ def keep_watch(lifeline: int, report: int, what: Specification, run: Callable[[]
 def _prepare(confinement: Confinement | None) -> None:
     if confinement is None:
         return
-    kept = None
+    descriptor = None
     if not confinement.whole:
         filled = os.memfd_create("seccomp", 0)
         os.write(filled, program(FAMILIES))
         os.lseek(filled, 0, os.SEEK_SET)
         os.dup2(filled, SECCOMP_FD)
-        kept = SECCOMP_FD
-    confine(confinement, kept)
+        descriptor = SECCOMP_FD
+    confine(confinement, descriptor)
 
 
 def main() -> None:

@@ -73,8 +73,8 @@ class Watch(Observer):
         return True
 
     def ended(self, status: int | None) -> None:
-        if status and (kept := kept_by_the_kernel(self._cgroups, self._bounds, status)):
-            self._tell(kept)
+        if status and (reason := kept_by_the_kernel(self._cgroups, self._bounds, status)):
+            self._tell(reason)
         for cgroup in self._cgroups:
             with contextlib.suppress(OSError):
                 os.rmdir(cgroup)
@@ -95,7 +95,7 @@ class Watch(Observer):
         if now >= self._end:
             return f"lifetime_s: the process was there for {self._bounds.lifetime_s:g} s"
         alive = list(descendants(os.getpid()))
-        used = [found for pid in alive if (found := _usage(pid)) is not None]
+        used = [usage for pid in alive if (usage := _usage(pid)) is not None]
         cpu_s = sum(cpu for cpu, _ in used) + _ended_cpu_s()
         idle = cpu_s == self._cpu_s
         self._cpu_s = cpu_s
@@ -156,8 +156,8 @@ def _count(cgroup: str, file: str, name: str = "") -> int:
 
 def memory_of(pid: int) -> int:
     """Bytes of one process; pages that it shares are counted in part, if it may matter. 0: it has ended."""
-    found = _usage(pid)
-    return 0 if found is None else min(found[1], _share_of_memory(pid)) if found[1] > 64 * _MB else found[1]
+    usage = _usage(pid)
+    return 0 if usage is None else min(usage[1], _share_of_memory(pid)) if usage[1] > 64 * _MB else usage[1]
 
 
 def folder_bytes(folder: str, enough: int) -> int:
@@ -169,9 +169,9 @@ def folder_bytes(folder: str, enough: int) -> int:
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    total += max(_ENTRY_BYTES, found.st_blocks * 512)
-                    if stat.S_ISDIR(found.st_mode):
+                    status = entry.stat(follow_symlinks=False)
+                    total += max(_ENTRY_BYTES, status.st_blocks * 512)
+                    if stat.S_ISDIR(status.st_mode):
                         pending.append((entry.path, level + 1))
                     if total > enough:
                         break
@@ -193,9 +193,9 @@ def unlinked_bytes(pids: list[int]) -> int:
         with contextlib.suppress(OSError):
             for number in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    found = os.stat(f"/proc/{pid}/fd/{number}")
-                    if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
-                        sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+                    status = os.stat(f"/proc/{pid}/fd/{number}")
+                    if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                        sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
 
 
@@ -220,5 +220,5 @@ def _share_of_memory(pid: int) -> int:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
     except OSError:
-        found = _usage(pid)
-        return found[1] if found else 0
+        usage = _usage(pid)
+        return usage[1] if usage else 0

@@ -97,9 +97,9 @@ class AdmissionVerbs:
     async def _untrained(self, policy: str, budget: OffPolicyBudget, opened: int) -> int:
         """Count groups with data of `policy` that no published weights were trained on; stops when there is no room left."""
         ready: Document = {"policy": policy, "status": DataStatus.READY.value, "trained_count": 0}
-        found = await self._count_groups(ready, "untrained groups", budget.groups - opened)
+        pending = await self._count_groups(ready, "untrained groups", budget.groups - opened)
         unpublished: Document = {"policy": policy, "last_trained_step": {"$gt": budget.step}}
-        return found + await self._count_groups(unpublished, "trained groups", budget.groups - opened - found)
+        return pending + await self._count_groups(unpublished, "trained groups", budget.groups - opened - pending)
 
     async def _count_groups(self, where: Document, index: str, most: int) -> int:
         """Count groups, up to about `most`. Covered by the index, in which a group's records are adjacent."""

@@ -84,8 +84,8 @@ def _of_silent(last: Worker) -> RunCondition:
     if last.doing == STOPPED:
         reason = f"its processes were stopped, the last was {last.id}; the command that started them continues the run"
         return RunCondition(Condition.STOPPED, reason, last.heartbeat)
-    said = f": {last.doing}" if last.doing.startswith(FAILED) else ""
-    return RunCondition(Condition.ABANDONED, f"no process is alive; the last was {last.id}{said}", last.heartbeat)
+    activity = f": {last.doing}" if last.doing.startswith(FAILED) else ""
+    return RunCondition(Condition.ABANDONED, f"no process is alive; the last was {last.id}{activity}", last.heartbeat)
 
 
 def _open_policies(run: Run) -> list[str]:

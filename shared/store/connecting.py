@@ -36,7 +36,7 @@ def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[s
         )
     let_cancellations_arrive()
     try:
-        with warnings.catch_warnings(record=True) as told:  # about options that the driver ignores
+        with warnings.catch_warnings(record=True) as warned:  # about options that the driver ignores
             warnings.simplefilter("always")
             client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
                 connection_string,
@@ -47,9 +47,9 @@ def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[s
                 appname="tandem",
             )
     except (ConfigurationError, ValueError, TypeError, OSError) as exc:  # OSError: a certificate file
-        said = redacted(str(exc), connection_string)
-        raise ConfigError(f"db_connection_string: {said}; expected mongodb://HOST:PORT/") from None
-    for warning in told:
+        problem = redacted(str(exc), connection_string)
+        raise ConfigError(f"db_connection_string: {problem}; expected mongodb://HOST:PORT/") from None
+    for warning in warned:
         log.warning("db_connection_string: %s", redacted(str(warning.message), connection_string))
     return client
 
@@ -61,10 +61,10 @@ def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterato
     try:
         yield
     except ConnectionFailure as exc:
-        said = str(exc).partition(DRIVERS_DETAILS)[0]
+        problem = str(exc).partition(DRIVERS_DETAILS)[0]
         raise StoreUnavailable(
-            f"MongoDB at {where} did not answer within {timeout_s:g} s: {redacted(said, connection_string)}. "
-            f"{hint(said, connection_string)}"
+            f"MongoDB at {where} did not answer within {timeout_s:g} s: {redacted(problem, connection_string)}. "
+            f"{hint(problem, connection_string)}"
         ) from exc
     except ConfigurationError as exc:
         raise ConfigError(f"db_connection_string: {redacted(str(exc), connection_string)}") from exc
@@ -83,9 +83,9 @@ def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterato
 
 def refusal(exc: OperationFailure, *connection_strings: str) -> str:
     """The server's refusal of a command, and the remedy."""
-    said = redacted(str((exc.details or {}).get("errmsg", exc)), *connection_strings)
-    said = COMMAND.sub(r"\1, ... }", said)
+    problem = redacted(str((exc.details or {}).get("errmsg", exc)), *connection_strings)
+    problem = COMMAND.sub(r"\1, ... }", problem)
     return (
-        f"refused: {said.rstrip('.')}; expected a db_connection_string with user, password and authSource of a user "
+        f"refused: {problem.rstrip('.')}; expected a db_connection_string with user, password and authSource of a user "
         "who may read and write this database"
     )

@@ -31,16 +31,16 @@ class EnvironmentVerbs:
         is_anothers: Document | bool = False
         if urlsplit(service.url).hostname in LOOPBACK_HOSTS:
             is_anothers = {"$and": [{"$ne": ["$host", literal(service.host)]}, is_live()]}
-        told = {"$mergeObjects": ["$$ROOT", {**literals(values), "heartbeat": NOW}]}
-        found = await self._services.find_one_and_update(
+        changed = {"$mergeObjects": ["$$ROOT", {**literals(values), "heartbeat": NOW}]}
+        stored = await self._services.find_one_and_update(
             {"_id": service.id},
-            [{"$replaceWith": {"$cond": [is_anothers, "$$ROOT", told]}}],
+            [{"$replaceWith": {"$cond": [is_anothers, "$$ROOT", changed]}}],
             {"host": 1},
             upsert=True,
             return_document=ReturnDocument.AFTER,
         )
-        assert found is not None, "inserted, or there"
-        return bool(found["host"] == service.host)
+        assert stored is not None, "inserted, or there"
+        return bool(stored["host"] == service.host)
 
     async def remove(self, url: str, host: str) -> None:
         """It takes no more sessions. `host`: that of the service."""

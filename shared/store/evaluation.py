@@ -30,10 +30,10 @@ class EvaluationVerbs:
 
     async def queue_round(self, policy: str, version: int) -> int:
         """Queue the held-out set for `version`; returns the number of new tasks. A repetition queues only missing tasks."""
-        wanted = await readable(Task, self._tasks.find(_round(policy, 0)).sort([("seq", 1)]))
+        held_out = await readable(Task, self._tasks.find(_round(policy, 0)).sort([("seq", 1)]))
         inserted = 0
-        for start in range(0, len(wanted), TASKS_AT_ONCE):
-            inserted += await self._insert_copies(wanted[start : start + TASKS_AT_ONCE], version)
+        for start in range(0, len(held_out), TASKS_AT_ONCE):
+            inserted += await self._insert_copies(held_out[start : start + TASKS_AT_ONCE], version)
         return inserted
 
     async def _insert_copies(self, tasks: Sequence[Task], version: int) -> int:
@@ -56,8 +56,8 @@ class EvaluationVerbs:
 
     async def open_versions(self, policy: str) -> list[int]:
         """Versions that unfinished rounds need; their files must be kept."""
-        found = await self._tasks.distinct("at_version", _open(policy))
-        return sorted(version for version in found if version is not None)
+        versions = await self._tasks.distinct("at_version", _open(policy))
+        return sorted(version for version in versions if version is not None)
 
     async def withdraw(self, policy: str, versions: Sequence[int]) -> int:
         """Skip unfinished rounds at versions that a resume withdrew; returns the number of skipped tasks."""
@@ -88,13 +88,13 @@ class EvaluationVerbs:
 
     async def round_records(self, record_ids: Sequence[str]) -> dict[str, Document]:
         """{record id: {"termination", "num_turns", "num_tokens", "score", scores and versions of its policies}}."""
-        said = ("policy_versions", "other_policy_versions", "policy_scores")
-        names = dict.fromkeys(("termination", "num_turns", "num_tokens", "score", *said), 1)
-        found: dict[str, Document] = {}
+        optional = ("policy_versions", "other_policy_versions", "policy_scores")
+        names = dict.fromkeys(("termination", "num_turns", "num_tokens", "score", *optional), 1)
+        by_id: dict[str, Document] = {}
         for start in range(0, len(record_ids), TASKS_AT_ONCE):
             cursor = self._records.find({"_id": {"$in": list(record_ids[start : start + TASKS_AT_ONCE])}}, names)
-            found |= {document["_id"]: document async for document in cursor}
-        return found
+            by_id |= {document["_id"]: document async for document in cursor}
+        return by_id
 
 
 def _round(policy: str, epoch: int) -> Document:

@@ -59,16 +59,16 @@ class EventVerbs:
         """The first `limit` events from `at` on; of that moment those with ids after `after`."""
         of = KINDS[kind]
         later: list[Document] = [{of.time: {"$gt": at}}, {of.time: at, "_id": {"$gt": after}}]
-        found = self._database[of.collection].find({"$or": later}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS)
-        return [_event(kind, of, one) async for one in found.sort([(of.time, 1), ("_id", 1)]).limit(limit)]
+        cursor = self._database[of.collection].find({"$or": later}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS)
+        return [_event(kind, of, one) async for one in cursor.sort([(of.time, 1), ("_id", 1)]).limit(limit)]
 
     async def last(self, kind: str, limit: int) -> list[Event]:
         """The newest `limit` events, oldest first."""
         of = KINDS[kind]
-        found = self._database[of.collection].find(
+        cursor = self._database[of.collection].find(
             {of.time: {"$gt": EPOCH}}, [of.time, *of.fields], max_time_ms=PAGE_TIME_MS
         )
-        newest = [_event(kind, of, one) async for one in found.sort([(of.time, -1), ("_id", -1)]).limit(limit)]
+        newest = [_event(kind, of, one) async for one in cursor.sort([(of.time, -1), ("_id", -1)]).limit(limit)]
         return newest[::-1]
 
 

@@ -116,18 +116,18 @@ class FeedbackVerbs:
 
     async def waiting(self, limit: int) -> list[WaitingEpisode]:
         """Episodes that wait, those of the earliest deadline first. Malformed tasks are left out."""
-        found: list[WaitingEpisode] = []
+        episodes: list[WaitingEpisode] = []
 
         async def ask(by: Document) -> list[Task]:
             return await readable(Task, self._tasks.find(WAITS, **by).sort([("waiting_until", 1)]).limit(limit))
 
         for task in await with_index("feedback", ask):
-            found += [
+            episodes += [
                 WaitingEpisode(slot.record_id, slot.free_at, slot.score_without_feedback, tuple(slot.feedback))
                 for slot in task.slots
                 if slot.status is SlotStatus.WAITING and slot.record_id is not None
             ]
-        return sorted(found, key=lambda episode: (episode.deadline, episode.record))[:limit]
+        return sorted(episodes, key=lambda episode: (episode.deadline, episode.record))[:limit]
 
 
 def _has_waited(slot: Slot) -> bool:
@@ -140,14 +140,14 @@ def _has_waited(slot: Slot) -> bool:
 def _end_record(slot: Slot) -> UpdateOne:
     """Only a record that waits is moved. `finished_at` stays the end of the episode, whose duration it gives."""
     by_feedback = [given for given in slot.feedback if given.turn is None]
-    told: Document = {"feedback": [given.model_dump() for given in slot.feedback]} if slot.feedback else {}
+    entries: Document = {"feedback": [given.model_dump() for given in slot.feedback]} if slot.feedback else {}
     waits: Document = {"_id": slot.record_id, "status": RecordStatus.COMPLETED.value}
     if slot.status is SlotStatus.FAILED:
         change: Document = {"status": RecordStatus.ABANDONED.value, "reason": NOT_GIVEN}
     elif by_feedback:
-        change = {"score": slot.score, "reward_details": literal({"scorer": "feedback", **told})}
+        change = {"score": slot.score, "reward_details": literal({"scorer": "feedback", **entries})}
     else:
-        details = ["$without_feedback.reward_details", literal({**told, "feedback_missing": NOT_GIVEN})]
+        details = ["$without_feedback.reward_details", literal({**entries, "feedback_missing": NOT_GIVEN})]
         change = {
             "score": slot.score,
             "policy_scores": "$without_feedback.policy_scores",

@@ -123,16 +123,16 @@ def _may_log_in(server: LocalServer, admin_password: str) -> bool:
 
 def _until(deadline: float, what: str, is_so: Callable[[], bool]) -> None:
     """Raises StoreUnavailable."""
-    said = ""
+    last_error = ""
     while True:
         try:
             if is_so():
                 return
         except ConnectionFailure as exc:
-            said = f" ({exc})"
+            last_error = f" ({exc})"
         except PyMongoError as exc:
             if not isinstance(exc, OperationFailure) or exc.code not in NOT_YET:
                 raise
         if time.monotonic() > deadline:
-            raise StoreUnavailable(f"waited for {what} until the time was over{said}")
+            raise StoreUnavailable(f"waited for {what} until the time was over{last_error}")
         time.sleep(POLL_S)

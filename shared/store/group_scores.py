@@ -83,8 +83,8 @@ class GroupScoreVerbs:
             ],
         )
         mine = {"status": TaskStatus.COMPLETED.value, "scoring.attempt": attempt, "group_scores.0": {"$exists": True}}
-        found = await self._tasks.find_one({"_id": task.id, **mine})
-        return None if found is None else Task.from_mongo(found)
+        task_document = await self._tasks.find_one({"_id": task.id, **mine})
+        return None if task_document is None else Task.from_mongo(task_document)
 
     async def postpone(
         self,
@@ -105,12 +105,12 @@ class GroupScoreVerbs:
             "scoring.error": literal(clipped(error or "", MAX_ERROR_CHARS)),
         }
         change: Document = {"settler": None, "free_at": after(delay_s) if delay_s else NOW}
-        found = await self._tasks.find_one_and_update(
+        stored = await self._tasks.find_one_and_update(
             {"_id": task_id, "settler": settler, **UNSCORED, "scoring.attempt": attempt},
             [{"$set": change | (failed if error is not None else {})}],
             return_document=ReturnDocument.AFTER,
         )
-        return None if found is None else Task.from_mongo(found)
+        return None if stored is None else Task.from_mongo(stored)
 
     async def write_records(self, task: Task) -> None:
         """Bring the records in line with the group's scores: a function of the task's document, repeated by every settlement."""
@@ -118,7 +118,7 @@ class GroupScoreVerbs:
         for slot in task.slots:
             if slot.status is not SlotStatus.SCORED or slot.record_id is None or not task.group_scores:
                 continue
-            told = [
+            details = [
                 {
                     "scorer": one.scorer,
                     "value": one.values[slot.traj_id],
@@ -128,7 +128,7 @@ class GroupScoreVerbs:
                 for one in task.group_scores
             ]
             metrics = {name: value for one in task.group_scores for name, value in one.metrics_of(slot.traj_id).items()}
-            change = {"score": slot.score, "reward_details.group_scores": literal(told)}
+            change = {"score": slot.score, "reward_details.group_scores": literal(details)}
             change |= {f"metrics.{name}": value for name, value in literals(metrics).items()}
             updates.append(UpdateOne({"_id": slot.record_id}, [{"$set": change}]))
         if updates:

@@ -22,13 +22,13 @@ _HINTS = {  # {what the driver says of a connection with TLS: the remedy}
 }
 
 
-def hint(said: str, connection_string: str) -> str:
-    """The remedy, in a sentence or two. `said`: the driver's message."""
+def hint(error: str, connection_string: str) -> str:
+    """The remedy, in a sentence or two. `error`: the driver's message."""
     uses_tls = _USES_TLS.search(connection_string) is not None
-    found = next((remedy for words, remedy in _HINTS.items() if words in said), None)
-    if found is not None:
-        return found
-    if not any(words in said for words in _CLOSED):
+    known = next((remedy for words, remedy in _HINTS.items() if words in error), None)
+    if known is not None:
+        return known
+    if not any(words in error for words in _CLOSED):
         return NOT_RUNNING
     if not uses_tls:
         return (

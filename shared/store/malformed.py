@@ -25,9 +25,9 @@ M = TypeVar("M", bound=Model)
 OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService, EnvironmentService, Worker)
 
 
-async def readable(model: type[M], found: AsyncIterable[Document]) -> list[M]:
+async def readable(model: type[M], cursor: AsyncIterable[Document]) -> list[M]:
     """Return the documents that fit; log the others."""
-    documents = [read_or_log(model, document) async for document in found]
+    documents = [read_or_log(model, document) async for document in cursor]
     return [document for document in documents if document is not None]
 
 

@@ -38,13 +38,13 @@ class NoteVerbs:
 
     async def of(self, record: str) -> list[Note]:
         """The oldest first, `MOST_NOTES` at most."""
-        found = self._notes.find({"record": record, **PRESENT}).sort([("created_at", 1)]).limit(MOST_NOTES)
-        return [Note.from_mongo(document) async for document in found]
+        cursor = self._notes.find({"record": record, **PRESENT}).sort([("created_at", 1)]).limit(MOST_NOTES)
+        return [Note.from_mongo(document) async for document in cursor]
 
     async def newest(self) -> list[Note]:
         """Of the whole run, the newest first, `MOST_NOTES` at most."""
-        found = self._notes.find(PRESENT).sort([("created_at", -1)]).limit(MOST_NOTES)
-        return [Note.from_mongo(document) async for document in found]
+        cursor = self._notes.find(PRESENT).sort([("created_at", -1)]).limit(MOST_NOTES)
+        return [Note.from_mongo(document) async for document in cursor]
 
     async def records_with(self, text: str) -> list[str]:
         """Episodes with a note that contains the text, in upper or lower case; "": with any note."""

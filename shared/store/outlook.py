@@ -95,13 +95,13 @@ class OutlookVerbs:
         return False
 
     async def _next_seq(self, policies: list[str]) -> int | None:
-        found = []
+        seqs = []
         for policy in policies:
             where = {"policy": policy, "split": TRAIN_SPLIT, "status": TaskStatus.CREATED.value}
             first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", 1)])
             if first is not None:
-                found.append(int(first["seq"]))
-        return min(found, default=None)
+                seqs.append(int(first["seq"]))
+        return min(seqs, default=None)
 
     async def _opened(self, policy: str) -> Mapping[str, Any]:
         """Counts of the groups in progress: admission bounds their number."""

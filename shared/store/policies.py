@@ -101,13 +101,13 @@ class VersionVerbs:
 
     async def check_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
         """Return version 0, which must exist. Raises DataError if it has other files."""
-        found = await self.get(policy, 0)
-        if {n: f["sha256"] for n, f in found.files.items()} != {n: f["sha256"] for n, f in files.items()}:
+        first = await self.get(policy, 0)
+        if {n: f["sha256"] for n, f in first.files.items()} != {n: f["sha256"] for n, f in files.items()}:
             raise DataError(
-                f"policy {policy}: version 0 is {found.path}, whose checksums differ from those of {path}; "
+                f"policy {policy}: version 0 is {first.path}, whose checksums differ from those of {path}; "
                 "start every service of a run from the same weights, or choose another run name"
             )
-        return found
+        return first
 
     async def _insert(self, new: PolicyVersion) -> bool:
         """False: the number is taken."""
@@ -118,10 +118,10 @@ class VersionVerbs:
         return result.upserted_id is not None
 
     async def get(self, policy: str, version: int) -> PolicyVersion:
-        found = await self.find(policy, version)
-        if found is None:
+        stored = await self.find(policy, version)
+        if stored is None:
             raise DataError(f"policy {policy}: no version {version} was ever published")
-        return found
+        return stored
 
     async def find(self, policy: str, version: int) -> PolicyVersion | None:
         """None: it was never published, or not yet."""
@@ -246,8 +246,8 @@ class ServiceVerbs:
     async def needs_full_weights(self, policy: str) -> int | None:
         """The newest version that a live engine could not assemble; None: there is none."""
         asking = {"policy": policy, "needs_full_weights": {"$ne": None}, "$expr": is_live()}
-        found = await self._services.find_one(asking, sort=[("needs_full_weights", -1)])
-        return None if found is None else int(found["needs_full_weights"])
+        service = await self._services.find_one(asking, sort=[("needs_full_weights", -1)])
+        return None if service is None else int(service["needs_full_weights"])
 
     async def all(self) -> list[InferenceService]:
         return await readable(InferenceService, self._services.find().sort([("_id", 1)]))

@@ -69,8 +69,8 @@ class QuestionVerbs:
             return await self._records.find(where, **by).sort([("finished_at", -1)]).limit(limit).to_list()
 
         last = await with_index("recent", ask)
-        found = [document for document in last if document.get("actors") and document.get("score") is not None]
-        records = (read_or_log(Record, document) for document in found)
+        seated = [document for document in last if document.get("actors") and document.get("score") is not None]
+        records = (read_or_log(Record, document) for document in seated)
         return [record for record in records if record is not None]
 
     async def policies(self) -> list[str]:
@@ -88,14 +88,14 @@ class QuestionVerbs:
             {"$sort": {"n": -1}},
             {"$limit": MAX_ASKED},
         ]
-        found = []
+        demands = []
         async for row in await self._tasks.aggregate([{"$match": where}, *stages]):
-            asked = {name: row["_id"].get(name) for name in kind}
-            tools = None if asked["tools"] is None else _texts(asked["tools"])
-            scorers = _texts(asked["scorers"]) or _texts([asked["scorer"]])
-            sampler = asked["sampler"] if isinstance(asked["sampler"], str) else None
-            found.append(TaskDemand(scorers, tools, _texts(asked["exclude_tools"]), int(row["n"]), sampler))
-        return found
+            fields = {name: row["_id"].get(name) for name in kind}
+            tools = None if fields["tools"] is None else _texts(fields["tools"])
+            scorers = _texts(fields["scorers"]) or _texts([fields["scorer"]])
+            sampler = fields["sampler"] if isinstance(fields["sampler"], str) else None
+            demands.append(TaskDemand(scorers, tools, _texts(fields["exclude_tools"]), int(row["n"]), sampler))
+        return demands
 
     # ------------------------------------------------------------------ status
 
@@ -234,10 +234,10 @@ class QuestionVerbs:
         return aiter(self._data.find().sort([("_id", 1)]).batch_size(32))
 
     async def dispatches(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
-        found: dict[str, list[Document]] = {rid: [] for rid in record_ids}
+        by_record: dict[str, list[Document]] = {rid: [] for rid in record_ids}
         async for document in self._dispatches.find({"record": {"$in": list(record_ids)}}):
-            found[document["record"]].append(document)
-        return found
+            by_record[document["record"]].append(document)
+        return by_record
 
     async def named_tools(self) -> AsyncIterator[Document]:
         """For every tool list that requests name: {"_id": its hash, "requests": their number, "first": one of them}."""
@@ -247,8 +247,8 @@ class QuestionVerbs:
             yield row
 
     async def tool_schemas(self, hashes: Sequence[str]) -> dict[str, Document]:
-        found = self._database["tool_schemas"].find({"_id": {"$in": list(hashes)}})
-        return {document["_id"]: document async for document in found}
+        cursor = self._database["tool_schemas"].find({"_id": {"$in": list(hashes)}})
+        return {document["_id"]: document async for document in cursor}
 
     async def all_rules(self) -> AsyncIterator[Document]:
         async for document in self._database["run_rules"].find():

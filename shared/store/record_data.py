@@ -96,13 +96,13 @@ class RecordDataVerbs:
         if trained_until is not None:
             match["$or"] = [{"last_trained_step": None}, {"last_trained_step": {"$lte": trained_until}}]
         order = [("trained_count", 1), ("seq", 1)] if least_trained_first else [("seq", 1)]
-        found: dict[str, list[Document]] = {}
+        by_task: dict[str, list[Document]] = {}
         groups: list[dict[str, Any]] = []
         async with self._data.find(match, GROUP_FIELDS).sort(order).batch_size(READ_AT_ONCE) as cursor:
             async for document in cursor:
                 if not await self._fits(policy, document):
                     continue
-                group = found.setdefault(document["task"], [])
+                group = by_task.setdefault(document["task"], [])
                 group.append(document)
                 if len(group) == document["group_size"]:
                     groups.append(_summary(group))
@@ -151,8 +151,8 @@ class RecordDataVerbs:
     async def load(self, record_ids: Sequence[str]) -> list[DBRecordData]:
         """Load data in the order of `record_ids`. Raises KeyError for an id that is not stored."""
         cursor = self._data.find({"_id": {"$in": list(record_ids)}})
-        found = {d["_id"]: DBRecordData.from_mongo(d) async for d in cursor}
-        return [found[rid] for rid in record_ids]
+        by_id = {d["_id"]: DBRecordData.from_mongo(d) async for d in cursor}
+        return [by_id[rid] for rid in record_ids]
 
     async def set_aside(
         self, record_ids: Sequence[str], status: DataStatus, reason: str, *, borrowed: DataClaim | None = None
@@ -181,10 +181,10 @@ class RecordDataVerbs:
 
     async def _copy_marks(self, where: Document) -> list[str]:
         """Copy the marks of matching data to records of the same policy; returns the data's ids."""
-        found = await self._data.find(where, ["record", "policy", *MARKS]).to_list()
-        if found:
-            await self._records.bulk_write([_mark_record(d, {name: d[name] for name in MARKS}) for d in found])
-        return [d["_id"] for d in found]
+        marked = await self._data.find(where, ["record", "policy", *MARKS]).to_list()
+        if marked:
+            await self._records.bulk_write([_mark_record(d, {name: d[name] for name in MARKS}) for d in marked])
+        return [d["_id"] for d in marked]
 
     async def release_claims(self, policy: str, trainer_generation: int) -> int:
         """Release data borrowed by earlier trainer generations; returns the number of records."""
@@ -201,21 +201,21 @@ class RecordDataVerbs:
         where: Document = {"policy": policy, "last_trained_step": {"$gt": step}}
         names = ["record", "policy", "trained_steps", "revision"]
         undone = 0
-        while found := await self._data.find(where, names).limit(UNDONE_AT_ONCE).to_list():
+        while batch := await self._data.find(where, names).limit(UNDONE_AT_ONCE).to_list():
             # Records first: after a crash in between, the data's marks still show what remains to be undone.
-            await self._records.bulk_write([_mark_record(d, _marks_until(step, d)) for d in found])
-            undone += await self._undo(found, step, max_trained_count)
+            await self._records.bulk_write([_mark_record(d, _marks_until(step, d)) for d in batch])
+            undone += await self._undo(batch, step, max_trained_count)
         await self._data.update_many(
             {"policy": policy, "status": DataStatus.STALE}, {"$set": {"status": DataStatus.READY, "reason": None}}
         )
         return undone
 
-    async def _undo(self, found: Sequence[Document], step: int, max_trained_count: int) -> int:
+    async def _undo(self, batch: Sequence[Document], step: int, max_trained_count: int) -> int:
         """Undo marks only at the revision that was read: a late undo does not affect data trained since."""
-        kept = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
-        change = _mark(kept, max_trained_count)
+        remaining = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
+        change = _mark(remaining, max_trained_count)
         result = await self._data.bulk_write(
-            [UpdateOne({"_id": d["_id"], "revision": d.get("revision")}, change) for d in found], ordered=False
+            [UpdateOne({"_id": d["_id"], "revision": d.get("revision")}, change) for d in batch], ordered=False
         )
         return result.modified_count
 
@@ -276,12 +276,12 @@ def _mark_record(data: Document, marks: Document) -> UpdateOne:
 
 
 def _marks_until(step: int, data: Document) -> Document:
-    found = data.get("trained_steps")
-    if not isinstance(found, list) or not all(isinstance(trained, int) for trained in found):
+    earlier = data.get("trained_steps")
+    if not isinstance(earlier, list) or not all(isinstance(trained, int) for trained in earlier):
         raise MalformedDocument(
             "record_data",
             str(data["_id"]),
-            f"trained_steps: found {str(found)[:100]!r}; expected a list of step numbers",
+            f"trained_steps: found {str(earlier)[:100]!r}; expected a list of step numbers",
         )
     steps = [trained for trained in data["trained_steps"] if trained <= step]
     marks = (len(steps), max(steps, default=None), data.get("revision", 0) + 1)

@@ -97,9 +97,11 @@ class RecordVerbs:
             [{"$set": {**literals(dict(values)), "status": to.value, "finished_at": NOW}}],
         )
         if result.matched_count == 0:
-            found = await self._records.find_one({"_id": record_id}, {"status": 1})
-            if found is None or found["status"] != to:
-                raise IllegalMove(f"record {record_id}: {found and found['status']} -> {to}; not among the legal moves")
+            stored = await self._records.find_one({"_id": record_id}, {"status": 1})
+            if stored is None or stored["status"] != to:
+                raise IllegalMove(
+                    f"record {record_id}: {stored and stored['status']} -> {to}; not among the legal moves"
+                )
         return result.matched_count > 0
 
     async def settle_group(
@@ -158,13 +160,13 @@ class RecordVerbs:
 
     async def dispatches_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchedSamplingTask]]:
         """{record id: its dispatches in order}."""
-        found = self._dispatches.find({"record": {"$in": list(record_ids)}})
-        return _in_order(record_ids, [DispatchedSamplingTask.from_mongo(d) async for d in found])
+        cursor = self._dispatches.find({"record": {"$in": list(record_ids)}})
+        return _in_order(record_ids, [DispatchedSamplingTask.from_mongo(d) async for d in cursor])
 
     async def tokens_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchTokens]]:
         """{record id: the tokens of its dispatches in order}: the input of `shared.tokens.flatten`, without texts."""
-        found = self._dispatches.find({"record": {"$in": list(record_ids)}}, TOKENS)
-        return _in_order(record_ids, [DispatchTokens.from_mongo(d) async for d in found])
+        cursor = self._dispatches.find({"record": {"$in": list(record_ids)}}, TOKENS)
+        return _in_order(record_ids, [DispatchTokens.from_mongo(d) async for d in cursor])
 
     async def recent(self, limit: int, *, split: str | None = None) -> list[Record]:
         """The most recently finished records."""
@@ -178,12 +180,12 @@ class RecordVerbs:
 
 
 def _in_order(record_ids: Sequence[str], dispatches: Iterable[D]) -> dict[str, list[D]]:
-    found: dict[str, list[D]] = {rid: [] for rid in record_ids}
+    by_record: dict[str, list[D]] = {rid: [] for rid in record_ids}
     for dispatch in dispatches:
-        found[dispatch.record].append(dispatch)
-    for those in found.values():
+        by_record[dispatch.record].append(dispatch)
+    for those in by_record.values():
         those.sort(key=lambda d: int(d.id.rsplit(":", 1)[1]))
-    return found
+    return by_record
 
 
 def reply_update(dispatch: DispatchedSamplingTask) -> Document:

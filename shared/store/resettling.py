@@ -57,8 +57,8 @@ class ResettlingVerbs:
 
     async def scores(self, task_id: str) -> dict[str, float | None]:
         """{record: its score}."""
-        found = self._database["records"].find({"task": task_id}, {"score": 1})
-        return {record["_id"]: record.get("score") async for record in found}
+        cursor = self._database["records"].find({"task": task_id}, {"score": 1})
+        return {record["_id"]: record.get("score") async for record in cursor}
 
     async def count_unsettled(self, policy: str) -> int:
         return await self._database["tasks"].count_documents({"policy": policy, "status": TaskStatus.COMPLETED.value})
@@ -66,5 +66,5 @@ class ResettlingVerbs:
     async def outcomes(self, policy: str, task_ids: Sequence[str]) -> dict[str, Document]:
         """{task: its status, outcome and scores}, of these that are settled."""
         where: Document = {"_id": {"$in": list(task_ids)}, "policy": policy, "status": {"$in": OVER}}
-        found = self._database["tasks"].find(where, {"status": 1, "outcome": 1, "slots.score": 1})
-        return {task["_id"]: task async for task in found}
+        cursor = self._database["tasks"].find(where, {"status": 1, "outcome": 1, "slots.score": 1})
+        return {task["_id"]: task async for task in cursor}

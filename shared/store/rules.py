@@ -27,10 +27,10 @@ class RuleVerbs:
     async def add(self, rules: RunRules) -> RunRules:
         """Write a number; returns what stands under it now: another process may have been first."""
         await self._rules.update_one({"_id": rules.id}, insert_once(rules.to_mongo(), time="since"), upsert=True)
-        found = await self._rules.find_one({"_id": rules.id})
-        if found is None:
+        stored = await self._rules.find_one({"_id": rules.id})
+        if stored is None:
             raise DataError(f"{RunRules.collection} {rules.id}: it was written and is gone")
-        return RunRules.from_mongo(found)
+        return RunRules.from_mongo(stored)
 
     async def all(self, policy: str) -> list[RunRules]:
         """Every number of a policy, the newest first. Unreadable ones are left out, and logged."""
@@ -43,9 +43,9 @@ class RuleVerbs:
     async def of_task(self, task: Task) -> RunRules:
         """The rules by which the group is settled. Raises DataError."""
         identity = rules_of(task)
-        found = await self._rules.find_one({"_id": identity})
-        if found is None:
+        stored = await self._rules.find_one({"_id": identity})
+        if stored is None:
             raise DataError(
                 f"task {task.id}: its rules, {RunRules.collection} {identity}, are gone; restore the document"
             )
-        return RunRules.from_mongo(found)
+        return RunRules.from_mongo(stored)

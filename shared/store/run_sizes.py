@@ -60,8 +60,8 @@ async def sized_run(store: Store) -> SizedRun | None:
         run = await store.runs.read()  # a run of another version is not known to be over
         settings = (await store.settings.last(run)).values()
         data_runs = {str(values["data_run"]) for values in settings if values.get("data_run")}
-        found = await condition_of(store)
-        condition, reason = found.condition, found.reason
+        state = await condition_of(store)
+        condition, reason = state.condition, state.reason
         alive = len(await store.workers.live())
     except DataError as exc:
         condition, reason = Condition.UNKNOWN, str(exc)
@@ -88,8 +88,8 @@ async def foreign_collections(store: Store) -> list[str]:
 
 async def _newest(store: Store, collection: str, field: str) -> datetime | None:
     dated = {field: {"$type": "date"}}
-    found = await store.database[collection].find_one(dated, {field: 1}, sort=[(field, -1)])
-    return None if found is None else _time(found[field])
+    newest = await store.database[collection].find_one(dated, {field: 1}, sort=[(field, -1)])
+    return None if newest is None else _time(newest[field])
 
 
 def _time(value: object) -> datetime | None:

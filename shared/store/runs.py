@@ -117,7 +117,7 @@ class RunVerbs:
         run = seen or await self.read()
         began_from = checkpoint.step if checkpoint else 0
         before, saved = run.trainer_generations.get(policy), run.checkpoints.get(policy)
-        found = await self._runs.find_one_and_update(
+        updated = await self._runs.find_one_and_update(
             {
                 "_id": RUN_ID,
                 f"trainer_generations.{policy}": before,
@@ -138,7 +138,7 @@ class RunVerbs:
             ],
             {"_id": 1},
         )
-        if found is None:
+        if updated is None:
             raise LeaseLost(
                 f"policy {policy}: another trainer started, or saved a checkpoint, at the same time; stop it, or let it "
                 "finish, and start again"
@@ -158,10 +158,10 @@ class RunVerbs:
 
     async def end_trainer(self, policy: str, end: TrainerEnd) -> None:
         """A trainer's last write. The run ends when every policy's trainer has. No effect if a newer generation exists."""
-        told = {**literals(end.model_dump(exclude={"ended_at"})), "ended_at": NOW}
+        fields = {**literals(end.model_dump(exclude={"ended_at"})), "ended_at": NOW}
         await self._runs.update_one(
             {"_id": RUN_ID, f"trainer_generations.{policy}": end.trainer_generation, f"ends.{policy}": None},
-            [{"$set": {f"ends.{policy}": told}}, {"$set": {"state": PAUSED_OR_GOES_ON}}],
+            [{"$set": {f"ends.{policy}": fields}}, {"$set": {"state": PAUSED_OR_GOES_ON}}],
         )
 
     async def is_current_trainer(self, policy: str, trainer_generation: int) -> bool:

@@ -109,9 +109,9 @@ class SessionVerbs:
 
     async def _save_replies(self, dispatches: Sequence[DispatchedSamplingTask]) -> list[bool]:
         updates = [UpdateOne({"_id": each.id, "finished_at": None}, reply_update(each)) for each in dispatches]
-        found = await self._dispatches.bulk_write(updates, ordered=False)
-        if len(dispatches) == 1 or found.matched_count == len(dispatches):
-            return [found.matched_count == len(dispatches)] * len(dispatches)
+        written = await self._dispatches.bulk_write(updates, ordered=False)
+        if len(dispatches) == 1 or written.matched_count == len(dispatches):
+            return [written.matched_count == len(dispatches)] * len(dispatches)
         return [(await self._save_replies([each]))[0] for each in dispatches]  # one was closed: which?
 
     async def post_score(self, record_id: str, score: float) -> bool:
@@ -129,8 +129,8 @@ class SessionVerbs:
 
     async def meet_limit(self, record_id: str, limit: MetLimit) -> None:
         """Note that a request met a limit of the episode."""
-        said = {"session.limit": limit.model_dump()}
-        await self._records.update_one({"_id": record_id, **_PLAYED}, {"$set": said})
+        change = {"session.limit": limit.model_dump()}
+        await self._records.update_one({"_id": record_id, **_PLAYED}, {"$set": change})
 
     async def count_replays(self, record_id: str, by: str, count: int) -> None:
         """`by` has told `count` earlier replies of the attempt once more. `by`: a name without dots."""
@@ -138,10 +138,10 @@ class SessionVerbs:
 
     async def end(self, record_id: str, end: SessionEnd) -> Record | None:
         """End the attempt; the first caller decides how. Returns the record, or None if there is no such attempt."""
-        said = {"session.end": literal(end.model_dump()), "session.ended_at": NOW}
+        change = {"session.end": literal(end.model_dump()), "session.ended_at": NOW}
         where = {"_id": record_id, "session": {"$ne": None}}
         document = await self._records.find_one_and_update(
-            where | {"session.end": None}, [{"$set": said}], return_document=ReturnDocument.AFTER
+            where | {"session.end": None}, [{"$set": change}], return_document=ReturnDocument.AFTER
         )
         if document is None:
             document = await self._records.find_one(where)
@@ -150,8 +150,8 @@ class SessionVerbs:
     async def over(self, record_ids: Sequence[str]) -> set[str]:
         """Those of these attempts that have ended, at any process."""
         ended: Document = {"$or": [{"session.end": {"$ne": None}}, {"status": {"$ne": RecordStatus.RUNNING.value}}]}
-        found = self._records.find({"_id": {"$in": list(record_ids)}, **ended}, {"_id": 1})
-        return {document["_id"] async for document in found}
+        cursor = self._records.find({"_id": {"$in": list(record_ids)}, **ended}, {"_id": 1})
+        return {document["_id"] async for document in cursor}
 
     async def held_by(self, worker: str, claims: Sequence[Claim]) -> set[str]:
         """The records of those of these attempts whose slot `worker` has: no other process renewed its lease since."""
@@ -161,11 +161,11 @@ class SessionVerbs:
         }  # a malformed task has none that can be held
         slots = {"$filter": {"input": listed, "as": "s", "cond": is_its}}
         held: Document = {"held": {"$map": {"input": slots, "as": "s", "in": ["$$s.traj_id", "$$s.attempt"]}}}
-        found = self._tasks.find({"_id": {"$in": list({claim.task.id for claim in claims})}}, held)
-        its = {(task["_id"], *slot) async for task in found for slot in task["held"]}
+        cursor = self._tasks.find({"_id": {"$in": list({claim.task.id for claim in claims})}}, held)
+        its = {(task["_id"], *slot) async for task in cursor for slot in task["held"]}
         return {claim.record_id for claim in claims if (claim.task.id, claim.traj_id, claim.attempt) in its}
 
     async def _played(self, record_ids: Collection[str]) -> set[str]:
         """Those of these attempts that have not ended."""
-        found = self._records.find({"_id": {"$in": list(record_ids)}, **_PLAYED}, {"_id": 1})
-        return {document["_id"] async for document in found}
+        cursor = self._records.find({"_id": {"$in": list(record_ids)}, **_PLAYED}, {"_id": 1})
+        return {document["_id"] async for document in cursor}

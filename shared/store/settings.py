@@ -54,8 +54,8 @@ class SettingsVerbs:
         """{kind of service: the settings of its last start}, as the run's document says; a kind without any is left out."""
         if run is None or not run.settings:
             return {}
-        found = self._settings.find({"_id": {"$in": list(run.settings.values())}})
-        by_id = {one.id: one.values for one in await readable(StoredSettings, found)}
+        cursor = self._settings.find({"_id": {"$in": list(run.settings.values())}})
+        by_id = {one.id: one.values for one in await readable(StoredSettings, cursor)}
         return {kind: by_id[identity] for kind, identity in run.settings.items() if identity in by_id}
 
     async def of_trainer(self, run: Run | None, policy: str) -> dict[str, Any]:

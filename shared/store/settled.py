@@ -28,38 +28,38 @@ async def settled_after(store: Store, place: SettledPlace, limit: int) -> list[S
         {"settled_at": {"$gt": place.settled_at}},
         {"settled_at": place.settled_at, "_id": {"$gt": place.task}},
     ]
-    found = store.database["tasks"].find({"$or": later}, {"settled_at": 1}, max_time_ms=PAGE_TIME_MS)
-    ordered = found.sort([("settled_at", 1), ("_id", 1)]).limit(limit)
+    cursor = store.database["tasks"].find({"$or": later}, {"settled_at": 1}, max_time_ms=PAGE_TIME_MS)
+    ordered = cursor.sort([("settled_at", 1), ("_id", 1)]).limit(limit)
     return [SettledPlace(group["settled_at"], group["_id"]) async for group in ordered]
 
 
 async def attempts_at(store: Store, tasks: Sequence[str]) -> list[Record]:
     """Every attempt at every slot of the tasks, by task and slot."""
-    found = store.database["records"].find({"task": {"$in": list(tasks)}}, max_time_ms=PAGE_TIME_MS)
-    return await readable(Record, found.sort([("task", 1), ("traj_id", 1), ("attempt", 1)]))
+    cursor = store.database["records"].find({"task": {"$in": list(tasks)}}, max_time_ms=PAGE_TIME_MS)
+    return await readable(Record, cursor.sort([("task", 1), ("traj_id", 1), ("attempt", 1)]))
 
 
 async def records_of_step(store: Store, step: int, policy: str | None = None) -> list[str]:
     """Ids of the records that a step trained; `policy`: of this one alone."""
     where: Document = {"trained_steps": step} | ({} if policy is None else {"policy": policy})
-    found = store.database["record_data"].find(where, {"record": 1}, max_time_ms=PAGE_TIME_MS)
-    return sorted({document["record"] async for document in found})
+    cursor = store.database["record_data"].find(where, {"record": 1}, max_time_ms=PAGE_TIME_MS)
+    return sorted({document["record"] async for document in cursor})
 
 
 async def trained_steps(store: Store, records: Sequence[str]) -> dict[str, list[int]]:
     """{record: the steps that trained its data}, of all policies."""
     fields = {"record": 1, "trained_steps": 1}
     steps: dict[str, list[int]] = {}
-    found = store.database["record_data"].find({"record": {"$in": list(records)}}, fields, max_time_ms=PAGE_TIME_MS)
-    async for document in found:
+    cursor = store.database["record_data"].find({"record": {"$in": list(records)}}, fields, max_time_ms=PAGE_TIME_MS)
+    async for document in cursor:
         steps[document["record"]] = sorted({*steps.get(document["record"], []), *document.get("trained_steps", [])})
     return steps
 
 
 async def last_step(store: Store, policy: str, starts: Sequence[int]) -> int:
     """The highest step that the policy's newest trainer took, or the one that it began from. `starts`: as `Run.starts`."""
-    asked: Document = {"policy": policy, "trainer_generation": len(starts)}
+    where: Document = {"policy": policy, "trainer_generation": len(starts)}
     newest = await store.database["trained_steps"].find_one(
-        asked, {"step": 1}, sort=[("step", -1)], max_time_ms=PAGE_TIME_MS
+        where, {"step": 1}, sort=[("step", -1)], max_time_ms=PAGE_TIME_MS
     )
     return int(newest["step"]) if newest else starts[-1]

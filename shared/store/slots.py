@@ -38,10 +38,10 @@ class Unplayable:
     without_scorer: bool = False
 
 
-def playable_without(left: Sequence[Unplayable], full_environments: Sequence[str] = ()) -> Document:
+def playable_without(unplayable: Sequence[Unplayable], full_environments: Sequence[str] = ()) -> Document:
     """Filter of tasks that are none of these, and of none of these environments."""
     kinds: list[Document] = []
-    for one in left:
+    for one in unplayable:
         kind: Document = {"payload.sampler": one.sampler}
         if one.scorer is not None:
             kind["$or"] = [{"payload.scorer": one.scorer}, {"payload.scorers.name": one.scorer}]
@@ -104,13 +104,13 @@ def reopened(claim: Claim, error: str, delay_s: float, max_failures: int) -> Doc
 def bug_met(error: str, max_failures: int) -> list[Document]:
     """Stages that count an episode with a bug; with `max_failures` of them, of any slots, the task is set aside."""
     count = {"$add": [{"$ifNull": ["$unforeseen.episodes", 0]}, 1]}
-    found = {
+    value = {
         "episodes": count,
         "settlements": {"$ifNull": ["$unforeseen.settlements", 0]},
         "error": literal(error),
         "set_aside": {"$or": [IS_SET_ASIDE, {"$gte": [count, max_failures]}]},
     }
-    return [{"$set": {"unforeseen": found}}]
+    return [{"$set": {"unforeseen": value}}]
 
 
 def close_group() -> list[Document]:

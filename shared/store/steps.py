@@ -41,12 +41,12 @@ class StepVerbs:
 
     async def metrics_of(self, policy: str, step: int, starts: Sequence[int]) -> dict[str, float | None]:
         """Metrics of a step that is part of the weights; {} if it is not, or has none."""
-        found = self._steps.find({"policy": policy, "step": step})
-        steps = [TrainedStep.from_mongo(document) async for document in found]
+        cursor = self._steps.find({"policy": policy, "step": step})
+        steps = [TrainedStep.from_mongo(document) async for document in cursor]
         return next((s.metrics for s in steps if s.survives(starts)), {})
 
     async def surviving(self, policy: str, starts: Sequence[int]) -> list[TrainedStep]:
         """Steps that are part of the weights, in order. `starts`: the initial step of each trainer generation."""
-        found = self._steps.find({"policy": policy}, {"metrics": 0}).sort([("step", 1), ("_id", 1)])
-        steps = [TrainedStep.from_mongo(document) async for document in found]
+        cursor = self._steps.find({"policy": policy}, {"metrics": 0}).sort([("step", 1), ("_id", 1)])
+        steps = [TrainedStep.from_mongo(document) async for document in cursor]
         return [step for step in steps if step.survives(starts)]

@@ -306,13 +306,13 @@ class TaskVerbs:
 
     async def first_unended(self, split: str) -> dict[str, int]:
         """{policy: least `seq` of its tasks that may still become data: not settled, abandoned or skipped}."""
-        found = {}
+        first_seqs = {}
         for policy in await self._tasks.distinct("policy"):  # of any split: answered by an index alone
             where = {"policy": policy, "split": split, "status": {"$in": UNENDED}}
             first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", ASCENDING)])
             if first is not None:
-                found[str(policy)] = int(first["seq"])
-        return found
+                first_seqs[str(policy)] = int(first["seq"])
+        return first_seqs
 
     async def get(self, task_id: str) -> Task | None:
         document = await self._tasks.find_one({"_id": task_id})

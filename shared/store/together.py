@@ -50,34 +50,34 @@ class Together(Generic[T, R]):
             while self._waiting:  # only if this task is cancelled
                 self._waiting.popleft()[1].cancel()
 
-    async def _answer(self, asked: "Sequence[PendingQuestion[T, R]]") -> None:
-        if not asked:
+    async def _answer(self, batch: "Sequence[PendingQuestion[T, R]]") -> None:
+        if not batch:
             return
         try:
-            found = await self._work([question for question, _ in asked])
+            results = await self._work([question for question, _ in batch])
         except asyncio.CancelledError:
-            for _, answer in asked:
+            for _, answer in batch:
                 answer.cancel()
             raise
         except Exception as exc:  # noqa: BLE001 - each caller raises it, as if it had sent the command itself
-            await self._failed(asked, exc)
+            await self._failed(batch, exc)
             return
-        if len(found) != len(asked):  # whose is which is not known
-            _raise(asked, RuntimeError(f"{len(found)} answers to {len(asked)} questions; expected as many"))
+        if len(results) != len(batch):  # whose is which is not known
+            _raise(batch, RuntimeError(f"{len(results)} answers to {len(batch)} questions; expected as many"))
             return
-        for (_, answer), each in zip(asked, found, strict=True):
+        for (_, answer), each in zip(batch, results, strict=True):
             if not answer.done():
                 answer.set_result(each)
 
-    async def _failed(self, asked: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:
-        if len(asked) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):
-            for each in asked:
+    async def _failed(self, batch: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:
+        if len(batch) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):
+            for each in batch:
                 await self._answer([each])
             return
-        _raise(asked, exc)
+        _raise(batch, exc)
 
 
-def _raise(asked: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:
-    for _, answer in asked:
+def _raise(batch: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:
+    for _, answer in batch:
         if not answer.done():
             answer.set_exception(exc)

@@ -25,5 +25,5 @@ class ToolSchemaVerbs:
     async def get_many(self, hashes: Sequence[str]) -> dict[str, ToolSchemas]:
         if not hashes:  # an episode without tools
             return {}
-        found = await readable(ToolSchemas, self._schemas.find({"_id": {"$in": list(hashes)}}))
-        return {schemas.id: schemas for schemas in found}
+        stored = await readable(ToolSchemas, self._schemas.find({"_id": {"$in": list(hashes)}}))
+        return {schemas.id: schemas for schemas in stored}

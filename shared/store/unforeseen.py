@@ -69,8 +69,8 @@ class UnforeseenVerbs:
 
     async def tasks_set_aside(self) -> list[TaskSetAside]:
         """At most `MOST_LISTED`."""
-        found = self._tasks.find(SET_ASIDE, {"unforeseen": 1, "outcome": 1}).limit(MOST_LISTED)
-        return [_read(document) async for document in found]
+        cursor = self._tasks.find(SET_ASIDE, {"unforeseen": 1, "outcome": 1}).limit(MOST_LISTED)
+        return [_read(document) async for document in cursor]
 
 
 def _read(document: Document) -> TaskSetAside:

@@ -67,11 +67,11 @@ class Role:
 def _rights(**groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """{collection: its actions} of {actions: collections}; every collection of a run gets its indexes."""
     actions = {"read": READ, "add": ADD, "write": WRITE}
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(COLLECTIONS, INDEX)
+    rights: dict[str, tuple[str, ...]] = dict.fromkeys(COLLECTIONS, INDEX)
     for kind, collections in groups.items():
         for name in collections:
-            found[name] = (*INDEX, *actions[kind])
-    return found
+            rights[name] = (*INDEX, *actions[kind])
+    return rights
 
 
 ROLES = (

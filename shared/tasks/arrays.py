@@ -29,14 +29,14 @@ class NotAnArray(ValueError):
 
 def is_array(file: BinaryIO) -> bool:
     """Whether the first non-blank character is a bracket. Leaves the file at its start."""
-    found = False
+    is_list = False
     while block := file.read(1 << 16):
         stripped = block.removeprefix(BOM).lstrip()
         if stripped:
-            found = stripped.startswith(b"[")
+            is_list = stripped.startswith(b"[")
             break
     file.seek(0)
-    return found
+    return is_list
 
 
 def array_elements(file: BinaryIO) -> Iterator[Element]:

@@ -78,26 +78,26 @@ class TaskCheck:
         samplers = self._samplers
         if sampler is None:
             return
-        found = f'"sampler" is {shown(sampler)}'
+        actual = f'"sampler" is {shown(sampler)}'
         if sampler in samplers.lacking:
-            yield f"{found}, for which the samplers lack a setting: {samplers.lacking[sampler]}"
+            yield f"{actual}, for which the samplers lack a setting: {samplers.lacking[sampler]}"
         elif sampler == samplers.elsewhere:
-            self._warn(f"{found}: they wait for a gateway (python -m sampler.gateway), which is started by itself")
+            self._warn(f"{actual}: they wait for a gateway (python -m sampler.gateway), which is started by itself")
         elif sampler not in samplers.named:
-            found = f"{found}; expected {_nearest(sampler, samplers.named)}"
+            actual = f"{actual}; expected {_nearest(sampler, samplers.named)}"
             if samplers.knows_samplers:
-                yield f"{found}, or one that the setting samplers gives to a class"
+                yield f"{actual}, or one that the setting samplers gives to a class"
             else:
-                self._warn(f"{found}. Samplers without it (setting samplers) skip these tasks")
+                self._warn(f"{actual}. Samplers without it (setting samplers) skip these tasks")
 
     def _scorer_problems(self, scorer: str, payload: TaskPayload) -> Iterator[str]:
         known = needs_judge()
         if scorer not in known:
-            found = f'"scorer" is {shown(scorer)}; expected {_nearest(scorer, known)}'
+            actual = f'"scorer" is {shown(scorer)}; expected {_nearest(scorer, known)}'
             if self._samplers.knows_scorers:
-                yield f"{found}, or one that a module of scorer_modules registers"
+                yield f"{actual}, or one that a module of scorer_modules registers"
             else:
-                self._warn(f"{found}. Samplers without a module that registers it (scorer_modules) skip these tasks")
+                self._warn(f"{actual}. Samplers without a module that registers it (scorer_modules) skip these tasks")
         elif known[scorer] and not self._samplers.has_judge:
             needed = f'"scorer" is {shown(scorer)}, which needs a judge: agent_config_path, a file with a scorer_agent'
             if self._samplers.has_judge is False:

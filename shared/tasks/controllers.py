@@ -51,9 +51,9 @@ def _listed(url: str, name: str, token: str | None) -> list[Any]:
         with opener_for(url).open(request, timeout=CONTROLLER_S) as response:
             body = response.read(MAX_LIST_BYTES + 1)
     except urllib.error.HTTPError as exc:
-        told = clipped(" ".join(text_of(exc.read(4000)).split()), MAX_TOLD_CHARS)
+        answer = clipped(" ".join(text_of(exc.read(4000)).split()), MAX_TOLD_CHARS)
         raise ConfigError(
-            f"GET {url}: HTTP {exc.code}: {told}{through_proxy(url)}; expected the indices of {name}"
+            f"GET {url}: HTTP {exc.code}: {answer}{through_proxy(url)}; expected the indices of {name}"
         ) from exc
     except (OSError, http.client.HTTPException, ValueError) as exc:
         raise ConfigError(
@@ -62,12 +62,12 @@ def _listed(url: str, name: str, token: str | None) -> list[Any]:
     if len(body) > MAX_LIST_BYTES:
         raise ConfigError(f"GET {url}: more than {MAX_LIST_BYTES >> 20} MB; expected a list of indices")
     try:
-        found = json.loads(body)
+        values = json.loads(body)
     except ValueError as exc:
         raise ConfigError(f"GET {url}: not JSON ({exc}); expected a list of indices") from exc
-    if not (isinstance(found, list) and all(isinstance(one, int | str) for one in found)):
-        raise ConfigError(f"GET {url}: {shortened(found)}; expected a list of numbers and texts")
-    listed = [index for index in found if index != ANY_TASK]
+    if not (isinstance(values, list) and all(isinstance(one, int | str) for one in values)):
+        raise ConfigError(f"GET {url}: {shortened(values)}; expected a list of numbers and texts")
+    listed = [index for index in values if index != ANY_TASK]
     if not listed:
         raise ConfigError(f"GET {url}: no index is listed; write a task file with metadata.custom_task instead")
     return listed

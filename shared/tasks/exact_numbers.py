@@ -21,9 +21,9 @@ class ExactFloat(float):
     @classmethod
     def of(cls, written: str) -> "ExactFloat":
         """The hook `parse_float` of `json`."""
-        found = cls(written)
-        found.written = written
-        return found
+        number = cls(written)
+        number.written = written
+        return number
 
 
 def is_number(value: object) -> TypeGuard[float | Decimal]:

@@ -197,7 +197,7 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) -> list[LineError]:
-    found = []
+    errors = []
     for entry in batch:
         old = stored.get(entry.id)
         if old is None:
@@ -206,8 +206,8 @@ def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) 
         names = ", ".join(f'"{name}"' for name in new if old.get(name) != new[name])
         if names:
             text = f"task {entry.id} is stored with another {names}; give it another id, or use another run"
-            found.append(LineError(str(entry.path), entry.line.number, text))
-    return found
+            errors.append(LineError(str(entry.path), entry.line.number, text))
+    return errors
 
 
 def _task(entry: Entry, seq: int) -> Task:

@@ -126,8 +126,8 @@ def _read_array(path: Path, file: BinaryIO) -> Iterator[TaskLine | LineError]:
 def size_of(path: Path) -> int:
     try:
         if not path.is_file():
-            found = "is a folder" if path.is_dir() else "is no regular file" if path.exists() else "no such file"
-            raise ConfigError(f"{path}: {found}; expected JSONL, one task on a line, or a JSON array")
+            actual = "is a folder" if path.is_dir() else "is no regular file" if path.exists() else "no such file"
+            raise ConfigError(f"{path}: {actual}; expected JSONL, one task on a line, or a JSON array")
         return path.stat().st_size
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be read ({exc.strerror})") from exc

@@ -71,13 +71,13 @@ def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int],
     if target.suffix in TABLES:
         raise ConfigError(f"{target}: expected a task file's name, such as {target.stem}.jsonl")
     path = dataset_file(source.removeprefix(HUB)) if source.startswith(HUB) else Path(source)
-    left_out: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     count = 0
     with written_whole(target) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
             for count, row in enumerate(read_rows(path), start=1):
                 if count == 1:
-                    left_out = tuple(sorted(set(row) - _used(row, mapped)))
+                    unused = tuple(sorted(set(row) - _used(row, mapped)))
                 file.write(_text(_line(path, count, row, mapped)) + "\n")
                 if progress and count % ROWS_AT_ONCE == 0:
                     progress(count)
@@ -91,7 +91,7 @@ def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int],
             raise ConfigError(
                 f"{problems}\nMap columns by --map FIELD=COLUMN; those of the file: {_names(path)}"
             ) from exc
-    return Converted(count, left_out)
+    return Converted(count, unused)
 
 
 # ---------------------------------------------------------------------- rows
@@ -218,12 +218,12 @@ def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
     for name, column in mapped.columns.items():
         line[name] = _without_nan(path, number, column, _reached(path, number, row, column))
     for name, pattern in mapped.take.items():
-        found = re.search(pattern, str(_number_texts(line.get(name, ""))))
-        if found is None:
+        match = re.search(pattern, str(_number_texts(line.get(name, ""))))
+        if match is None:
             raise DataError(
                 f"{path}: row {number}: {name!r} holds nothing that fits {pattern!r}: {str(line.get(name))[:200]!r}"
             )
-        line[name] = found.group(1).strip()
+        line[name] = match.group(1).strip()
     line |= {name: _number_texts(line[name]) for name in ("id", "answer") if name in line}
     if mapped.metadata:
         line["metadata"] = {

@@ -91,10 +91,10 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
         raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, but its training data needs it")
     used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in data.dispatches]
     tree = _tree(data.id, [by_id[d.id] for d in data.dispatches], used)
-    found = digest(tree)
-    if found != data.digest:
+    actual = digest(tree)
+    if actual != data.digest:
         raise DataError(
-            f"record {data.id}: the tokens of its dispatches have digest {found}; expected {data.digest}, as at settlement. "
+            f"record {data.id}: the tokens of its dispatches have digest {actual}; expected {data.digest}, as at settlement. "
             "A dispatch was changed; none of its tokens may be trained"
         )
     return tree
@@ -103,10 +103,10 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
 def digest(tree: RecordTree) -> str:
     """16 hexadecimal digits of ids, structure, log-probs and versions."""
     arrays = (tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N)
-    found = hashlib.blake2b(digest_size=8)
+    checksum = hashlib.blake2b(digest_size=8)
     for array in arrays:
-        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
-    return found.hexdigest()
+        checksum.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return checksum.hexdigest()
 
 
 # ---------------------------------------------------------------------- chains
@@ -146,9 +146,9 @@ def _shared_nodes(dispatch: AnyDispatch, nodes_of: dict[str, IntArray]) -> IntAr
         return np.zeros(0, dtype=np.int64)
     parent = nodes_of.get(dispatch.parent)
     if parent is None or not 0 <= dispatch.shared_length <= len(parent):
-        found = "no answered dispatch" if parent is None else f"{len(parent)} tokens"
+        actual = "no answered dispatch" if parent is None else f"{len(parent)} tokens"
         raise DataError(
-            f"dispatch {dispatch.id}: shares {dispatch.shared_length} tokens with {dispatch.parent}, which has {found}"
+            f"dispatch {dispatch.id}: shares {dispatch.shared_length} tokens with {dispatch.parent}, which has {actual}"
         )
     return parent[: dispatch.shared_length]
 

@@ -70,16 +70,16 @@ class MergeCounts:
 
 def merge_counts(records: Sequence[RecordTree], rules: LossRules) -> MergeCounts:
     """As the trainer counts a group that it trains."""
-    kept = rules.kept(records)
-    layout, _ = insert_all(records, kept)
-    counts = [sequence_counts(records[t]) for t in kept]
+    trained = rules.kept(records)
+    layout, _ = insert_all(records, trained)
+    counts = [sequence_counts(records[t]) for t in trained]
     return MergeCounts(sum(flat for flat, _ in counts), sum(linear for _, linear in counts), len(layout.ids_N))
 
 
-def insert_all(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[TreeLayout, dict[int, Int64]]:
-    """The prefix tree of the `kept` records, and by record the node of each of its tokens."""
+def insert_all(records: Sequence[RecordTree], trained: Sequence[int]) -> tuple[TreeLayout, dict[int, Int64]]:
+    """The prefix tree of the `trained` records, and by record the node of each of its tokens."""
     trie = Trie()
-    slots = {t: trie.insert(records[t]) for t in kept}
+    slots = {t: trie.insert(records[t]) for t in trained}
     layout = trie.layout()
     return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
 

@@ -34,19 +34,19 @@ def import_own(option: str, name: str) -> ModuleType:
 
 def load_class(option: str, path: str, base: type[T]) -> type[T]:
     """Load the subclass of `base` that `package.module:Class` or `FILE.py:Class` names. Raises ConfigError."""
-    module_name, found = _named(option, path, "Class")
-    if not (isinstance(found, type) and issubclass(found, base)):
-        wanted = f"{base.__module__}.{base.__qualname__}"
-        raise ConfigError(f"{option} is {path!r}: {module_name} {_seen(found)}; expected a subclass of {wanted}")
-    return found
+    module_name, loaded = _named(option, path, "Class")
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        base_name = f"{base.__module__}.{base.__qualname__}"
+        raise ConfigError(f"{option} is {path!r}: {module_name} {_seen(loaded)}; expected a subclass of {base_name}")
+    return loaded
 
 
 def load_function(option: str, path: str) -> Callable[..., Any]:
     """Load what `package.module:function` or `FILE.py:function` names. Raises ConfigError."""
-    module_name, found = _named(option, path, "function")
-    if not callable(found):
-        raise ConfigError(f"{option} is {path!r}: {module_name} {_seen(found)}; expected a function")
-    return cast(Callable[..., Any], found)
+    module_name, loaded = _named(option, path, "function")
+    if not callable(loaded):
+        raise ConfigError(f"{option} is {path!r}: {module_name} {_seen(loaded)}; expected a function")
+    return cast(Callable[..., Any], loaded)
 
 
 def _named(option: str, path: str, what: str) -> tuple[str, Any]:
@@ -56,8 +56,8 @@ def _named(option: str, path: str, what: str) -> tuple[str, Any]:
     return module_name, getattr(import_own(option, module_name), name, None)
 
 
-def _seen(found: Any) -> str:
-    return "has no such name" if found is None else f"has {found!r} there"
+def _seen(value: Any) -> str:
+    return "has no such name" if value is None else f"has {value!r} there"
 
 
 def _import_module(name: str) -> ModuleType:

@@ -61,8 +61,8 @@ class OwnProject:
 
     def module(self, name: str) -> ModuleType:
         """The module that an option names."""
-        found: ModuleType = self._import(name, names=("__name__",))
-        return found
+        imported: ModuleType = self._import(name, names=("__name__",))
+        return imported
 
     def prepare(self, module: ModuleType) -> None:
         """Let `module`, which is loaded from a file by its name, import as those of the project."""
@@ -72,9 +72,9 @@ class OwnProject:
         """`__import__` of the project's modules."""
         first, _, rest = name.partition(".")
         if level == 0 and first in self._aliases:
-            found = self._of_project(first, rest, names or ())
-            if found is not None:
-                return found
+            module = self._of_project(first, rest, names or ())
+            if module is not None:
+                return module
         return builtins.__import__(name, of, there, names, level)
 
     def _of_project(self, first: str, rest: str, names: Any) -> Any:

@@ -66,10 +66,10 @@ class FunctionRegistry(Generic[F]):
         if is_ours(function):
             return function(*arguments)
         try:
-            found = function(*arguments)
+            value = function(*arguments)
         except Exception as exc:  # the user's code: what it raises is shown with its line
             raise OwnCodeFailed(f"{self._kind} {name!r} failed: {told(exc, function)}") from exc
-        wrong = problem(found)
+        wrong = problem(value)
         if wrong:
             raise OwnCodeFailed(f"{self._kind} {name!r} {wrong}{definition_of(function)}")
-        return found
+        return value

@@ -60,12 +60,12 @@ class Adapter:
             raise DataError(f"{folder / ADAPTER_CONFIG}: {other}; expected plain LoRA, W + lora_alpha / r · B A")
         data = files[ADAPTER_WEIGHTS]
         raw = np.frombuffer(data, dtype=np.uint8)
-        found = {t.name: _wide(raw, t) for t in tensors_of(folder / ADAPTER_WEIGHTS, data)}
-        layers = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in found}
+        by_name = {t.name: _wide(raw, t) for t in tensors_of(folder / ADAPTER_WEIGHTS, data)}
+        layers = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in by_name}
         names = {layer: [f"{PREFIX}{layer}.lora_{which}.weight" for which in "AB"] for layer in layers}
-        if {name for pair in names.values() for name in pair} != found.keys():
+        if {name for pair in names.values() for name in pair} != by_name.keys():
             raise DataError(f"{folder / ADAPTER_WEIGHTS}: expected only lora_A and lora_B of each layer")
-        return cls(scale, {layer: (found[a], found[b]) for layer, (a, b) in sorted(names.items())})
+        return cls(scale, {layer: (by_name[a], by_name[b]) for layer, (a, b) in sorted(names.items())})
 
 
 def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads: int = 1) -> Numbers:
@@ -110,7 +110,7 @@ def merged_files(
     base: Path, files: Mapping[str, FileEntry], adapter: Adapter, threads: int = 1
 ) -> dict[str, FileEntry]:
     """The `files` of the directory `base` after `merge_into`, without writing any. Raises DataError likewise."""
-    found = dict(files)
+    merged = dict(files)
     for file, targets in _targets(base, adapter).items():
         mapped = np.memmap(file, dtype=np.uint8, mode="r")
         digest, reached = hashlib.sha256(), 0
@@ -119,8 +119,8 @@ def merged_files(
             digest.update(_merged(mapped, tensor, adapter, layer, threads).data)
             reached = tensor.end
         digest.update(mapped[reached:].data)
-        found[file.name] = {"sha256": digest.hexdigest(), "bytes": len(mapped)}
-    return found
+        merged[file.name] = {"sha256": digest.hexdigest(), "bytes": len(mapped)}
+    return merged
 
 
 def base_matrices(folder: Path, layers: Mapping[str, tuple[int, int]]) -> Iterator[tuple[Path, FileTensor, str]]:
@@ -146,10 +146,10 @@ def base_matrices(folder: Path, layers: Mapping[str, tuple[int, int]]) -> Iterat
 
 def _targets(folder: Path, adapter: Adapter) -> dict[Path, list[tuple[FileTensor, str]]]:
     shapes = {layer: (len(b), a.shape[1]) for layer, (a, b) in adapter.factors.items()}
-    found: dict[Path, list[tuple[FileTensor, str]]] = {}
+    by_file: dict[Path, list[tuple[FileTensor, str]]] = {}
     for file, tensor, layer in base_matrices(folder, shapes):
-        found.setdefault(file, []).append((tensor, layer))
-    return found
+        by_file.setdefault(file, []).append((tensor, layer))
+    return by_file
 
 
 def _merged(mapped: Bytes, tensor: FileTensor, adapter: Adapter, layer: str, threads: int) -> Bytes:

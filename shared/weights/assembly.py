@@ -82,14 +82,14 @@ class Assembly:
         cache.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cache / TEMPORARY, ignore_errors=True)
 
-    def reach(self, wanted: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int = -1) -> Reached:
-        """Return the folder of `wanted` or, if unreachable, of the newest version on the way above `newer_than`.
+    def reach(self, target: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int = -1) -> Reached:
+        """Return the folder of `target` or, if unreachable, of the newest version on the way above `newer_than`.
 
         `published`: all announced versions. Raises DataError if no route leads that far.
         """
         problems: list[str] = []
         part_way: list[tuple[Route, _Changes]] = []
-        for version in (wanted, *_adapters_before(wanted, published, newer_than)):
+        for version in (target, *_adapters_before(target, published, newer_than)):
             for route in self.routes(version, published):
                 changes = _read(route)
                 if changes.problem:
@@ -97,7 +97,7 @@ class Assembly:
                     part_way.append((route.up_to(len(changes.found)), changes))
                     continue
                 try:
-                    return self._follow(route, changes, () if version is wanted else tuple(problems))
+                    return self._follow(route, changes, () if version is target else tuple(problems))
                 except DataError as exc:
                     problems.append(f"{route}: {exc}")
         for route, changes in sorted(part_way, key=lambda part: -part[0].end.version):
@@ -108,28 +108,28 @@ class Assembly:
             except DataError as exc:
                 problems.append(f"{route}: {exc}")
         problems = problems or ["no complete version to start from exists"]
-        raise DataError(f"version {wanted.version} cannot be assembled: " + "; ".join(problems))
+        raise DataError(f"version {target.version} cannot be assembled: " + "; ".join(problems))
 
-    def routes(self, wanted: PolicyVersion, published: Sequence[PolicyVersion]) -> list[Route]:
-        """All routes to `wanted`, fewest bytes to read first."""
-        found = []
+    def routes(self, target: PolicyVersion, published: Sequence[PolicyVersion]) -> list[Route]:
+        """All routes to `target`, fewest bytes to read first."""
+        possible = []
         steps: tuple[PolicyVersion, ...] = ()
         size = 0
-        for version in ancestors(wanted, published):
+        for version in ancestors(target, published):
             cached = self._folder(version)
             if cached.is_dir():
-                found.append(Route(version, cached, steps, size, True))
+                possible.append(Route(version, cached, steps, size, True))
             at_hand = (
                 self._first if version.version == 0 and steps else None
             )  # version 0 itself is loaded from its announced path
             if at_hand is not None:
-                found.append(Route(version, at_hand, steps, size, False))
+                possible.append(Route(version, at_hand, steps, size, False))
             if version.kind == "full" and not version.pruned and Path(version.path) != at_hand:
                 full = sum(entry["bytes"] for entry in version.files.values())
-                found.append(Route(version, Path(version.path), steps, size + full, False))
+                possible.append(Route(version, Path(version.path), steps, size + full, False))
             steps = (version, *steps)
             size += version.bytes_from_base
-        return sorted(found, key=lambda route: (route.bytes, len(route.steps)))
+        return sorted(possible, key=lambda route: (route.bytes, len(route.steps)))
 
     def keep_only(self, version: int) -> None:
         """Delete all other assembled versions."""
@@ -175,19 +175,19 @@ class Assembly:
 def ancestors(version: PolicyVersion, published: Sequence[PolicyVersion]) -> Iterator[PolicyVersion]:
     """Yield `version`, its base, the base's base, and so on."""
     known = {v.version: v for v in published}
-    found: PolicyVersion | None = version
-    while found is not None:
-        yield found
-        found = None if found.base is None else known.get(found.base)
+    ancestor: PolicyVersion | None = version
+    while ancestor is not None:
+        yield ancestor
+        ancestor = None if ancestor.base is None else known.get(ancestor.base)
 
 
 def _adapters_before(
-    wanted: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int
+    target: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int
 ) -> Iterator[PolicyVersion]:
-    """Fallbacks for an adapter version `wanted`, the newest first: each needs only the base."""
-    for version in sorted(published, key=lambda v: -v.version) if wanted.adapter else ():
+    """Fallbacks for an adapter version `target`, the newest first: each needs only the base."""
+    for version in sorted(published, key=lambda v: -v.version) if target.adapter else ():
         usable = version.adapter and version.withdrawn_to is None and not version.pruned
-        if usable and newer_than < version.version < wanted.version:
+        if usable and newer_than < version.version < target.version:
             yield version
 
 
@@ -202,18 +202,18 @@ class _Changes:
 
 def _read(route: Route) -> _Changes:
     started = time.monotonic()
-    found: list[Change] = []
+    changes: list[Change] = []
     problem = ""
     for version in route.steps:
         try:
-            found.append(_adapter(version) if version.adapter else _delta(version))
+            changes.append(_adapter(version) if version.adapter else _delta(version))
         except OSError as exc:
             problem = f"{exc.filename}: {exc.strerror}"
         except DataError as exc:
             problem = str(exc)
         if problem:
             break
-    return _Changes(found, problem, time.monotonic() - started)
+    return _Changes(changes, problem, time.monotonic() - started)
 
 
 def _delta(version: PolicyVersion) -> Change:
@@ -231,14 +231,14 @@ def _adapter(version: PolicyVersion) -> Change:
 
 def _announced(path: Path, entry: FileEntry) -> bytes:
     """The bytes of `path`. Raises OSError, or DataError if they differ from the announcement."""
-    found = path.read_bytes()
-    digest = hashlib.sha256(found).hexdigest()
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
     if digest != entry["sha256"]:
         raise DataError(
-            f"{path}: {len(found)} bytes with sha256 {digest}; expected {entry['bytes']} bytes with "
+            f"{path}: {len(content)} bytes with sha256 {digest}; expected {entry['bytes']} bytes with "
             f"{entry['sha256']}: the file was truncated, changed or damaged"
         )
-    return found
+    return content
 
 
 class _Clock:

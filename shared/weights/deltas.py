@@ -142,9 +142,9 @@ class _Reader:
         self._data, self.at = memoryview(data), at
 
     def head(self) -> tuple[int, int, int, int, int, int]:
-        found: tuple[int, int, int, int, int, int] = _BLOCK.unpack_from(self._data, self.at)
+        fields: tuple[int, int, int, int, int, int] = _BLOCK.unpack_from(self._data, self.at)
         self.at += _BLOCK.size
-        return found
+        return fields
 
     def plane(self, length: int) -> Bytes:
         """Read the next part, which must unpack to `length` bytes."""
@@ -152,10 +152,10 @@ class _Reader:
         self.at += _PART.size
         data = self._data[self.at : self.at + stored]
         self.at += stored
-        found = np.frombuffer(zlib.decompress(data, bufsize=length) if zipped else data, dtype=np.uint8)
-        if len(found) != length:
-            raise ValueError(f"a part has {len(found)} bytes; expected {length}")
-        return found
+        plane_bytes = np.frombuffer(zlib.decompress(data, bufsize=length) if zipped else data, dtype=np.uint8)
+        if len(plane_bytes) != length:
+            raise ValueError(f"a part has {len(plane_bytes)} bytes; expected {length}")
+        return plane_bytes
 
     def items(self, count: int, item_bytes: int) -> Items:
         planes = np.stack([self.plane(count) for _ in range(item_bytes)], axis=1)

@@ -39,10 +39,10 @@ def verify_files(directory: Path, manifest: Mapping[str, FileEntry]) -> None:
             raise DataError(f"{path}: missing; expected {expected['bytes']} bytes, as published") from None
         if size != expected["bytes"]:
             raise DataError(f"{path}: {size} bytes; expected {expected['bytes']}: the copy is incomplete or changed")
-        found = sha256_of(path)
-        if found != expected["sha256"]:
+        actual = sha256_of(path)
+        if actual != expected["sha256"]:
             raise DataError(
-                f"{path}: sha256 is {found}; expected {expected['sha256']}: the file was changed or damaged"
+                f"{path}: sha256 is {actual}; expected {expected['sha256']}: the file was changed or damaged"
             )
 
 

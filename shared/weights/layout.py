@@ -33,12 +33,12 @@ def read_layout(folder: Path) -> CheckpointLayout:
 
 def check_layout(folder: Path, expected: CheckpointLayout) -> None:
     """Check that `folder` holds exactly the tensors of `expected`, complete and with equal shapes. Raises DataError."""
-    found = read_layout(folder).tensors
-    if missing := sorted(expected.tensors.keys() - found.keys() - expected.optional):
+    actual = read_layout(folder).tensors
+    if missing := sorted(expected.tensors.keys() - actual.keys() - expected.optional):
         raise DataError(f"{folder} lacks {len(missing)} of {len(expected.tensors)} tensors: {_some(missing)}")
-    if unknown := sorted(found.keys() - expected.tensors.keys() - expected.optional):
+    if unknown := sorted(actual.keys() - expected.tensors.keys() - expected.optional):
         raise DataError(f"{folder} holds {len(unknown)} tensors this model does not have: {_some(unknown)}")
-    for name, tensor in found.items():
+    for name, tensor in actual.items():
         _check_tensor(f"{folder}: tensor {name}", tensor, expected.tensors.get(name))
 
 
@@ -46,8 +46,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The files an engine would read: those named in the index, or else every safetensors file."""
     index = folder / INDEX
     if not index.is_file():
-        if found := sorted(folder.glob("*.safetensors")):
-            return found
+        if sharded := sorted(folder.glob("*.safetensors")):
+            return sharded
         # SGLang's words
         raise DataError(
             f"Failed to get weights iterator: Cannot find any model weights with `{folder}`. Expected *.safetensors; "
@@ -67,13 +67,13 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _check_tensor(what: str, found: FileTensor, expected: FileTensor | None) -> None:
+def _check_tensor(what: str, actual: FileTensor, expected: FileTensor | None) -> None:
     if expected is None:  # an optional one that the first checkpoint omitted
         return
-    if found.shape != expected.shape:
-        raise DataError(f"{what} has shape {found.shape}; expected {expected.shape}")
-    if found.dtype != expected.dtype and not (found.dtype in CONVERTIBLE and expected.dtype in CONVERTIBLE):
-        raise DataError(f"{what} is {found.dtype}; expected {expected.dtype}")
+    if actual.shape != expected.shape:
+        raise DataError(f"{what} has shape {actual.shape}; expected {expected.shape}")
+    if actual.dtype != expected.dtype and not (actual.dtype in CONVERTIBLE and expected.dtype in CONVERTIBLE):
+        raise DataError(f"{what} is {actual.dtype}; expected {expected.dtype}")
 
 
 def _tied(folder: Path) -> frozenset[str]:

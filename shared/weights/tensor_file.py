@@ -44,18 +44,18 @@ def tensors_of(file: Path, data: bytes | None = None) -> list[FileTensor]:
             header: dict[str, Any] = json.loads(opened.read(length))
             size = opened.seek(0, SEEK_END)
         header.pop("__metadata__", None)
-        found = [_tensor(name, entry, 8 + length) for name, entry in header.items()]
+        parsed = [_tensor(name, entry, 8 + length) for name, entry in header.items()]
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise DataError(f"{file} is not a whole safetensors file: {type(exc).__name__}: {exc}") from exc
-    found.sort(key=lambda tensor: (tensor.start, tensor.end))
+    parsed.sort(key=lambda tensor: (tensor.start, tensor.end))
     reached = 8 + length
-    for tensor in found:
+    for tensor in parsed:
         if tensor.start != reached:
             raise DataError(f"{file}: tensor {tensor.name} begins at byte {tensor.start}; expected {reached}")
         reached = tensor.end
     if size != reached:
         raise DataError(f"{file} is not a whole safetensors file: it has {size} bytes, its tensors need {reached}")
-    return found
+    return parsed
 
 
 def _tensor(name: str, entry: dict[str, Any], base: int) -> FileTensor:

@@ -30,9 +30,9 @@ def check_loaded(folder: Path, loading: Mapping[str, Any]) -> None:
         )
     differing = sorted(loading.get("mismatched_keys", ()))
     if differing:
-        name, found, expected = differing[0]
+        name, actual, expected = differing[0]
         raise ConfigError(
-            f"{folder}: {len(differing)} tensors have another shape than config.json says, such as {name}: {tuple(found)}; "
+            f"{folder}: {len(differing)} tensors have another shape than config.json says, such as {name}: {tuple(actual)}; "
             f"expected {tuple(expected)}: the config.json that belongs to these weights"
         )
 
@@ -51,10 +51,10 @@ def own_head(folder: Path, files: Collection[Path]) -> str | None:
     """The name of a head that is not the embedding, of a model that ties the two; None: there is none."""
     if not is_tied(folder):
         return None
-    found = {tensor.name: (file, tensor) for file in files for tensor in tensors_of(file)}
-    head = next((name for name in found if name.endswith(HEADS)), None)
-    embedding = next((name for name in found if name.endswith(EMBEDDINGS)), None)
-    if head is None or embedding is None or _equal(found[head], found[embedding]):
+    by_name = {tensor.name: (file, tensor) for file in files for tensor in tensors_of(file)}
+    head = next((name for name in by_name if name.endswith(HEADS)), None)
+    embedding = next((name for name in by_name if name.endswith(EMBEDDINGS)), None)
+    if head is None or embedding is None or _equal(by_name[head], by_name[embedding]):
         return None
     return head
 
@@ -81,13 +81,13 @@ def _equal(one: tuple[Path, FileTensor], other: tuple[Path, FileTensor]) -> bool
     (file, tensor), (other_file, other_tensor) = one, other
     if (tensor.dtype, tensor.shape) != (other_tensor.dtype, other_tensor.shape):
         return False
-    with file.open("rb") as left, other_file.open("rb") as right:
-        left.seek(tensor.start)
+    with file.open("rb") as first, other_file.open("rb") as right:
+        first.seek(tensor.start)
         right.seek(other_tensor.start)
         remaining = tensor.end - tensor.start
         while remaining:
             size = min(CHUNK_BYTES, remaining)
-            if left.read(size) != right.read(size):
+            if first.read(size) != right.read(size):
                 return False
             remaining -= size
     return True

@@ -81,14 +81,14 @@ MUTANTS = (
     Mutant(
         "actors: an engine does not load a pinned version that was withdrawn",
         "sampler/engine/keeper/target.py",
-        "found.withdrawn_to is not None:\n            raise",
+        "stored.withdrawn_to is not None:\n            raise",
         "False:\n            raise",
         f"{PINNED}::test_a_pinned_version_is_not_loaded_once_its_files_are_or_will_be_deleted",
     ),
     Mutant(
         "actors: an engine does not load a pinned version that is pruned",
         "sampler/engine/keeper/target.py",
-        "found.version == wanted.version and found.pruned:",
+        "stored.version == target.version and stored.pruned:",
         "False:",
         f"{PINNED}::test_a_pinned_version_is_not_loaded_once_its_files_are_or_will_be_deleted",
     ),

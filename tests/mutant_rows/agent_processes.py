@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant(
         "scripts run where more than a thousand files are open",
         "shared/processes/guard.py",
-        "    return [found for found, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]",
+        "    return [ready for ready, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]",
         "    return select.select(descriptors, [], [], timeout_s)[0]  # noqa: TID251",
         f"{PRELOAD_ENDS}::test_scripts_run_where_more_than_a_thousand_files_are_open",
     ),
@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "files that become links",
         "sampler/gateway/kept_files.py",
-        "found = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)",
-        "found = os.open(name, flags, dir_fd=folder)",
+        "descriptor = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)",
+        "descriptor = os.open(name, flags, dir_fd=folder)",
         f"{LEFT}::test_files_that_become_links_are_not_followed",
     ),
     Mutant(
@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "a full disk under an agent's output",
         "sampler/gateway/child.py",
-        "kept = _written(kept, piece[:left])",
-        "kept.write(piece[:left])",
+        "stored = _written(stored, piece[:remaining])",
+        "stored.write(piece[:remaining])",
         "tests/sampler/gateway/test_agent_shortages.py::test_a_full_disk_costs_the_output_that_is_kept_alone",
     ),
     Mutant(

@@ -11,8 +11,8 @@ MUTANTS = (
     Mutant(
         "variables: what is no variable is an error",
         "shared/configuration/environment_variables.py",
-        "        if found is None:\n",
-        "        if found is None:\n            return match[0]\n        if False:\n",
+        "        if reference is None:\n",
+        "        if reference is None:\n            return match[0]\n        if False:\n",
         f"{VARIABLES}::test_what_cannot_be_replaced_is_an_error",
     ),
     Mutant(

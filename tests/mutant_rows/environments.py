@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "environments: an answer is checked whole",
         "sampler/environments/answers.py",
-        "if problem := problem_of({name: found.get(name)}):",
+        "if problem := problem_of({name: content.get(name)}):",
         "if False:",
         f"{CLIENT}::test_an_answer_is_checked_whole_where_it_enters",
     ),
@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "environments: the wait for a place among those that start is bounded",
         "sampler/environments/choosing.py",
-        "async with queued(wait), asyncio.timeout(left_s):",
+        "async with queued(wait), asyncio.timeout(remaining_s):",
         "async with queued(wait), asyncio.timeout(None):",
         f"{BUSY}::test_a_controller_that_starts_nothing_delays_no_other_and_is_told_in_time",
     ),

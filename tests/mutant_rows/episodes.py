@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "threads: a copy of a reply means the one that was sampled after the same messages",
         "sampler/core/rendering/known_replies.py",
-        "found = self._after_the_same(messages, found, copies)",
+        "matched = self._after_the_same(messages, matched, copies)",
         "pass",
         f"{THREADS}::test_alternating_histories_lose_no_sampled_id_even_if_both_say_the_same",
     ),
@@ -158,7 +158,7 @@ MUTANTS = (
         "sampler/core/episode/sampler.py",
         "            return await self._ask(view, dispatch, parent, asking)\n",
         "            transcripts = self._threads._transcripts\n"
-        "            transcripts[view.thread].told(messages, restart=asking.restart)\n"
+        "            transcripts[view.thread].received(messages, restart=asking.restart)\n"
         "            return await self._ask(view, dispatch, parent, asking)\n",
         f"{REFUSALS}::test_a_request_that_is_sent_again_is_in_the_conversation_once_and_is_not_marked_for_the_other",
     ),

@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "an error of one caller is not that of those who share its command",
         "shared/store/together.py",
-        "if len(asked) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):",
+        "if len(batch) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):",
         "if False:",
         f"{TOGETHER}::test_an_error_that_one_caller_caused_is_that_callers_alone",
     ),
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "a stream has its text while the engine samples",
         "sampler/core/episode/sampler.py",
-        "on_ids=heard,",
+        "on_ids=token_listener,",
         "on_ids=None,",
         f"{STREAMS}::test_text_comes_while_the_engine_samples",
     ),

@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "a limit that the kernel keeps is named",
         "shared/sandbox/watch.py",
-        "        if status and (kept := ",
-        "        if False and (kept := ",
+        "        if status and (reason := ",
+        "        if False and (reason := ",
         f"{LIMITS}::test_a_limit_ends_the_attempt_and_is_named",
     ),
     Mutant(
@@ -138,15 +138,15 @@ MUTANTS = (
     Mutant(
         "a sampler removes what a killed one left of its agents",
         "shared/sandbox/folders.py",
-        "    left = await reap_left_over(mine)\n",
-        "    left = StaleState()\n",
+        "    stale = await reap_left_over(mine)\n",
+        "    stale = StaleState()\n",
         f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(
         "samplers have state folders of their own",
         "shared/sandbox/folders.py",
-        "            with contextlib.suppress(StateFolderTaken):\n                found.append(_locked(folder))",
-        "            found.append(folder)",
+        "            with contextlib.suppress(StateFolderTaken):\n                free.append(_locked(folder))",
+        "            free.append(folder)",
         f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(

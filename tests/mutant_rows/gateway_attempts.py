@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "a harness that left gets no task",
         "sampler/gateway/harness_api.py",
-        "    if await request.is_disconnected():\n        left",
-        "    if False:\n        left",
+        "    if await request.is_disconnected():\n        gone",
+        "    if False:\n        gone",
         f"{CLAIMS}::test_a_task_whose_harness_left_while_it_waited_is_claimed_by_another",
     ),
     Mutant(
@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "an attempt has its place at the process that serves it",
         "sampler/gateway/attempts.py",
-        "attempt.is_held(attempt.claim.record_id in held, asked_at)",
+        "attempt.is_held(attempt.claim.record_id in held, queried_at)",
         "pass",
         f"{PLACES}::test_an_attempt_that_another_process_serves_has_its_place_there",
     ),

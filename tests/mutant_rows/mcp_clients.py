@@ -84,15 +84,15 @@ MUTANTS = (
     Mutant(
         "every server that is gone is named",
         "sampler/mcp_docker/sessions/offers.py",
-        '"; ".join(str(entries) for entries in told)',
-        "str(told[0])",
+        '"; ".join(str(entries) for entries in outcomes)',
+        "str(outcomes[0])",
         f"{GONE}::test_a_server_that_is_gone_before_its_first_list_is_a_failure_of_infrastructure",
     ),
     Mutant(
         "a server that ends while the gateway asks it is named",
         "sampler/mcp_docker/links/server_link.py",
-        "asked.set_exception(ServerGone(self._named(why)))",
-        "asked.set_exception(ServerGone(why))",
+        "pending.set_exception(ServerGone(self._named(why)))",
+        "pending.set_exception(ServerGone(why))",
         f"{GONE}::test_a_server_that_ends_while_the_gateway_asks_it_is_named",
     ),
 )

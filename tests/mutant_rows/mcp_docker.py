@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "sandbox: descriptors are closed",
         "shared/sandbox/confinement.py",
-        "    os.closerange(3 if kept is None else kept + 1, _MOST_DESCRIPTORS)\n",
+        "    os.closerange(3 if rules_fd is None else rules_fd + 1, _MOST_DESCRIPTORS)\n",
         "",
         f"{FORKS}::test_a_forked_warden_confines_a_function_and_closes_descriptors",
     ),

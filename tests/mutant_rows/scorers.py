@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "batched scorers: as many values as requests",
         BATCHES,
-        " or len(found) != len(batch):",
+        " or len(scores) != len(batch):",
         ":",
         f"{BATCHED}::test_what_is_no_list_of_as_many_numbers_is_a_failure_of_each",
     ),
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "answers: none in reasoning that the prompt opened",
         "sampler/core/episode/dispatch.py",
-        "            in_reasoning=said.in_reasoning,\n",
+        "            in_reasoning=message.in_reasoning,\n",
         "",
         "tests/sampler/test_answer_text.py::test_reasoning_that_the_prompt_opened_has_no_answer",
     ),
@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "scores: not beyond what float32 can square",
         "shared/scores.py",
-        "    if found is None or abs(found) > LARGEST_SCORE:\n",
-        "    if found is None:\n",
+        "    if number is None or abs(number) > LARGEST_SCORE:\n",
+        "    if number is None:\n",
         "tests/sampler/test_usable_scores.py::test_what_the_trainer_cannot_use_fails_the_episode_and_never_the_sampler",
     ),
     Mutant(

@@ -67,10 +67,10 @@ MUTANTS = (
     Mutant(
         "settings: a flag has a value",
         "shared/configuration/sources.py",
-        """            if not left or left[0].startswith("--"):
+        """            if not remaining or remaining[0].startswith("--"):
                 raise ConfigError(f"flags: {flag} has no value; expected {flag} VALUE")
-            value = left.pop(0)""",
-        """            value = left.pop(0) if left else \"\"""",
+            value = remaining.pop(0)""",
+        """            value = remaining.pop(0) if remaining else \"\"""",
         f"{SAME}::test_what_is_empty_is_not_given_in_every_way",
     ),
     Mutant(

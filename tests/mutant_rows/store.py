@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "a wrong number of answers leaves no caller waiting",
         "shared/store/together.py",
-        "if len(found) != len(asked):",
+        "if len(results) != len(batch):",
         "if False:",
         "tests/shared/test_together.py::test_another_number_of_answers_than_of_questions_is_an_error_of_all",
     ),
@@ -160,8 +160,8 @@ MUTANTS = (
     Mutant(
         "admission: weights that are not published",
         "shared/store/admission.py",
-        "return found + await self._count_groups(unpublished, ",
-        "return found + 0 * await self._count_groups(unpublished, ",
+        "return pending + await self._count_groups(unpublished, ",
+        "return pending + 0 * await self._count_groups(unpublished, ",
         f"{ADMISSION}::test_counting_groups_between_opened_and_trained_equals_the_formula_over_all_documents",
     ),
     Mutant(

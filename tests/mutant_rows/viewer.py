@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant(
         "viewer: a document that breaks a page is named",
         "scripts/tandem/viewer/pages.py",
-        "raise await unreadable(asked, exc) from exc",
+        "raise await unreadable(page_request, exc) from exc",
         "raise",
         "tests/tandem/viewer/test_unreadable_documents.py::test_ids_of_seven_bytes_are_named_with_their_query",
     ),

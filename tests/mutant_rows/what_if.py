@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         "replay: tokens of other weights than the engine serves are left out",
         "scripts/tandem/what_if/engine_replay.py",
-        "    found[turn.versions != version] = np.nan\n",
+        "    recomputed[turn.versions != version] = np.nan\n",
         "",
         f"{TRAINED}::test_tokens_of_other_weights_than_the_engine_serves_are_not_compared_unless_asked_for",
     ),
@@ -83,14 +83,14 @@ MUTANTS = (
     Mutant(
         "fork: the audit compares the first prompt with the origin's",
         "scripts/tandem/audit/forks.py",
-        "first.parent is None and found == expected,",
+        "first.parent is None and actual == expected,",
         "first.parent is None,",
         f"{FORK}::test_the_audit_tells_a_fork_of_another_prompt_and_one_whose_origin_is_gone",
     ),
     Mutant(
         "fork: a prompt that this sampler's template writes otherwise is not asked",
         "sampler/core/rendering/view.py",
-        "        if (found := self.context.ids) != list(ids):\n",
+        "        if (own_ids := self.context.ids) != list(ids):\n",
         "        if False:\n",
         f"{FORK}::test_a_prompt_that_this_sampler_would_write_otherwise_is_not_asked",
     ),
@@ -174,22 +174,22 @@ MUTANTS = (
     Mutant(
         "fork: a group that another command queued at the same moment is compared with the wish",
         "shared/episodes/origin.py",
-        "if not again or (new and is_of(found, fork, n)):",
+        "if not again or (new and is_of(stored, fork, n)):",
         "if not again or new:",
         f"{COMMAND}::test_a_command_that_another_one_forestalls_takes_no_group_of_another_wish_for_its_own",
     ),
     Mutant(
         "fork: a command that was killed between its writes is completed by the next",
         "shared/episodes/origin.py",
-        "    if found.created_at is None:",
+        "    if stored.created_at is None:",
         "    if False:",
         f"{COMMAND}::test_a_command_killed_at_any_write_is_repeated_to_the_same_group",
     ),
     Mutant(
         "fork: a deleted group is not waited for",
         "scripts/tandem/commands/fork.py",
-        "            if found is None:\n",
-        "            found = found or task\n            if found is None:\n",
+        "            if stored is None:\n",
+        "            stored = stored or task\n            if stored is None:\n",
         f"{COMMAND}::test_a_fork_that_is_deleted_while_it_waits_ends_the_command",
     ),
     Mutant(

@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "worlds: two marks of different actions are none",
         "sampler/environments/adapters/named_action.py",
-        "    if len(found) > 1:\n",
+        "    if len(marked) > 1:\n",
         "    if False:\n",
         f"{ACTIONS}::test_an_ambiguous_reply_names_no_action_and_its_answer_lists_the_actions",
     ),
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "worlds: a session that is at its end at its start has failed once",
         "sampler/environments/worker.py",
-        '            if told["finish"]:\n                raise',
+        '            if values["finish"]:\n                raise',
         "            if False:\n                raise",
         f"{STEPS}::test_a_world_that_is_at_its_end_at_its_start_fails_once",
     ),
@@ -227,14 +227,14 @@ MUTANTS = (
     Mutant(
         "gymnasium: images are refused",
         "sampler/environments/adapters/observed.py",
-        "    if (found := num_values(space)) > MAX_NUMBERS:\n",
-        "    if (found := 0) > MAX_NUMBERS:\n",
+        "    if (size := num_values(space)) > MAX_NUMBERS:\n",
+        "    if (size := 0) > MAX_NUMBERS:\n",
         f"{GYMNASIUM}::test_what_a_world_lacks_is_refused_with_a_sentence",
     ),
     Mutant(
         "gymnasium: an observation has a bound",
         "sampler/environments/adapters/observed.py",
-        "    if (count := _count(found)) > MAX_NUMBERS:\n",
+        "    if (count := _count(value)) > MAX_NUMBERS:\n",
         "    if (count := 0) > MAX_NUMBERS:\n",
         f"{GYMNASIUM}::test_an_observation_that_is_larger_than_its_world_says_fails_the_episode_once",
     ),

@@ -106,7 +106,9 @@ async def test_a_killed_guard_ends_its_server_and_the_rest_ends_with_the_session
         guard = int((await session.call("run", {"command": "ps -o ppid= -p $PPID"})).text)
         os.kill(guard, signal.SIGKILL)
         with pytest.raises(ToolServerDied):
-            await session.call("run", {"command": "echo"})
+            async with asyncio.timeout(PATIENCE_S):
+                while True:  # a busy machine may run a call before the signals arrive
+                    await session.call("run", {"command": "echo"})
     assert living(word) == []
 
 

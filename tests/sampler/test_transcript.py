@@ -36,14 +36,14 @@ def test_sending_the_whole_history_and_sending_only_new_messages_give_the_same_t
     opening: list[Message], turns: list[tuple[str, list[Message]]], form: str, restarts: bool
 ) -> None:
     transcript, episode = Transcript(), Sent(opening)
-    transcript.told(opening, restart=False)
+    transcript.received(opening, restart=False)
     whole = list(opening)
     for text, new in turns:
         reply = episode.hear(text)
         replied(transcript, reply, text)
         whole += [FORMS[form](reply, text), *new]
         episode.send(new)
-        transcript.told(whole if restarts else new, restart=restarts)
+        transcript.received(whole if restarts else new, restart=restarts)
     assert list(transcript.messages()) == episode.whole
 
 
@@ -52,7 +52,7 @@ def replied(transcript: Transcript, message: Message, text: str) -> None:
 
 
 def told(transcript: Transcript, *messages: Message, restart: bool = False) -> None:
-    transcript.told(messages, restart=restart)
+    transcript.received(messages, restart=restart)
 
 
 def test_only_unseen_messages_of_a_cut_history_are_new() -> None:

@@ -194,9 +194,11 @@ def test_tags_of_reasoning_in_a_call_are_its_text_and_calls_in_any_reasoning_are
 def test_the_time_of_reading_reasoning_is_linear() -> None:
     tags = ("<tool_call>", "</tool_call>")
     for text in ("<tool_call></tool_call>", "<think></think>", "<tool_call></think>", "</think>", "<tool_call><think>"):
-        seconds = []
-        for count in (2_000, 20_000):
+
+        def seconds(count: int) -> float:
             begun = time.process_time()
-            split_reasoning(text * count + "</think></tool_call>", calls=tags)
-            seconds.append(time.process_time() - begun)
-        assert seconds[1] < 40 * seconds[0] + 0.5, text
+            split_reasoning(text * count + "</think></tool_call>", calls=tags)  # noqa: B023 - called at once
+            return time.process_time() - begun
+
+        few, many = (min(seconds(count) for _ in range(3)) for count in (2_000, 20_000))  # one may meet the collector
+        assert many < 40 * few + 0.5, text

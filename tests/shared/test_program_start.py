@@ -1,6 +1,7 @@
 """Every program begins alike: Ctrl-C while it loads is one line, an ignored signal stays ignored, nobody reads its secrets, and
 output that cannot be written costs a service nothing."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -130,7 +131,7 @@ def test_output_that_nobody_reads_costs_a_service_nothing_and_ends_a_command(
 ) -> None:
     path = tmp_path / "result"
     program = SERVICE.replace("IS_COMMAND", str(is_command)).replace("PATH", f'"{path}"')
-    shell = LOST[lost].format(python=sys.executable, program=program)
+    shell = LOST[lost].format(python=shlex.quote(sys.executable), program=program)
     done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False)
     ends = is_command and lost != "nothing"
     assert done.returncode == (1 if ends else 0), done.stderr
@@ -252,4 +253,8 @@ def _connects(silent: socket.socket) -> None:
 
 
 def _shown_by(pid: int) -> str:
-    return "".join(Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace") for name in ("cmdline", "environ"))
+    """What this user can read of it: of a process that conceals itself, root alone the environment."""
+    read = [Path(f"/proc/{pid}/cmdline").read_bytes()]
+    with contextlib.suppress(PermissionError):
+        read.append(Path(f"/proc/{pid}/environ").read_bytes())
+    return b"".join(read).decode(errors="replace")

@@ -159,15 +159,15 @@ class ScorerAgentConfig(AgentConfig):
             fields = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(value) if name is not None]
         except ValueError as exc:
             raise ValueError(f"{exc}; a brace of the text itself is written twice: {{{{ }}}}") from exc
-        found = {name for name, _, _ in fields}
-        if unknown := sorted(found - set(_PLACEHOLDERS)):
+        names = {name for name, _, _ in fields}
+        if unknown := sorted(names - set(_PLACEHOLDERS)):
             raise ValueError(
                 f"placeholder {{{unknown[0]}}} is unknown; expected {', '.join(f'{{{name}}}' for name in _PLACEHOLDERS)} "
                 "(a brace of the text itself is written twice: {{ }})"
             )
         if any(spec or how for _, spec, how in fields):
             raise ValueError("a placeholder is a name alone, such as {question}")
-        if missing := [name for name in _PLACEHOLDERS[1:] if name not in found]:
+        if missing := [name for name in _PLACEHOLDERS[1:] if name not in names]:
             raise ValueError(f"placeholder {{{missing[0]}}} is missing; the judge needs it")
         return value
 
@@ -208,8 +208,8 @@ def read_agents_config(path: Path) -> AgentsConfig:
             "%s:%d: %s.%s is ignored: %s", path, line_of(root, (agent, name)), agent, name, WITHOUT_EFFECT[name]
         )
         del values[agent][name]
-    for name, found, expected in problems_of(values, of_shape=True):
-        raise ConfigError(f"{path}:{line_of(root, [name])}: {name} is {found}; expected {expected}")
+    for name, actual, expected in problems_of(values, of_shape=True):
+        raise ConfigError(f"{path}:{line_of(root, [name])}: {name} is {actual}; expected {expected}")
     read, misread = typed_model(AgentsConfig, values)
     if misread:
         shown = [

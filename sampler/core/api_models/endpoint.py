@@ -43,8 +43,10 @@ class AgentReply:
 class RequestFailed(Exception):
     """No usable reply. `may_pass`: the same request may succeed later. `is_own`: the request is at fault."""
 
-    def __init__(self, told: str, *, may_pass: bool, is_own: bool = False, retry_after_s: float | None = None) -> None:
-        super().__init__(told)
+    def __init__(
+        self, message: str, *, may_pass: bool, is_own: bool = False, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
         self.may_pass = may_pass
         self.is_own = is_own
         self.retry_after_s = retry_after_s
@@ -122,11 +124,11 @@ class Endpoint:
     def _read(self, body: str) -> AgentReply:
         """Check everything that a reply with status 200 may lack: the client library checks nothing."""
         try:
-            found = json.loads(body)
+            payload = json.loads(body)
         except (ValueError, RecursionError) as exc:
             raise RequestFailed(self._quoted(f"the answer is not JSON: {body!r}"), may_pass=True) from exc
         try:
-            choice = found["choices"][0]
+            choice = payload["choices"][0]
             text, finish = choice["message"]["content"], choice.get("finish_reason")
         except (KeyError, IndexError, TypeError, AttributeError) as exc:
             raise RequestFailed(
@@ -137,7 +139,7 @@ class Endpoint:
             raise RequestFailed(self._quoted(f"the answer ended by {finish!r}"), may_pass=True)
         if not text:
             raise RequestFailed(f"the answer has no text (it ended by {finish!r})", may_pass=True)
-        usage = found.get("usage")
+        usage = payload.get("usage")
         return AgentReply(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
 
     def _quoted(self, text: str) -> str:

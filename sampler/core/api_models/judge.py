@@ -92,10 +92,10 @@ class HiddenKey(str):
 
 
 def _read(text: str) -> bool:
-    found = read_verdict(text)
-    if found is None:
+    verdict = read_verdict(text)
+    if verdict is None:
         raise Unreadable(AGAIN)
-    return found
+    return verdict
 
 
 def _shortened(answer: str) -> str:

@@ -73,13 +73,13 @@ class ModelPool:
     async def ask(self, messages: Sequence[Message], read: Callable[[str], T], first: int = 0) -> Answer[T]:
         """The first reply that `read` accepts; it raises Unreadable for others. `first`: the number of the model that is asked
         first, counted around. Raises AgentFailed."""
-        told, begin = _Log(), first % len(self._members)
+        trouble, begin = _Log(), first % len(self._members)
         for member in [*self._members[begin:], *self._members[:begin]]:
-            found = await self._ask_one(member, messages, read, told)
-            if found is not None:
-                value, reply = found
-                return Answer(value, reply.text, self._use(told, member.endpoint, reply))
-        use = self._use(told)
+            result = await self._ask_one(member, messages, read, trouble)
+            if result is not None:
+                value, reply = result
+                return Answer(value, reply.text, self._use(trouble, member.endpoint, reply))
+        use = self._use(trouble)
         failures = "; ".join(f"{f.model} at {f.service}: {f.error}" for f in use.failures)
         raise AgentFailed(f"no model of {self._agent} gave an answer: {failures[:_MAX_ERROR_CHARS]}", use)
 
@@ -88,31 +88,31 @@ class ModelPool:
             await member.endpoint.close()
 
     async def _ask_one(
-        self, member: _Member, messages: Sequence[Message], read: Callable[[str], T], told: _Log
+        self, member: _Member, messages: Sequence[Message], read: Callable[[str], T], trouble: _Log
     ) -> tuple[T, AgentReply] | None:
-        """None: try the next model; `told` has the reason."""
+        """None: try the next model; `trouble` has the reason."""
         endpoint, breaker = member.endpoint, member.breaker
-        asked: list[Message] = list(messages)
+        conversation: list[Message] = list(messages)
         for attempt in range(self._config.max_retries + 1):
-            if (left_s := breaker.enter()) > 0:
-                told.add(
+            if (pause_s := breaker.enter()) > 0:
+                trouble.add(
                     endpoint,
-                    f"paused for {left_s:.1f} s more, after {self._config.breaker_failures} failures in a row",
+                    f"paused for {pause_s:.1f} s more, after {self._config.breaker_failures} failures in a row",
                 )
                 return None
             try:
-                reply = await endpoint.ask(asked)
+                reply = await endpoint.ask(conversation)
             except RequestFailed as exc:
-                told.add(endpoint, str(exc))
+                trouble.add(endpoint, str(exc))
                 wait_s = self._after_failure(member, exc, attempt)
             else:
                 try:
                     value = read(reply.text)
                 except Unreadable as exc:
-                    told.add(endpoint, f"unusable reply: {reply.text[:200]!r}")
+                    trouble.add(endpoint, f"unusable reply: {reply.text[:200]!r}")
                     breaker.failed()
-                    asked = [*messages, {"role": "assistant", "content": reply.text[:_MAX_REPEATED_CHARS]}]
-                    asked.append({"role": "user", "content": str(exc)})
+                    conversation = [*messages, {"role": "assistant", "content": reply.text[:_MAX_REPEATED_CHARS]}]
+                    conversation.append({"role": "user", "content": str(exc)})
                     wait_s = self._backoff_s(attempt)
                 else:
                     breaker.succeeded()
@@ -137,13 +137,13 @@ class ModelPool:
         config = self._config
         return float(config.retry_delay * config.backoff_factor**attempt * random.uniform(0.5, 1.0))
 
-    def _use(self, told: _Log, endpoint: Endpoint | None = None, reply: AgentReply | None = None) -> AgentUse:
+    def _use(self, record: _Log, endpoint: Endpoint | None = None, reply: AgentReply | None = None) -> AgentUse:
         return AgentUse(
             agent=self._agent,
             model=endpoint.config.model if endpoint else None,
             service=endpoint.config.base_url if endpoint else None,
-            failures=told.failures,
+            failures=record.failures,
             prompt_tokens=reply.prompt_tokens if reply else None,
             completion_tokens=reply.completion_tokens if reply else None,
-            duration_s=round(time.monotonic() - told.began, 4),
+            duration_s=round(time.monotonic() - record.began, 4),
         )

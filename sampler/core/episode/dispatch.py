@@ -71,12 +71,12 @@ def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> d
     }
 
 
-def answer_values(reply: EngineReply, source: Source, said: Reply) -> dict[str, Any]:
+def answer_values(reply: EngineReply, source: Source, message: Reply) -> dict[str, Any]:
     """The fields of a dispatch that its reply sets."""
     generation = reply.generation
     return {
-        "status": DispatchStatus.FORMAT_ERROR if said.parsed.errors else DispatchStatus.COMPLETED,
-        "error": clipped("; ".join(said.parsed.errors), MAX_ERROR_CHARS) or None,
+        "status": DispatchStatus.FORMAT_ERROR if message.parsed.errors else DispatchStatus.COMPLETED,
+        "error": clipped("; ".join(message.parsed.errors), MAX_ERROR_CHARS) or None,
         "service": generation.url,
         "sampled_by": source.policy,
         "continuations": len(reply.continuations),
@@ -87,11 +87,11 @@ def answer_values(reply: EngineReply, source: Source, said: Reply) -> dict[str, 
             "completion": len(generation.output_ids),
         },
         "response": SampledResponse(
-            text=said.text,
-            message=beyond_text(said.text, said.message),
+            text=message.text,
+            message=beyond_text(message.text, message.message),
             output_ids=pack_ints(generation.output_ids),
             output_logprobs=pack_floats(generation.logprobs),
             finish_reason=generation.finish_reason,
-            in_reasoning=said.in_reasoning,
+            in_reasoning=message.in_reasoning,
         ),
     }

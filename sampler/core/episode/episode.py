@@ -144,9 +144,9 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | D
         sampler.require_forks()
     termination = await call_user_code(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
-    wanted = sampler.task.at_version
-    if wanted is not None and sampler.episode.versions - {wanted}:
-        raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
+    version = sampler.task.at_version
+    if version is not None and sampler.episode.versions - {version}:
+        raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {version} alone")
     score = await evaluate(sampler)
     await sampler.finish_turn(last=True)
     return termination, score

@@ -40,7 +40,7 @@ def _instruction(payload: TaskPayload, scorers: Sequence[str], system: str, sett
         return ""
     if setting != AUTO:
         return setting
-    said = system + payload.query
-    if any(mark in said for mark in MARKS[payload.answer_schema]):
+    given = system + payload.query
+    if any(mark in given for mark in MARKS[payload.answer_schema]):
         return ""
     return INSTRUCTIONS[payload.answer_schema]

@@ -215,11 +215,11 @@ class AsyncSampler(ABC):
     ) -> None:
         """Attach tool results to `turn`, or to the last reply; in an episode with threads `turn` is required. They are
         written with the thread's next request, or at the end of the episode; after that raises ValueError."""
-        found = held_documents(tool_calls)
-        update = {"tool_calls": found, **({} if status is None else {"status": status})}
+        held = held_documents(tool_calls)
+        update = {"tool_calls": held, **({} if status is None else {"status": status})}
         dispatch = self._dispatch_of(turn)
         self._journal.amend(dispatch, **update)
-        self.episode.tool_calls[dispatch] = tuple(found)
+        self.episode.tool_calls[dispatch] = tuple(held)
 
     def score_turn(self, turn: Turn, score: float) -> None:
         """Assign `score` to `turn`, as a part of the episode's score. A second call replaces the first.
@@ -337,7 +337,7 @@ class AsyncSampler(ABC):
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         client = self.resources.policy_client(view.policy)
         source = await draw(client.pool, self.resources.sources if mixed else ())
-        heard = listener_for(asking.listener, dispatch.id, view)
+        token_listener = listener_for(asking.listener, dispatch.id, view)
         reply = await source.pool.generate(
             view.context.ids,
             dispatch.sampling_params,
@@ -345,18 +345,18 @@ class AsyncSampler(ABC):
             affinity=view.engine_of(source.name, parent),
             timeout_s=self.config.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else client.version,
-            on_ids=heard,
+            on_ids=token_listener,
         )
         generation = reply.generation
         view.affinity[source.name] = generation.url
         text = view.text_of(generation.output_ids)
-        if heard is not None:
-            heard.whole(text)
-        told = {"restart": asking.restart, "may_call": asking.options.may_call}
-        said = self._threads.replied(view, dispatch, parent, generation.output_ids, text, **told)
-        values = answer_values(reply, source, said)
+        if token_listener is not None:
+            token_listener.whole(text)
+        options = {"restart": asking.restart, "may_call": asking.options.may_call}
+        message = self._threads.replied(view, dispatch, parent, generation.output_ids, text, **options)
+        values = answer_values(reply, source, message)
         self._journal.amend(dispatch.id, **values)
         self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
         await self._journal.answered(dispatch.id)
         known = (view.thread, values["usage"], values["response"])
-        return Turn(dispatch.id, text, said.message, said.parsed, generation.finish_reason, *known)
+        return Turn(dispatch.id, text, message.message, message.parsed, generation.finish_reason, *known)

@@ -107,9 +107,9 @@ def _split(sampler: PlayedEpisode) -> tuple[tuple[WeightedScorer, ...], tuple[We
 
 async def _all(scorers: Sequence[WeightedScorer], request: ScoringRequest) -> list[Score]:
     """Each scorer's score. Raises the first one's error, in their order; then there is no score."""
-    found = await asyncio.gather(*(score_answer(one.name, request) for one in scorers), return_exceptions=True)
+    results = await asyncio.gather(*(score_answer(one.name, request) for one in scorers), return_exceptions=True)
     scores: list[Score] = []
-    for one in found:
+    for one in results:
         if isinstance(one, BaseException):
             raise one
         scores.append(one)

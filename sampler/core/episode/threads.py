@@ -95,10 +95,10 @@ class EpisodeThreads:
         words = reply_words(message, whole, view.context.format.end_think)
         view.add_reply(dispatch.id, parent, output_ids, message, words)
         if view.policy == self._owner:
-            said = {"role": "assistant", "content": whole} if parsed.errors else message
+            shown = {"role": "assistant", "content": whole} if parsed.errors else message
             transcript = self._transcripts.setdefault(view.thread, Transcript())
-            transcript.told(without_prefix(dispatch.messages), restart=restart)
-            transcript.replied(said, words)
+            transcript.received(without_prefix(dispatch.messages), restart=restart)
+            transcript.replied(shown, words)
         return Reply(text, parsed, message, in_reasoning)
 
     def _parsed(self, text: str, view: View, *, may_call: bool, in_reasoning: bool) -> ParsedReply:
@@ -119,11 +119,11 @@ class EpisodeThreads:
         Each prompt is made from the one before, as it was then: so it also is where `template_rewrites` keeps histories that
         the template would show otherwise now. Raises ConfigError where one has other ids.
         """
-        asked, path = origin.dispatch, origin.path
-        policy = asked.policy or self._owner
-        begun = path[0].turn.dispatch.created_at if path else asked.created_at
+        dispatch, path = origin.dispatch, origin.path
+        policy = dispatch.policy or self._owner
+        begun = path[0].turn.dispatch.created_at if path else dispatch.created_at
         self._tokens[policy] = PolicyTokens(begun)
-        view = self.view((policy, asked.thread), tools or None)
+        view = self.view((policy, dispatch.thread), tools or None)
         turns = []
         for number, one in enumerate(path):
             self._turns_before = number - one.turn.number

@@ -36,10 +36,10 @@ async def call_user_code(method: Callable[[], Awaitable[T]], kind: type[T], expe
         answer = method()
         if not inspect.isawaitable(answer):
             raise OwnCodeFailed(f"{name_of(method)} is not an async function: write async def{definition_of(method)}")
-        found = await answer
+        value = await answer
     except BaseExceptionGroup as group:  # from the user's TaskGroup: report the single mistake in it
         raise cause_of(group) from group
-    if not isinstance(found, kind):
-        shown = clipped(repr(found), MAX_SHOWN_CHARS)
+    if not isinstance(value, kind):
+        shown = clipped(repr(value), MAX_SHOWN_CHARS)
         raise OwnCodeFailed(f"{name_of(method)} returned {shown}; expected {expected}{definition_of(method)}")
-    return found
+    return value

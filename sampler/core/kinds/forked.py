@@ -26,9 +26,9 @@ async def forked_conversation(sampler: AsyncSampler, fork: ForkOrigin, tools: To
     turns = sampler._threads.fork(origin, schemas)
     for dispatch in origin.earlier:
         sampler.episode.tool_calls[dispatch.id] = tuple(dispatch.tool_calls)
-    asked = [*(one.messages for one in origin.path), origin.messages]
-    talk = Conversation(sampler, asked[0], schemas, sampler.resources.agents.browse)
-    talk.go_on_after(turns, asked[1:])
+    prompts = [*(one.messages for one in origin.path), origin.messages]
+    talk = Conversation(sampler, prompts[0], schemas, sampler.resources.agents.browse)
+    talk.go_on_after(turns, prompts[1:])
     return talk, len(turns)
 
 
@@ -51,8 +51,8 @@ async def _replay(origin: Origin, tools: ToolSession) -> None:
                 raise ConfigError(_differing(f"{dispatch.id}, call {index}", call, result.text))
 
 
-def _differing(where: str, call: ToolCallResult, found: str) -> str:
+def _differing(where: str, call: ToolCallResult, actual: str) -> str:
     return (
         f"{where}: {call.name} answered {shortened(call.result, SHOWN_CHARS)} in the origin and "
-        f"{shortened(found, SHOWN_CHARS)} now, so the fork would go on in another world"
+        f"{shortened(actual, SHOWN_CHARS)} now, so the fork would go on in another world"
     )

@@ -57,11 +57,11 @@ class _Thread:
     has_open_request: bool = False
     has_results: bool = False  # those of its last turn
 
-    def begins(self, policy: str, said: Sequence[SeatTurn]) -> bool:
-        same = zip(self.said, said, strict=False)
+    def begins(self, policy: str, history: Sequence[SeatTurn]) -> bool:
+        same = zip(self.said, history, strict=False)
         return (
             self.policy == policy
-            and len(self.said) < len(said)
+            and len(self.said) < len(history)
             and all(mine[0] == role and mine[1] & words for mine, (role, words) in same)
         )
 
@@ -107,8 +107,8 @@ class ChatPort(ABC):
         _log_ignored(type(self), ignored)
         known = self.sampler.resources.others
         policy = model if model is not None and model in known else self.sampler.task.policy
-        said = [(str(message.get("role")), frozenset({words_of(message)})) for message in messages]
-        thread = self._thread(policy, said)
+        spoken = [(str(message.get("role")), frozenset({words_of(message)})) for message in messages]
+        thread = self._thread(policy, spoken)
         thread.has_open_request = True
         try:
             turn = await self._ask(thread, [dict(message) for message in messages], tools)
@@ -117,13 +117,13 @@ class ChatPort(ABC):
         if turn is None:
             raise ContextIsFull
         reply = reply_words(turn.message, turn.text, "</think>")
-        thread.said, thread.last, thread.has_results = [*said, ("assistant", reply)], turn, False
+        thread.said, thread.last, thread.has_results = [*spoken, ("assistant", reply)], turn, False
         self.is_cut = turn.finish_reason == "length"
         return _completion(turn, policy)
 
-    def _thread(self, policy: str, said: Sequence[SeatTurn]) -> _Thread:
-        """The thread with the longest history that `said` begins with, or a new one."""
-        fitting = [thread for thread in self._threads if not thread.has_open_request and thread.begins(policy, said)]
+    def _thread(self, policy: str, spoken: Sequence[SeatTurn]) -> _Thread:
+        """The thread with the longest history that `spoken` begins with, or a new one."""
+        fitting = [thread for thread in self._threads if not thread.has_open_request and thread.begins(policy, spoken)]
         if fitting:
             return max(fitting, key=lambda thread: len(thread.said))
         thread = _Thread(None if not self._threads else f"{len(self._threads) + 1}", policy)
@@ -158,11 +158,11 @@ class PortedSampler(AsyncSampler):
         return Termination.LENGTH_LIMIT if self.ported.is_cut else Termination.ANSWERED
 
     async def evaluate_record(self) -> Score:
-        found = await self.ported.evaluate_record(self.ported.record)
-        if found is None:
+        score = await self.ported.evaluate_record(self.ported.record)
+        if score is None:
             return await super().evaluate_record()
         details: dict[str, Any] = json.loads(json.dumps(self.ported.record.meta_infos, default=str))
-        return Score(found, details)
+        return Score(score, details)
 
 
 _told: set[tuple[type, str]] = set()
@@ -178,13 +178,13 @@ def _log_ignored(kind: type, ignored: Mapping[str, Any]) -> None:
 def _results(turn: Turn, messages: Sequence[Message]) -> list[ToolCallResult]:
     """The tool results at the beginning of `messages`, as recorded with the turn that called."""
     calls = {call.id: call for call in turn.parsed.tool_calls}
-    found = []
+    entries = []
     for message in messages:
         call = calls.get(str(message.get("tool_call_id")))
         if message.get("role") != "tool" or call is None:
             break
         text = message.get("content")
-        found.append(
+        entries.append(
             ToolCallResult(
                 id=call.id,
                 name=call.name,
@@ -194,7 +194,7 @@ def _results(turn: Turn, messages: Sequence[Message]) -> list[ToolCallResult]:
                 duration_s=0.0,
             )
         )
-    return found
+    return entries
 
 
 def _completion(turn: Turn, policy: str) -> ChatCompletion:

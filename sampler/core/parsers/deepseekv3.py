@@ -23,10 +23,10 @@ def parse_deepseekv3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
-    found = read_head(text, start, SEPARATOR, OPEN, CLOSE, reply)
-    if found is None:
+    heading = read_head(text, start, SEPARATOR, OPEN, CLOSE, reply)
+    if heading is None:
         return next_call(text, start, OPEN, CLOSE)
-    name, body_at = found
+    name, body_at = heading
     close = CLOSE
     head, fenced, _ = text[body_at : body_at + _MAX_KIND].partition(_FENCE)
     if fenced and "{" not in head and CLOSE not in head:  # the older format: a kind, then name and fenced JSON

@@ -23,16 +23,16 @@ def resolved(root: Any, reference: Any) -> Any:
 
 
 def _pointed(root: Any, steps: list[str]) -> Any:
-    found = root
+    value = root
     for step in steps:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name[:9]) < len(found):
-            found = found[int(name[:9])]
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
+            value = value[int(name[:9])]
         else:
             return True
-    return found
+    return value
 
 
 def _named(root: Mapping[str, Any], reference: str) -> Any:

@@ -36,21 +36,21 @@ def parse_minicpm(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 def _read_section(text: str, start: int, reply: ReplyBuilder) -> int:
     """A closing token inside a string argument does not end the section: calls are read up to a token outside of strings."""
     reader = PythonReader(text, start)
-    found = 0
+    count = 0
     try:
         while True:
             _skip(reader)
             if text.startswith(CLOSE, reader.at):
                 break
-            if found and reply.is_full():
+            if count and reply.is_full():
                 return len(text)
             reply.call(*reader.call())
-            found += 1
+            count += 1
     except NotPython as exc:
         reply.error("is not closed" if reader.at >= len(text) else f"is not valid: {exc}")
         end = text.find(CLOSE, reader.at)
         return end + len(CLOSE) if end >= 0 else len(text)
-    if not found:
+    if not count:
         reply.error("is missing between the two tokens")
     return reader.at + len(CLOSE)
 

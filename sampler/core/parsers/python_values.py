@@ -70,18 +70,18 @@ class PythonReader:
         assert match is not None, "blanks may be missing"
         self.at = match.end()
 
-    def takes(self, wanted: str) -> bool:
-        """Skip blanks and, if present, `wanted` and the blanks after it."""
+    def takes(self, symbol: str) -> bool:
+        """Skip blanks and, if present, `symbol` and the blanks after it."""
         self.blanks()
-        if not self.text.startswith(wanted, self.at):
+        if not self.text.startswith(symbol, self.at):
             return False
-        self.at += len(wanted)
+        self.at += len(symbol)
         self.blanks()
         return True
 
-    def expect(self, wanted: str) -> None:
-        if not self.takes(wanted):
-            self._fail(f"no {wanted!r}")
+    def expect(self, symbol: str) -> None:
+        if not self.takes(symbol):
+            self._fail(f"no {symbol!r}")
 
     def _fail(self, problem: str) -> NoReturn:
         raise NotPython(f"{problem} at character {self.at - self._began + 1}")

@@ -162,12 +162,12 @@ def _reasoning_in(
 
 def _next_of(tags: Sequence[re.Match[str]]) -> list[Mapping[str, int]]:
     """Of each tag: the index of the next one of each name."""
-    found: list[Mapping[str, int]] = []
+    following: list[Mapping[str, int]] = []
     known: dict[str, int] = {}
     for index in range(len(tags) - 1, -1, -1):
-        found.append(known)
+        following.append(known)
         known = known | {tags[index].group(): index}
-    return found[::-1]
+    return following[::-1]
 
 
 def problem_of(members: dict[str, Any]) -> str:

@@ -168,9 +168,9 @@ def _options(schema: Mapping[str, Any]) -> Iterator[list[Any]]:
             yield schema[key]
 
 
-def _of_type(found: Any, inner: Callable[[Any], Kinds | None]) -> Kinds:
+def _of_type(declared: Any, inner: Callable[[Any], Kinds | None]) -> Kinds:
     kinds: list[Kinds] = []
-    for one in found if isinstance(found, list) else [found]:
+    for one in declared if isinstance(declared, list) else [declared]:
         if isinstance(one, Mapping):  # drafts before 4
             kinds.append(inner(one) or ANYTHING)
             continue

@@ -52,7 +52,7 @@ def _with_tools(template: ChatTemplate, where: Path, choice: TemplateChoice) -> 
             "chat_template is none; expected auto, which puts their schemas into the system message, or a file with a "
             "template that shows them"
         )
-    found = completed(template, choice.parser)
+    extended = completed(template, choice.parser)
     log.warning(
         "the chat template of %s shows no tools: schemas and the call format of %s are put into the system message "
         "(chat_template: %s); `tandem show RUN RECORD --prompt` prints what the model reads",
@@ -60,4 +60,4 @@ def _with_tools(template: ChatTemplate, where: Path, choice: TemplateChoice) -> 
         choice.parser,
         choice.chat_template,
     )
-    return found
+    return extended

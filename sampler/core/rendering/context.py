@@ -174,15 +174,15 @@ class Context:
         messages = self._begin_reply(messages)
         self._messages, self._replies, self._places, self._call_ids = [], [], [], []
         self._history = START
-        told: list[Message] = []
+        pending: list[Message] = []
         for index, (entry, reply) in enumerate(zip(messages, self._known.among(messages, self._thread), strict=True)):
             if reply is None:
-                told.append(entry)
+                pending.append(entry)
             else:
-                self._tell(told)
-                told = []
+                self._tell(pending)
+                pending = []
                 self._add_reply(reply, messages[index + 1 :])
-        self._tell(told)
+        self._tell(pending)
         self._text = self._render()
 
     def _begin_reply(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -236,8 +236,8 @@ class Context:
         sentinel = make_sentinel()
         prefix = self.template.mark({"role": "assistant", "content": self._prefix})["content"]
         text = self._rendered([*self._messages, {"role": "assistant", "content": prefix + sentinel}], False)
-        before, found, _ = text.partition(sentinel)
-        if not found or not before.endswith(prefix.lstrip()):
+        before, separator, _ = text.partition(sentinel)
+        if not separator or not before.endswith(prefix.lstrip()):
             raise ConfigError(
                 "chat template: the beginning of a reply cannot be continued, since the template shows it in another form; leave "
                 "out the last message, of the assistant"

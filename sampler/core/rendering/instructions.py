@@ -33,8 +33,8 @@ def system_role(template: ChatTemplate) -> SystemRole:
     """Learned by rendering a sentinel as a system message."""
     sentinel = make_sentinel()
     shown = _rendered(template, [{"role": "system", "content": sentinel}, _USER])
-    before, found, behind = shown.partition(sentinel)
-    if not found:
+    before, separator, behind = shown.partition(sentinel)
+    if not separator:
         return SystemRole(shown=False)
     alone = _rendered(template, [_USER])
     same = alone.startswith(before) and alone.endswith(behind) and len(alone) >= len(before) + len(behind)

@@ -22,8 +22,8 @@ Thread = object  # a key of the thread that a reply or message belongs to
 
 def history_with(history: History, message: Mapping[str, Any], reply: SampledReply | None) -> History:
     """The history with one more message; `reply`: the sampled reply that it is."""
-    said = (message.get("role"), words_of(message)) if reply is None else reply.number
-    return hash((history, said))
+    entry = (message.get("role"), words_of(message)) if reply is None else reply.number
+    return hash((history, entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,15 @@ class SampledReplies:
             for at, (message, reply) in enumerate(zip(messages, given, strict=True))
             if reply is None and message.get("role") == "assistant"
         }
-        found = self._aligned(given, copies, thread)
+        matched = self._aligned(given, copies, thread)
         if copies:
-            found = self._after_the_same(messages, found, copies)
+            matched = self._after_the_same(messages, matched, copies)
         used: set[int] = set()
-        for at, reply in enumerate(found):
+        for at, reply in enumerate(matched):
             if reply is not None and id(reply) in used:
-                found[at] = reply.again()
+                matched[at] = reply.again()
             used.add(id(reply))
-        return found
+        return matched
 
     def copy(self) -> "SampledReplies":
         twin = SampledReplies()
@@ -94,36 +94,38 @@ class SampledReplies:
         self, given: Sequence[SampledReply | None], copies: Mapping[int, Words], thread: Thread
     ) -> list[SampledReply | None]:
         """By content alone. Among replies with the same content prefer the latest: histories are cut at their beginning."""
-        found, saying = list(given), self._saying(thread) if copies else {}
+        matched, saying = list(given), self._saying(thread) if copies else {}
         for words in saying.keys() & copies.values():
             places = [
                 at for at, reply in enumerate(given) if copies.get(at) == words or (reply and words in reply.words)
             ]
             meant = [saying[words][0]] * len(places) + saying[words]
             for at, reply in zip(reversed(places), reversed(meant), strict=False):
-                found[at] = given[at] or reply
-        return found
+                matched[at] = given[at] or reply
+        return matched
 
     def _after_the_same(
-        self, messages: Sequence[Message], found: Sequence[SampledReply | None], copies: Mapping[int, Words]
+        self, messages: Sequence[Message], matched: Sequence[SampledReply | None], copies: Mapping[int, Words]
     ) -> list[SampledReply | None]:
         """The same, but for what was sampled or written after exactly these messages. Where several fit, the later messages
-        decide: that one of which most replies were sampled so; or else `found`, or else the newest."""
+        decide: that one of which most replies were sampled so; or else `matched`, or else the newest."""
         walks = [_Walk(START)]
         for at, message in enumerate(messages):
-            walks = [walk.then(message, *choice) for walk in walks for choice in self._choices(walk, at, found, copies)]
+            walks = [
+                walk.then(message, *choice) for walk in walks for choice in self._choices(walk, at, matched, copies)
+            ]
         return max(walks, key=lambda walk: walk.exact).replies()  # of equal ones the first
 
     def _choices(
-        self, walk: "_Walk", at: int, found: Sequence[SampledReply | None], copies: Mapping[int, Words]
+        self, walk: "_Walk", at: int, matched: Sequence[SampledReply | None], copies: Mapping[int, Words]
     ) -> list[tuple[SampledReply | None, bool]]:
         """What the message at `at` may be, best first, and whether it was sampled after exactly this history."""
         if at not in copies:
-            return [(found[at], False)]
+            return [(matched[at], False)]
         sampled = [one for one in reversed(self._sampled.get(walk.history, ())) if copies[at] in one.words]
         if sampled:
-            return [(one, True) for one in sorted(sampled, key=lambda one: one is not found[at])]
-        return [(None if (walk.history, copies[at]) in self._written else found[at], False)]
+            return [(one, True) for one in sorted(sampled, key=lambda one: one is not matched[at])]
+        return [(None if (walk.history, copies[at]) in self._written else matched[at], False)]
 
     def _saying(self, thread: Thread) -> dict[Words, list[SampledReply | None]]:
         """Replies by their words, in order; None: the sampler wrote it. Other threads' only where this one has none."""

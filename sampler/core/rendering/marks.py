@@ -55,7 +55,7 @@ class MarkedText(str):
 
     def __repr__(self) -> str:
         return _MARK_IN_REPR.sub(
-            lambda found: found[1] + (MARK_END if found[2] == "1" else MARK_START), super().__repr__()
+            lambda match: match[1] + (MARK_END if match[2] == "1" else MARK_START), super().__repr__()
         )
 
 

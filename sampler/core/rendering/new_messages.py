@@ -49,12 +49,12 @@ class SentMessages:
 
     def send(self, messages: Sequence[Message], *, restart: bool) -> None:
         """Raises MessagesRepeat for a list that repeats earlier messages; such a list is not recorded."""
-        said = [_said(message) for message in messages]
+        entries = [_said(message) for message in messages]
         if restart or not self._openings:
-            self._openings.append(said)
-        elif (problem := self._own_reply(messages, said) or self._beginning(said)) is not None:
+            self._openings.append(entries)
+        elif (problem := self._own_reply(messages, entries) or self._beginning(entries)) is not None:
             raise MessagesRepeat(f"messages repeat what was sent: {problem}; {REMEDY} ({self._where})")
-        self._last = said[-1] if said else None
+        self._last = entries[-1] if entries else None
 
     def replied(self, message: Message, words: frozenset[Words]) -> None:
         """`words`: as returned by `reply_words`."""
@@ -65,21 +65,21 @@ class SentMessages:
         twin._openings, twin._replies = list(self._openings), list(self._replies)
         return twin
 
-    def _own_reply(self, messages: Sequence[Message], said: Sequence[SeatTurn]) -> str | None:
+    def _own_reply(self, messages: Sequence[Message], entries: Sequence[SeatTurn]) -> str | None:
         for at, message in enumerate(messages):
             for reply in self._replies:
-                repeats = said[at][0] == "assistant" and said[at][1] in reply.words
-                if message is reply.message or (repeats and (at == 0 or said[at - 1] == reply.asked)):
+                repeats = entries[at][0] == "assistant" and entries[at][1] in reply.words
+                if message is reply.message or (repeats and (at == 0 or entries[at - 1] == reply.asked)):
                     return f"message {at + 1} of {len(messages)} is the model's own reply {reply.number}"
         return None
 
-    def _beginning(self, said: Sequence[SeatTurn]) -> str | None:
+    def _beginning(self, entries: Sequence[SeatTurn]) -> str | None:
         for opening in self._openings:
-            if said[:1] == opening[:1] and said and said[0][0] in INSTRUCTING_ROLES:
-                return f"message 1 of {len(said)} is the earlier system message"
+            if entries[:1] == opening[:1] and entries and entries[0][0] in INSTRUCTING_ROLES:
+                return f"message 1 of {len(entries)} is the earlier system message"
             size = len(opening)
-            if 0 < size < len(said) and said[:size] == opening and said[size][0] in ("assistant", "tool"):
-                return f"the first {size} of {len(said)} are the episode's opening"
+            if 0 < size < len(entries) and entries[:size] == opening and entries[size][0] in ("assistant", "tool"):
+                return f"the first {size} of {len(entries)} are the episode's opening"
         return None
 
 

@@ -89,17 +89,17 @@ class SampledReply:
         return rest
 
 
-def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int | None:
-    """Index after the first token that completes `wanted`; None if absent."""
-    token = template.token_id(wanted)
+def _find_text(template: ChatTemplate, ids: Sequence[int], target: str) -> int | None:
+    """Index after the first token that completes `target`; None if absent."""
+    token = template.token_id(target)
     if token is not None:
         return ids.index(token) + 1 if token in ids else None
-    if wanted not in template.decode(ids):
+    if target not in template.decode(ids):
         return None
     low, high = 0, len(ids)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if wanted in template.decode(ids[:middle]) else (middle, high)
+        low, high = (low, middle) if target in template.decode(ids[:middle]) else (middle, high)
     return high
 
 

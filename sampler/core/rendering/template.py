@@ -275,9 +275,9 @@ def _tojson(
     return _BEYOND_ASCII.sub(_escaped, text) if ensure_ascii else text
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     """Escapes a character as `json.dumps` does, but keeps marks."""
-    return found.group() if found.group() in (MARK_START, MARK_END) else json.dumps(found.group())[1:-1]
+    return match.group() if match.group() in (MARK_START, MARK_END) else json.dumps(match.group())[1:-1]
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -294,8 +294,8 @@ def _literals(environment: jinja2.Environment, template_text: str) -> list[str]:
         tree = environment.parse(template_text)
     except jinja2.TemplateSyntaxError as exc:
         raise ConfigError(f"chat template, line {exc.lineno}: {exc.message}") from exc
-    found = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
-    return found + [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
+    literals = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
+    return literals + [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
 
 
 def template_text(folder: Path) -> str:
@@ -312,14 +312,14 @@ def _template_text(folder: Path, config: Mapping[str, Any]) -> str:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    found = config.get("chat_template")
-    if isinstance(found, list):  # several named templates
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
-    if not isinstance(found, str):
+    value = config.get("chat_template")
+    if isinstance(value, list):  # several named templates
+        value = {entry["name"]: entry["template"] for entry in value}.get("default")
+    if not isinstance(value, str):
         raise ConfigError(
             f"{folder}: no chat template; add chat_template.jinja, or chat_template in tokenizer_config.json"
         )
-    return found
+    return value
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, str]:

@@ -44,13 +44,13 @@ def completed(template: ChatTemplate, parser: str) -> ChatTemplate:
         tail=json.dumps(TAIL + CALL_FORMS[parser], ensure_ascii=False),
         place=_place(system_role(template)),
     )
-    found = template.with_text(addition + template.text)
-    if not shows_tools(found):
+    extended = template.with_text(addition + template.text)
+    if not shows_tools(extended):
         raise ConfigError(
             "chat template: it shows neither tools nor a system message or a user's text that could describe them; expected "
             "chat_template to name a file with a template that does"
         )
-    return found
+    return extended
 
 
 def _place(role: SystemRole) -> str:

@@ -36,13 +36,13 @@ class Transcript:
         self._replies: dict[SeatTurn, list[int]] = {}  # reply numbers, by the forms in which samplers keep them
         self._count = 0
 
-    def told(self, messages: Sequence[Message], *, restart: bool) -> None:
+    def received(self, messages: Sequence[Message], *, restart: bool) -> None:
         """`restart`: the messages are a whole history."""
         names = [_name(message) for message in messages]
-        told, replies = self._known(names) if restart else (set[int](), set[int]())
+        known, replies = self._known(names) if restart else (set[int](), set[int]())
         is_opening = not self._times
         for at, (name, message) in enumerate(zip(names, messages, strict=True)):
-            if at in told or at <= max(replies, default=-1):
+            if at in known or at <= max(replies, default=-1):
                 continue
             self._times[name] += 1
             if is_opening:
@@ -68,16 +68,16 @@ class Transcript:
 
     def _known(self, names: Sequence[SeatTurn]) -> tuple[set[int], set[int]]:
         """Positions of received messages, counted as often as they occur, and of replies, each once."""
-        left, used = Counter(self._times), set[int]()
-        told, replies = set[int](), set[int]()
+        remaining, used = Counter(self._times), set[int]()
+        shown, replies = set[int](), set[int]()
         for at, name in enumerate(names):
-            if left[name] > 0:
-                left[name] -= 1
-                told.add(at)
+            if remaining[name] > 0:
+                remaining[name] -= 1
+                shown.add(at)
             elif unused := [number for number in self._replies.get(name, ()) if number not in used]:
                 used.add(unused[0])
                 replies.add(at)
-        return told, replies
+        return shown, replies
 
     def _add(self, message: Message) -> None:
         chars = len(json.dumps(message, default=str, ensure_ascii=False))
@@ -90,12 +90,12 @@ class Transcript:
 
 def joined(threads: Sequence[Transcript], max_chars: int = MAX_CHARS) -> tuple[Message, ...]:
     """The messages of several threads, one thread after the other. Beyond `max_chars` the oldest threads are dropped."""
-    kept, chars = len(threads), 0
-    while kept > 0 and (kept == len(threads) or chars + threads[kept - 1].chars <= max_chars):
-        kept -= 1
-        chars += threads[kept].chars
-    gap = {"role": "system", "content": f"[{kept} threads are left out here]"}
-    return (*[gap] * (kept > 0), *(message for thread in threads[kept:] for message in thread.messages()))
+    first, chars = len(threads), 0
+    while first > 0 and (first == len(threads) or chars + threads[first - 1].chars <= max_chars):
+        first -= 1
+        chars += threads[first].chars
+    gap = {"role": "system", "content": f"[{first} threads are left out here]"}
+    return (*[gap] * (first > 0), *(message for thread in threads[first:] for message in thread.messages()))
 
 
 def _name(message: Message) -> SeatTurn:

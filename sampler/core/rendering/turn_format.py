@@ -79,11 +79,11 @@ class TurnFormat:
             return messages
         spoken: list[Message] = []
         for is_result, run in groupby(messages, lambda message: message.get("role") == "tool"):
-            found = list(run)
+            group = list(run)
             if is_result:
-                told = "\n\n".join(f"[{message.get('name') or 'tool'}]\n{message['content']}" for message in found)
-                found = [{"role": "user", "content": told}]
-            spoken += found
+                joined = "\n\n".join(f"[{message.get('name') or 'tool'}]\n{message['content']}" for message in group)
+                group = [{"role": "user", "content": joined}]
+            spoken += group
         return spoken
 
     def message(self, reasoning: str | None, content: str, calls: Sequence[tuple[str, str]]) -> Message:
@@ -112,8 +112,8 @@ class TurnFormat:
 def turn_format(template: ChatTemplate) -> TurnFormat:
     """Raises ConfigError for a template whose turns have no end token, or one in their middle."""
     template = replace(template, max_tokens=None)  # its own conversations may be longer than an episode's
-    found = {text for text in _ends(template) if template.token_id(text) is not None}
-    ends = sorted(found, key=lambda text: (-len(text), text))
+    single = {text for text in _ends(template) if template.token_id(text) is not None}
+    ends = sorted(single, key=lambda text: (-len(text), text))
     if not ends:
         template.render_marked(
             [_USER, {"role": "assistant", "content": "."}], _TOOLS
@@ -154,18 +154,18 @@ def joined(content: Any, text: str) -> Any:
 
 
 def _without_system(messages: Sequence[Message]) -> Sequence[Message]:
-    found: list[Message] = []
+    merged: list[Message] = []
     before: Any = ""  # content of system messages that no user message has taken yet
     for message in messages:
         role, content = message.get("role"), message.get("content")
         if role in INSTRUCTING_ROLES:
             before = _both(before, content)
         elif role == "user" and before:
-            found.append({**message, "content": _both(before, content)})
+            merged.append({**message, "content": _both(before, content)})
             before = ""
         else:
-            found.append(message)
-    return [*found, {"role": "user", "content": before}] if before else found
+            merged.append(message)
+    return [*merged, {"role": "user", "content": before}] if before else merged
 
 
 def _both(before: Any, content: Any) -> Any:
@@ -214,8 +214,8 @@ def _ends(template: ChatTemplate) -> Iterator[str]:
     tails = []
     for rest in ([], [_USER], [_TOOL]):
         text = _render(template, [_USER, plain, *rest], bool(rest))
-        _, found, tail = (text or "").rpartition(reply)
-        tails.append(template.special.tokens.findall(tail) if found else [])
+        _, separator, tail = (text or "").rpartition(reply)
+        tails.append(template.special.tokens.findall(tail) if separator else [])
         # If it shows no result after a plain reply, the next reply's header does not end this one.
         if tails[-1] and not (rest and header.startswith(tails[-1][0])):
             yield tails[-1][0]
@@ -224,7 +224,7 @@ def _ends(template: ChatTemplate) -> Iterator[str]:
 
 def _header(template: ChatTemplate) -> str:
     """The generation prompt: the text that a template adds for the next reply."""
-    prompt, without = (_render(template, [_USER], asked) or "" for asked in (True, False))
+    prompt, without = (_render(template, [_USER], with_header) or "" for with_header in (True, False))
     return prompt.removeprefix(without) if prompt.startswith(without) else ""
 
 
@@ -247,38 +247,41 @@ def _end_of_calls(template: ChatTemplate, always: Sequence[str]) -> Iterator[str
         between = (_render(template, [_USER, turn], False) or "").split(name)[1:]
         if len(between) != count:
             continue
-        found = template.special.tokens.findall(between[-1])
+        ends = template.special.tokens.findall(between[-1])
         if always:
-            found = [text for text in found if text in always][:1]
-        elif found and not between[-1].rstrip().endswith(found[-1]):
-            found = []
-        if found and found[-1] not in "".join(between[:-1]):
-            yield found[-1]
+            ends = [text for text in ends if text in always][:1]
+        elif ends and not between[-1].rstrip().endswith(ends[-1]):
+            ends = []
+        if ends and ends[-1] not in "".join(between[:-1]):
+            yield ends[-1]
         return
 
 
 def _shows_results(template: ChatTemplate) -> bool:
-    told = make_sentinel()
+    sentinel = make_sentinel()
     for arguments, tools in product(({}, "{}"), (None, _TOOLS)):
         call = {"id": CALL_ID, "type": "function", "function": {"name": "tool", "arguments": arguments}}
-        turns: list[Message] = [{"role": "assistant", "content": "", "tool_calls": [call]}, {**_TOOL, "content": told}]
+        turns: list[Message] = [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {**_TOOL, "content": sentinel},
+        ]
         with contextlib.suppress(ConfigError):
-            if told in template.render_marked([_USER, *turns], tools, True):
+            if sentinel in template.render_marked([_USER, *turns], tools, True):
                 return True
     return False
 
 
 def _shows_system(template: ChatTemplate) -> bool:
-    told = make_sentinel()
-    return told in (_render(template, [{"role": "system", "content": told}, _USER]) or "")
+    sentinel = make_sentinel()
+    return sentinel in (_render(template, [{"role": "system", "content": sentinel}, _USER]) or "")
 
 
 def _call_opening(template: ChatTemplate, as_text: bool) -> str | None:
     """The common text before the name, of a call with and without text; after the prompt, if no text is shown."""
     name, text = make_sentinel(), make_sentinel()
     alone, beside = (_render(template, [_USER, _called(content, name, as_text), _TOOL]) or "" for content in ("", text))
-    before, found, _ = alone.partition(name)
-    if not found:
+    before, separator, _ = alone.partition(name)
+    if not separator:
         return None
     other = beside.partition(name)[0]
     if text in other:
@@ -295,8 +298,8 @@ def _reasoning(template: ChatTemplate) -> tuple[str | None, str, str]:
         plain: Message = {"role": "assistant", "content": content, key: thought}
         for rest in ([plain], [{**_called(content), key: thought}, _TOOL]):
             text = _render(template, [_USER, *rest], len(rest) > 1) or ""
-            before, found, tail = text.partition(thought)
-            if found:
+            before, separator, tail = text.partition(thought)
+            if separator:
                 opened, closed = before.split(), tail.partition(content)[0].split()
                 # The tokens next to the reasoning, in the text there without blanks.
                 starts = [match.start() for match in template.added_re.finditer(opened[-1])] if opened else []

@@ -89,10 +89,10 @@ class View:
 
     def require_prompt(self, ids: Sequence[int]) -> None:
         """Raises ConfigError where the next request, of another episode, was asked with other ids than this view has."""
-        if (found := self.context.ids) != list(ids):
+        if (own_ids := self.context.ids) != list(ids):
             raise ConfigError(
                 f"the prompt of the stored turn has {len(ids)} tokens; this sampler's chat template and tokenizer write the "
-                f"same messages with {len(found)}, and {common_length(ids, found)} equal ones first. "
+                f"same messages with {len(own_ids)}, and {common_length(ids, own_ids)} equal ones first. "
                 "Start the sampler with the model and the template settings of the origin"
             )
 
@@ -111,10 +111,10 @@ class View:
 
     def parent(self, prompt: Prompt) -> tuple[Parent, BranchCause]:
         """The parent of the request with this prompt, and why it does not continue the thread's last one."""
-        found = self._tokens.recorded.parent_of(self.context.ids, self.last_dispatch, prompt.shared_length)
-        if self.last_dispatch is None and found.kind is ParentKind.FORK:
-            return found, BranchCause.THREAD
-        return found, prompt.cause
+        nearest = self._tokens.recorded.parent_of(self.context.ids, self.last_dispatch, prompt.shared_length)
+        if self.last_dispatch is None and nearest.kind is ParentKind.FORK:
+            return nearest, BranchCause.THREAD
+        return nearest, prompt.cause
 
     def engine_of(self, source: str, parent: Parent) -> str | None:
         """The engine that holds the KV cache of the thread, or else of the request's parent."""

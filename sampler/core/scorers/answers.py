@@ -17,15 +17,15 @@ def extract_answer(text: str, schema: str) -> str | None:
     """None if there is no answer, or only blank ones. Linear in the length of `text`. Raises ConfigError."""
     if schema not in ANSWER_SCHEMAS:
         raise ConfigError(f"answer_schema is {schema!r}; expected {' or '.join(map(repr, ANSWER_SCHEMAS))}")
-    found = ANSWER_SCHEMAS[schema](text)
-    return None if found is None else found.strip()
+    extracted = ANSWER_SCHEMAS[schema](text)
+    return None if extracted is None else extracted.strip()
 
 
 def _tagged(text: str) -> str | None:
     start = len(text)
     while (end := text.rfind(_CLOSE, 0, start)) >= 0 and (start := text.rfind(_OPEN, 0, end)) >= 0:
-        if (found := text[start + len(_OPEN) : end]).strip():
-            return found
+        if (answer := text[start + len(_OPEN) : end]).strip():
+            return answer
     return None
 
 

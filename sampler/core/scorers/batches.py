@@ -70,7 +70,7 @@ class Batches:
 
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
         try:
-            found = await self._score([one.request for one in batch])
+            scores = await self._score([one.request for one in batch])
         except TimeoutError as exc:  # each alone would take as long again
             _fail(batch, exc)
             return
@@ -82,11 +82,11 @@ class Batches:
                 if not one.answer.done():
                     await self._answer([one])
             return
-        if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) != len(batch):
+        if not isinstance(scores, Sequence) or isinstance(scores, str | bytes) or len(scores) != len(batch):
             expected = f"expected a list of {len(batch)}: one value for each request"
-            _fail(batch, TypeError(f"returned {type(found).__name__}; {expected}"))
+            _fail(batch, TypeError(f"returned {type(scores).__name__}; {expected}"))
             return
-        for one, value in zip(batch, found, strict=True):
+        for one, value in zip(batch, scores, strict=True):
             if not one.answer.done():
                 one.answer.set_result(value)
 

@@ -97,23 +97,23 @@ class Threads:
         await self._wait(places)
         answer: asyncio.Future[Any] = loop.create_future()
 
-        def told(found: Any, error: BaseException | None) -> None:
+        def told(result: Any, error: BaseException | None) -> None:
             places.release()
             if answer.done():  # its caller has given up: it took too long
                 return
             if error is None:
-                answer.set_result(found)
+                answer.set_result(result)
             else:
                 answer.set_exception(error)
 
         def in_thread() -> None:
-            found, error = None, None
+            result, error = None, None
             try:
-                found = work()
+                result = work()
             except BaseException as exc:  # noqa: BLE001 - the caller raises it, as if it had called the function itself
                 error = RuntimeError("StopIteration") if isinstance(exc, StopIteration) else exc
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(told, found, error)
+                loop.call_soon_threadsafe(told, result, error)
 
         threading.Thread(target=in_thread, name="scorer", daemon=True).start()
         return await answer
@@ -142,8 +142,8 @@ async def called_with(
 ) -> Any:
     if is_async(function):
         return await function(*positional, **keywords)
-    found = await threads.run(lambda: function(*positional, **keywords))
-    return await found if inspect.isawaitable(found) else found
+    result = await threads.run(lambda: function(*positional, **keywords))
+    return await result if inspect.isawaitable(result) else result
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

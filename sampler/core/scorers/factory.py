@@ -29,18 +29,18 @@ class MCPScorerFactory:
         cls._wrapped[name, scorer_func] = wrapped
 
 
-def _as_scorer(name: str, wanted: Wanted) -> Scorer:
-    parameters = inspect.signature(wanted).parameters if callable(wanted) else {}
-    if not inspect.iscoroutinefunction(wanted) or not 1 <= len(parameters) <= 3:
+def _as_scorer(name: str, given: Wanted) -> Scorer:
+    parameters = inspect.signature(given).parameters if callable(given) else {}
+    if not inspect.iscoroutinefunction(given) or not 1 <= len(parameters) <= 3:
         raise ConfigError(
-            f"scorer {name!r}: {wanted!r} does not fit; expected an async function of (ScoringRequest), "
+            f"scorer {name!r}: {given!r} does not fit; expected an async function of (ScoringRequest), "
             "(model_answer, ground_truth) or (model_answer, ground_truth, scorer_agent_config)"
         )
 
-    @functools.wraps(wanted)
+    @functools.wraps(given)
     async def scorer(request: ScoringRequest) -> Any:
-        found: Any = await wanted(*_arguments(request, len(parameters)))
-        return found  # the caller rejects what is no score
+        result: Any = await given(*_arguments(request, len(parameters)))
+        return result  # the caller rejects what is no score
 
     return scorer
 

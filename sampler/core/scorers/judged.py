@@ -66,17 +66,18 @@ async def judge_rubric(request: ScoringRequest) -> Score:
         raise UnusableTask(f"judge_rubric: {problem}")
     items = [one if isinstance(one, dict) else {"item": one} for one in given]
     weights = [float(one.get("weight", 1)) for one in items]
-    told = "\n".join(f"{k}. {one['item']}" for k, one in enumerate(items, start=1))
-    asked = ASK_ITEMS.format(n=len(items))
-    votes = await _ask(request, f"Items:\n{told}", asked, lambda text: _items(text, len(items)))
+    listed = "\n".join(f"{k}. {one['item']}" for k, one in enumerate(items, start=1))
+    question = ASK_ITEMS.format(n=len(items))
+    votes = await _ask(request, f"Items:\n{listed}", question, lambda text: _items(text, len(items)))
     values = []
     for one in votes:
-        found = one.value
-        earned = math.fsum(weight for weight, is_met in zip(weights, found.value, strict=True) if is_met)
+        verdict = one.value
+        earned = math.fsum(weight for weight, is_met in zip(weights, verdict.value, strict=True) if is_met)
         met = [
-            {"item": clipped(item["item"], 200), "met": is_met} for item, is_met in zip(items, found.value, strict=True)
+            {"item": clipped(item["item"], 200), "met": is_met}
+            for item, is_met in zip(items, verdict.value, strict=True)
         ]
-        reason = f"{sum(found.value)} of {len(items)} items: {found.reason}"
+        reason = f"{sum(verdict.value)} of {len(items)} items: {verdict.reason}"
         values.append((earned / math.fsum(weights), reason, one, {"items": met}))
     return _agreed(values)
 
@@ -88,13 +89,13 @@ def _agreed(votes: Sequence[tuple[float, str, Answer[Judged], dict[str, Any]]]) 
         return Score(value, {"reason": reason, **more, "judged_by": answer.use.model_dump()})
     values = [value for value, _, _, _ in votes]
     apart = [abs(a - b) for a, b in itertools.combinations(values, 2)]
-    told = [
+    votes_shown = [
         {"value": value, "reason": reason, **more, "judged_by": answer.use.model_dump()}
         for value, reason, answer, more in votes
     ]
     shown = " | ".join(reason for _, reason, _, _ in votes)
     disagreement = math.fsum(apart) / len(apart)
-    return Score(math.fsum(values) / len(values), {"reason": shown, DISAGREEMENT: disagreement, VOTES: told})
+    return Score(math.fsum(values) / len(values), {"reason": shown, DISAGREEMENT: disagreement, VOTES: votes_shown})
 
 
 async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -> list[Answer[Judged]]:
@@ -116,22 +117,22 @@ async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -
 
 
 def _number(text: str) -> Judged:
-    found = last_object(text)
-    score: Any = found.get("score")
+    verdict = last_object(text)
+    score: Any = verdict.get("score")
     if isinstance(score, bool) or not is_finite_number(score) or score != round(score) or not 0 <= score <= BEST:
         raise Unreadable(f'That is no score. Answer with {{"score": a whole number from 0 to {BEST}}}.')
-    return Judged(int(score), _reason(found))
+    return Judged(int(score), _reason(verdict))
 
 
 def _items(text: str, n: int) -> Judged:
-    found = last_object(text)
-    met = found.get("met")
+    verdict = last_object(text)
+    met = verdict.get("met")
     if not isinstance(met, list) or len(met) != n or not all(isinstance(one, bool) for one in met):
         raise Unreadable(
             f'That does not fit the {n} items. Answer with {{"met": […]}}: true or false for each, in order.'
         )
-    return Judged(met, _reason(found))
+    return Judged(met, _reason(verdict))
 
 
-def _reason(found: dict[str, Any]) -> str:
-    return clipped(str(found.get("reason") or "no reason given"), 500)
+def _reason(verdict: dict[str, Any]) -> str:
+    return clipped(str(verdict.get("reason") or "no reason given"), 500)

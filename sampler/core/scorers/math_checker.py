@@ -79,13 +79,13 @@ class MathChecker:
         kills, ended = out_of_memory_kills(), None
         for _ in range(_TRIES):
             try:
-                found = await worker.ask(request, self._wall_s)
+                verdict = await worker.ask(request, self._wall_s)
             except _WorkerEnded as exc:
                 ended = exc
                 if exc.status == -signal.SIGXCPU:
                     break
             else:
-                return self._read(found, accepted)
+                return self._read(verdict, accepted)
         assert ended is not None, "a worker that answers has returned"
         if ended.status == -signal.SIGKILL and out_of_memory_kills() != kills:
             raise ScorerFailed(f"{ended}: the machine lacked memory")
@@ -98,10 +98,10 @@ class MathChecker:
             return False, why
         raise _unusable(accepted, why)
 
-    def _read(self, found: dict[str, Any], accepted: list[str]) -> tuple[bool, str]:
-        if (why := found.get("unusable")) is not None:
+    def _read(self, verdict: dict[str, Any], accepted: list[str]) -> tuple[bool, str]:
+        if (why := verdict.get("unusable")) is not None:
             raise _unusable(accepted, str(why))
-        return bool(found.get("equal", False)), str(found.get("undecided", ""))
+        return bool(verdict.get("equal", False)), str(verdict.get("undecided", ""))
 
     def _places(self) -> "asyncio.LifoQueue[_Worker]":
         """The most recently used first, so that few run. Processes belong to a loop; a second `asyncio.run` needs new ones."""
@@ -129,9 +129,9 @@ class _Worker:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 await process.stdin.drain()
                 while line := await process.stdout.readline():
-                    found: dict[str, Any] = json.loads(line)
-                    if not found.get("read"):
-                        return found
+                    message: dict[str, Any] = json.loads(line)
+                    if not message.get("read"):
+                        return message
                     on_answer = True
                 raise _WorkerEnded(await process.wait(), on_answer=on_answer)
         except ConnectionError as exc:

@@ -48,7 +48,7 @@ def replies(request: dict[str, object]) -> Iterator[dict[str, object]]:
     cpu_s, expected = float(str(request["cpu_s"])), request["expected"]
     assert isinstance(expected, list)
     gold = [str(one) for one in expected]
-    problem, why = _within(cpu_s, lambda: next((found for one in gold if (found := unusable(one))), ""))
+    problem, why = _within(cpu_s, lambda: next((reason for one in gold if (reason := unusable(one))), ""))
     if problem is None or problem:
         yield {"unusable": why or problem}
         return

@@ -14,8 +14,8 @@ async def math_equal(request: ScoringRequest) -> Score:
     answer = request.answer or ""
     quick = [_numerically_equal(answer, one) for one in request.accepted]
     if True in quick:
-        found = quoted(request.accepted[quick.index(True)])
-        return Score(1.0, {"by": "number", "reason": f"the same as {found}"})
+        gold = quoted(request.accepted[quick.index(True)])
+        return Score(1.0, {"by": "number", "reason": f"the same as {gold}"})
     right = accepted_ones(request.accepted)
     if quick and all(equal is False for equal in quick):
         return Score(0.0, {"by": "number", "reason": f"another number than {right}"})

@@ -231,12 +231,12 @@ async def score_group(name: str, request: GroupRequest, timeout_s: float = TIMEO
     """A score for each of the request's episodes. Raises what `score_answer` raises."""
     require_scorer(name, request.judge)
     registered, expected = _SCORERS[name], len(request.episodes)
-    found = await _called(name, request, timeout_s)
-    if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) != expected:
-        shown = _shown(request.judge, clipped(repr(found), MAX_SHOWN_CHARS))
+    values = await _called(name, request, timeout_s)
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or len(values) != expected:
+        shown = _shown(request.judge, clipped(repr(values), MAX_SHOWN_CHARS))
         text = f"group scorer {name!r} returned {shown}; expected a list of {expected} scores, one for each episode"
         raise registered.failure(f"{text}{definition_of(registered.home)}", is_mistake=True)
-    scores = [_checked(name, one, request.judge) for one in found]
+    scores = [_checked(name, one, request.judge) for one in values]
     registered.has_worked = True
     return [replace(one, details=_shown(request.judge, dict(one.details))) for one in scores]
 
@@ -267,20 +267,20 @@ async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s
         raise registered.failure(text, is_mistake=isinstance(cause, MISTAKES)) from exc
 
 
-def _value_of(found: Any) -> Any:
+def _value_of(outcome: Any) -> Any:
     """Raises the exception that a batch has for this request."""
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
-def _checked(name: str, found: Any, judge: Judge | None) -> Score:
+def _checked(name: str, value: Any, judge: Judge | None) -> Score:
     """With floats. Raises ScorerFailed: what a function returns depends on the episode, and never ends a sampler."""
-    score = found if isinstance(found, Score) else Score(found)
+    score = value if isinstance(value, Score) else Score(value)
     if isinstance(score.details, Mapping):
         with contextlib.suppress(ValueError):
             return with_floats(score)
-    shown, where = _shown(judge, clipped(repr(found), MAX_SHOWN_CHARS)), definition_of(_SCORERS[name].home)
+    shown, where = _shown(judge, clipped(repr(value), MAX_SHOWN_CHARS)), definition_of(_SCORERS[name].home)
     raise ScorerFailed(
         f"scorer {name!r} returned {shown}; expected {EXPECTED}, or Score(value=…, details={{…}}){where}"
     )

@@ -44,16 +44,16 @@ async def judge_rank(request: GroupRequest) -> list[Score]:
     if n < 2:
         return [Score(0.0, {"reason": "nothing to compare with"})] * n
     order = _drawn(request.episodes)
-    votes, asked = [], []
+    votes, answers = [], []
     for shown in (order, order[::-1]):
         replies = [request.episodes[at] for at in shown]
         answer = await _ask(request.judge, request, replies, ASK_ORDER.format(n=n), lambda text: _ranking(text, n))
         places = {shown[number - 1]: place for place, number in enumerate(answer.value)}
         votes.append([1 - places[at] / (n - 1) for at in range(n)])
-        asked.append(answer)
+        answers.append(answer)
     apart = math.fsum(abs(a - b) for a, b in zip(*votes, strict=True)) / n
     return [
-        Score((a + b) / 2, {"reason": f"ranked {_place(a, n)} and {_place(b, n)} of {n}"} | _use(asked, apart))
+        Score((a + b) / 2, {"reason": f"ranked {_place(a, n)} and {_place(b, n)} of {n}"} | _use(answers, apart))
         for a, b in zip(*votes, strict=True)
     ]
 
@@ -68,7 +68,7 @@ async def judge_pairs(request: GroupRequest) -> list[Score]:
     n = len(request.episodes)
     if n < 2:
         return [Score(0.0, {"reason": "nothing to compare with"})] * n
-    order, wins, asked = _drawn(request.episodes), [0] * n, []
+    order, wins, answers = _drawn(request.episodes), [0] * n, []
     beats: set[tuple[int, int]] = set()
     for k, pair in enumerate(itertools.combinations(order, 2)):
         shown = pair if k % 2 == 0 else pair[::-1]  # so that no reply is always the first of its pairs
@@ -77,8 +77,8 @@ async def judge_pairs(request: GroupRequest) -> list[Score]:
         winner, loser = shown[answer.value - 1], shown[2 - answer.value]
         wins[winner] += 1
         beats.add((winner, loser))
-        asked.append(answer)
-    use = _use(asked, _circular(beats, n))
+        answers.append(answer)
+    use = _use(answers, _circular(beats, n))
     return [Score(won / (n - 1), {"reason": f"won {won} of {n - 1} comparisons"} | use) for won in wins]
 
 
@@ -116,23 +116,23 @@ def _drawn(episodes: Sequence[GroupEpisode]) -> list[int]:
 
 
 def _ranking(text: str, n: int) -> list[int]:
-    found = last_object(text).get("ranking")
-    if not isinstance(found, list) or any(type(k) is not int for k in found) or sorted(found) != list(range(1, n + 1)):
+    order = last_object(text).get("ranking")
+    if not isinstance(order, list) or any(type(k) is not int for k in order) or sorted(order) != list(range(1, n + 1)):
         raise Unreadable(f'That is no ranking. Answer with {{"ranking": […]}}: the numbers 1 to {n}, each once.')
-    return found
+    return order
 
 
 def _better(text: str) -> int:
-    found = last_object(text).get("better")
-    if isinstance(found, bool) or found not in (1, 2):
+    pick = last_object(text).get("better")
+    if isinstance(pick, bool) or pick not in (1, 2):
         raise Unreadable('That is no choice. Answer with {"better": 1} or {"better": 2}.')
-    return int(found)
+    return int(pick)
 
 
-def _use(asked: Sequence[Answer[Any]], disagreement: float) -> dict[str, Any]:
+def _use(answers: Sequence[Answer[Any]], disagreement: float) -> dict[str, Any]:
     """What the judging of the group took: the same for all its episodes."""
-    tokens = math.fsum((one.use.prompt_tokens or 0) + (one.use.completion_tokens or 0) for one in asked)
-    seconds = math.fsum(one.use.duration_s for one in asked)
+    tokens = math.fsum((one.use.prompt_tokens or 0) + (one.use.completion_tokens or 0) for one in answers)
+    seconds = math.fsum(one.use.duration_s for one in answers)
     return {"group_metrics": {"tokens": tokens, "s": round(seconds, 4), "disagreement": disagreement}}
 
 

@@ -35,20 +35,20 @@ async def includes(request: ScoringRequest) -> Score:
     """1 if the answer contains an accepted one as whole words; a number must not be part of another number."""
     given = _normalized(request.answer or "")
     for one in request.accepted:
-        if (wanted := _normalized(one)) and re.search(_as_whole(wanted), given):
+        if (phrase := _normalized(one)) and re.search(_as_whole(phrase), given):
             return Score(1.0, {"found": clipped(one, LONGEST_EXPECTED), "reason": f"has the words {quoted(one)}"})
     return Score(0.0, {"reason": f"lacks the words of {accepted_ones(request.accepted)}"})
 
 
-def _as_whole(wanted: str) -> str:
-    """A pattern for `wanted` between word boundaries."""
-    before = rf"(?<!{_LETTER})" if re.match(_LETTER, wanted[0]) else ""
-    after = rf"(?!{_LETTER})" if re.match(_LETTER, wanted[-1]) else ""
-    if wanted[0].isdigit():
+def _as_whole(phrase: str) -> str:
+    """A pattern for `phrase` between word boundaries."""
+    before = rf"(?<!{_LETTER})" if re.match(_LETTER, phrase[0]) else ""
+    after = rf"(?!{_LETTER})" if re.match(_LETTER, phrase[-1]) else ""
+    if phrase[0].isdigit():
         before += r"(?<!\d[.,])(?:(?<![-\u2212])|(?<=\w[-\u2212]))"  # 5 is not in 1.5 or -5, but in 3-5
-    if wanted[-1].isdigit():
+    if phrase[-1].isdigit():
         after += r"(?![.,]\d)"
-    return before + re.escape(wanted) + after
+    return before + re.escape(phrase) + after
 
 
 @register_scorer("f1")
@@ -61,10 +61,12 @@ async def f1(request: ScoringRequest) -> Score:
     given = _words(request.answer or "")
     if not request.accepted:
         return Score(0.0, {"reason": f"compared with {accepted_ones(())}"})
-    best, wanted = max(((one, _words(one)) for one in request.accepted), key=lambda found: _f1(given, found[1]))
-    shared = (given & wanted).total()
-    reason = f"of its {given.total()} words {shared} are among the {wanted.total()} of {quoted(best)}"
-    return Score(_f1(given, wanted), {"reason": reason})
+    best, expected = max(
+        ((one, _words(one)) for one in request.accepted), key=lambda candidate: _f1(given, candidate[1])
+    )
+    shared = (given & expected).total()
+    reason = f"of its {given.total()} words {shared} are among the {expected.total()} of {quoted(best)}"
+    return Score(_f1(given, expected), {"reason": reason})
 
 
 @register_scorer("squad_match")
@@ -95,11 +97,11 @@ def _squad(text: str) -> str:
     return " ".join(plain.split()) or _normalized(text)
 
 
-def _f1(given: Counter[str], wanted: Counter[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
-    shared = (given & wanted).total()
-    return 2 * shared / (given.total() + wanted.total())
+def _f1(given: Counter[str], expected: Counter[str]) -> float:
+    if not given or not expected:
+        return float(given == expected)
+    shared = (given & expected).total()
+    return 2 * shared / (given.total() + expected.total())
 
 
 def _words(text: str) -> Counter[str]:

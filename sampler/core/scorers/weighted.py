@@ -63,8 +63,8 @@ def weighted_sum(parts: Sequence[tuple[float, float]]) -> float:
     try:
         return usable_score(math.fsum(weight * value for weight, value in parts))
     except (OverflowError, ValueError) as exc:
-        told = [value for _, value in parts]
-        raise ScorerFailed(f"the sum of the weighted scores {told} is no usable score; expected {EXPECTED}") from exc
+        values = [value for _, value in parts]
+        raise ScorerFailed(f"the sum of the weighted scores {values} is no usable score; expected {EXPECTED}") from exc
 
 
 def metrics_of(scorers: Sequence[WeightedScorer], scores: Sequence[Score]) -> dict[str, float]:
@@ -74,19 +74,19 @@ def metrics_of(scorers: Sequence[WeightedScorer], scores: Sequence[Score]) -> di
 
 
 def judge_metrics(scores: Sequence[Score]) -> dict[str, float]:
-    asked = [one for score in scores for one in (score.details, *_votes(score))]
-    uses = [use for one in asked if isinstance(use := one.get("judged_by"), dict)]
-    apart = [_number(found) for score in scores if is_finite_number(found := score.details.get(DISAGREEMENT))]
+    details = [one for score in scores for one in (score.details, *_votes(score))]
+    uses = [use for one in details if isinstance(use := one.get("judged_by"), dict)]
+    apart = [_number(value) for score in scores if is_finite_number(value := score.details.get(DISAGREEMENT))]
     tokens = math.fsum(_number(use.get(name)) for use in uses for name in ("prompt_tokens", "completion_tokens"))
     seconds = math.fsum(_number(use.get("duration_s")) for use in uses)
-    told = {DISAGREEMENT: math.fsum(apart) / len(apart)} if apart else {}
-    return {"judge_tokens": tokens, "judge_s": seconds, **told} if uses else {}
+    spread = {DISAGREEMENT: math.fsum(apart) / len(apart)} if apart else {}
+    return {"judge_tokens": tokens, "judge_s": seconds, **spread} if uses else {}
 
 
 def _votes(score: Score) -> list[Mapping[str, Any]]:
     """A scorer of one's own may call anything so."""
-    found = score.details.get(VOTES)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list | tuple) else []
+    votes = score.details.get(VOTES)
+    return [one for one in votes if isinstance(one, Mapping)] if isinstance(votes, list | tuple) else []
 
 
 def metric_name(scorer: str) -> str:

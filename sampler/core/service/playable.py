@@ -43,10 +43,10 @@ class Playable:
             for name in self._default_scorers:
                 require_scorer(name, judge)
 
-    def check(self, asked: Sequence[TaskDemand]) -> None:
+    def check(self, open_demands: Sequence[TaskDemand]) -> None:
         """Check the demands of the open tasks. Raises ConfigError if there are some and none can be played here."""
-        bad = [(one, text) for one in asked if (text := self._problem(one.sampler, one.scorers, one.tools))]
-        waiting, total = sum(one.num_tasks for one, _ in bad), sum(one.num_tasks for one in asked)
+        bad = [(one, text) for one in open_demands if (text := self._problem(one.sampler, one.scorers, one.tools))]
+        waiting, total = sum(one.num_tasks for one, _ in bad), sum(one.num_tasks for one in open_demands)
         if bad and waiting == total:
             reasons = dict.fromkeys(text for _, text in bad)
             raise ConfigError(f"this sampler can play none of the {total} open tasks: {'; '.join(reasons)}")

@@ -73,7 +73,11 @@ class ScoreShares:
             "no_tool_call": ([e.no_tool_call for e in self._episodes if e.no_tool_call is not None], FIRST),
             "equal_groups": (self._equal, FIRST_GROUPS),
         }
-        return {name: round(sum(said) / len(said), 3) for name, (said, least) in columns.items() if len(said) >= least}
+        return {
+            name: round(sum(values) / len(values), 3)
+            for name, (values, least) in columns.items()
+            if len(values) >= least
+        }
 
     def alarms(self) -> list[str]:
         shares, numbers = self.stats(), {"equal_groups": len(self._equal)}

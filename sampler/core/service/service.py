@@ -104,8 +104,8 @@ class SamplerService:
         self._rules = rules or CurrentRules(store, config, worker)
         self._ruled = RuledResources(self._resources, self._engines, kinds)
         self._rules.prepare = self._ruled.prepare
-        told = (self._rewards.extend, self._shares.settled)
-        self._settling = Settling(store, worker, config, self._rules, agents.judge, self._resources.bugs, *told)
+        observers = (self._rewards.extend, self._shares.settled)
+        self._settling = Settling(store, worker, config, self._rules, agents.judge, self._resources.bugs, *observers)
 
     async def run(self) -> None:
         with self._activity.of_process():
@@ -114,8 +114,8 @@ class SamplerService:
     async def _run(self) -> None:
         for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        asked = await self._store.questions.open_demands(self._config.policy)
-        self._playable.check(asked)
+        demands = await self._store.questions.open_demands(self._config.policy)
+        self._playable.check(demands)
         await self._rules.begin()
         await self._resources.opened.begin()
         agents = self._resources.agents.settings
@@ -135,7 +135,7 @@ class SamplerService:
                     group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
                 ]
                 helpers.append(group.create_task(self._settling.run(), name="settle"))
-                if naming := [one for one in asked if self._kinds.use_tools(one.sampler)]:
+                if naming := [one for one in demands if self._kinds.use_tools(one.sampler)]:
                     helpers.append(group.create_task(log_missing_tools(self._resources, naming), name="tools"))
                 await self._work(group)
                 await self._drain()

@@ -29,12 +29,18 @@ class Settling:
         rules: CurrentRules,
         judge: Judge | None,
         bugs: Bugs | None = None,
-        tell: Callable[[list[float]], None] = lambda scores: None,
+        on_scores: Callable[[list[float]], None] = lambda scores: None,
         note: Callable[[Task], None] = lambda task: None,
     ) -> None:
         self.wanted = asyncio.Event()
         self.settled = 0
-        self._store, self._worker, self._policy, self._rules, self._tell = store, worker, config.policy, rules, tell
+        self._store, self._worker, self._policy, self._rules, self._tell = (
+            store,
+            worker,
+            config.policy,
+            rules,
+            on_scores,
+        )
         self._note, self._bugs, self._config = note, bugs or Bugs(), config
         self._one_at_a_time = asyncio.Lock()
         self._scoring = GroupScoring(store, worker, config, judge, self._settle, self._bugs)
@@ -57,8 +63,8 @@ class Settling:
                 else:
                     await self._settle(task)
 
-    async def _next(self, left: Sequence[str] | None) -> Task | None:
-        return await claim_next(self._store, self._worker, self._policy, left, self._rules.applicable)
+    async def _next(self, excluded: Sequence[str] | None) -> Task | None:
+        return await claim_next(self._store, self._worker, self._policy, excluded, self._rules.applicable)
 
     def alarms(self) -> list[str]:
         return self._scoring.alarms()

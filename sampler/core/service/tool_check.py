@@ -17,11 +17,11 @@ from shared.store.questions import TaskDemand
 log = logging.getLogger(__name__)
 
 
-async def log_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -> None:
+async def log_missing_tools(resources: Resources, demands: Sequence[TaskDemand]) -> None:
     """Log tools that open tasks name and no server offers. A server that does not answer is reported by its traffic instead."""
     try:
         problems = await missing_tools(
-            resources.config, resources.tool_servers, asked, resources.tool_catalog, resources.tool_traffic
+            resources.config, resources.tool_servers, demands, resources.tool_catalog, resources.tool_traffic
         )
     except ToolFailure as exc:
         log.info("tools of the open tasks were not checked: %s", exc)
@@ -33,12 +33,12 @@ async def log_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -
 async def missing_tools(
     config: CoreConfig,
     servers: Sequence[ToolServer],
-    asked: Sequence[TaskDemand],
+    demands: Sequence[TaskDemand],
     catalog: ToolCatalog | None = None,
     traffic: Traffic | None = None,
 ) -> dict[str, int]:
     """{problem: number of tasks}. Raises ToolFailure."""
-    naming = [one for one in asked if one.tools or one.exclude_tools or config.exclude_tools]
+    naming = [one for one in demands if one.tools or one.exclude_tools or config.exclude_tools]
     problems: dict[str, int] = {}
     if not servers or not naming:
         return problems

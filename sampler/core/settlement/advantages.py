@@ -91,8 +91,8 @@ def _centered(rewards: Sequence[float]) -> list[float] | None:
     if not SMALLEST < largest < LARGEST:
         return None
     mean = math.fsum(rewards) / len(rewards)
-    found = [0.0 if abs(r - mean) <= ALIKE * largest else r - mean for r in rewards]
-    return found if any(found) else None
+    centered = [0.0 if abs(r - mean) <= ALIKE * largest else r - mean for r in rewards]
+    return centered if any(centered) else None
 
 
 def _exactly_centered(rewards: Sequence[float]) -> list[Fraction]:
@@ -111,10 +111,10 @@ def _exact_zscore(rewards: Sequence[float]) -> list[float]:
 def _as_float(value: Fraction) -> float:
     """The nearest double that is neither 0, unless `value` is, nor infinite."""
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
-        found = sys.float_info.max if value > 0 else -sys.float_info.max
-    return found or math.copysign(math.ulp(0.0), value) * (value != 0)
+        number = sys.float_info.max if value > 0 else -sys.float_info.max
+    return number or math.copysign(math.ulp(0.0), value) * (value != 0)
 
 
 # ---------------------------------------------------------------------- by turn
@@ -127,19 +127,19 @@ def returns(episode: ScoredEpisode, reward: float, discount: float) -> list[floa
     """
     if any(turn.while_open for turn in episode.turns):
         return _returns_of_threads(episode, reward, discount)
-    total, found = 0.0, []
+    total, sums = 0.0, []
     for earned in reversed(turn_rewards(episode, reward)):
         total = earned + discount * total
-        found.append(total)
-    return found[::-1]
+        sums.append(total)
+    return sums[::-1]
 
 
 def _returns_of_threads(episode: ScoredEpisode, reward: float, discount: float) -> list[float]:
-    earned, turns, found = turn_rewards(episode, reward), episode.turns, []
+    earned, turns, sums = turn_rewards(episode, reward), episode.turns, []
     for at, turn in enumerate(turns):
         later = [k for k in range(at + 1, len(turns)) if follows(turn, turns[k])]
-        found.append(math.fsum(discount**n * earned[k] for n, k in enumerate([at, *later])))
-    return found
+        sums.append(math.fsum(discount**n * earned[k] for n, k in enumerate([at, *later])))
+    return sums
 
 
 @register_advantage(Advantage.REWARD_TO_GO)
@@ -177,8 +177,8 @@ def _within(values: Sequence[Sequence[float]], keys: Sequence[Sequence[Key]], no
     for i, of_episode in enumerate(keys):
         for t, key in enumerate(of_episode):
             places.setdefault(key, []).append((i, t))
-    found = [[0.0] * len(of_episode) for of_episode in values]
+    of_turns = [[0.0] * len(of_episode) for of_episode in values]
     for members in places.values():
         for (i, t), value in zip(members, norm([values[i][t] for i, t in members]), strict=True):
-            found[i][t] = value
-    return found
+            of_turns[i][t] = value
+    return of_turns

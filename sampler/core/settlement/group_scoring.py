@@ -114,7 +114,7 @@ class GroupScoring:
             with waiting(self._wait(task, attempt), inside=True):
                 async with self._renewed(task.id, attempt), time_limit(self._config.episode_timeout_s):
                     scores = await self._all(task)
-            kept = await self._store.group_scores.keep(task, attempt, scores, _totals(task, scores))
+            stored = await self._store.group_scores.keep(task, attempt, scores, _totals(task, scores))
         except UnusableTask as exc:
             await self._failed(task, attempt, str(exc))
         except ConfigError as exc:  # a scorer that another sampler may know
@@ -132,11 +132,11 @@ class GroupScoring:
             await self._failed(task, attempt, bug.error)
         else:
             self._failing.pop(task.id, None)
-            if kept is not None:
-                await self._settle(kept)
+            if stored is not None:
+                await self._settle(stored)
 
     def _wait(self, task: Task, attempt: int) -> Wait:
-        scorers = ", ".join(asked.name for asked in _asked(task))
+        scorers = ", ".join(scorer.name for scorer in _asked(task))
         limit = f"for {self._config.episode_timeout_s:g} s at most (episode_timeout_s)"
         return Wait(
             f"the scores of group {task.id}", f"{scorers} (attempt {attempt}) has not answered", f"it does, {limit}"
@@ -144,18 +144,18 @@ class GroupScoring:
 
     async def _all(self, task: Task) -> list[GroupScore]:
         """Raises ConfigError for a scorer that is not known here."""
-        for asked in _asked(task):
+        for weighted in _asked(task):
             try:
-                require_scorer(asked.name, self._judge)
+                require_scorer(weighted.name, self._judge)
             except ConfigError as exc:
                 if len(self._unknown) < MOST_UNKNOWN:
-                    self._unknown[asked.name] = f"group {task.id} and others like it wait for another sampler: {exc}"
+                    self._unknown[weighted.name] = f"group {task.id} and others like it wait for another sampler: {exc}"
                 raise
         slots, episodes = await self._episodes(task)
-        return [await self._one(task, asked, slots, episodes) for asked in _asked(task)]
+        return [await self._one(task, weighted, slots, episodes) for weighted in _asked(task)]
 
     async def _one(
-        self, task: Task, asked: WeightedScorer, slots: Sequence[Slot], episodes: tuple[GroupEpisode, ...]
+        self, task: Task, weighted: WeightedScorer, slots: Sequence[Slot], episodes: tuple[GroupEpisode, ...]
     ) -> GroupScore:
         request = GroupRequest(
             accepted=task.payload.accepted,
@@ -164,13 +164,13 @@ class GroupScoring:
             payload=task.payload.model_dump(mode="json"),
             judge=self._judge,
         )
-        scores = dict(zip((slot.traj_id for slot in slots), await score_group(asked.name, request), strict=True))
+        scores = dict(zip((slot.traj_id for slot in slots), await score_group(weighted.name, request), strict=True))
         by_slot: list[Score | None] = [scores.get(slot.traj_id) for slot in task.slots]
-        metric = metric_name(asked.name)
+        metric = metric_name(weighted.name)
         return GroupScore(
-            scorer=asked.name,
+            scorer=weighted.name,
             metric=metric,
-            weight=asked.weight,
+            weight=weighted.weight,
             values=[None if one is None else float(one.value) for one in by_slot],
             reasons=[None if one is None else _reason(one) for one in by_slot],
             metrics={f"{metric}_{name}": value for name, value in _group_metrics(scores.values()).items()},
@@ -180,7 +180,7 @@ class GroupScoring:
         """Read from the documents alone, so that any sampler may score any group. An episode that cannot be read is left out
         here, as settlement will leave it out."""
         slots = [slot for slot in task.slots if slot.status is SlotStatus.SCORED and slot.record_id is not None]
-        found: list[tuple[Slot, GroupEpisode]] = []
+        pairs: list[tuple[Slot, GroupEpisode]] = []
         for slot in slots:
             name = str(slot.record_id)
             try:
@@ -190,8 +190,8 @@ class GroupScoring:
                 await self._store.malformed.note(exc)
                 continue
             if name in records:
-                found.append((slot, _episode(records[name], slot, dispatches[name])))
-        return [slot for slot, _ in found], tuple(episode for _, episode in found)
+                pairs.append((slot, _episode(records[name], slot, dispatches[name])))
+        return [slot for slot, _ in pairs], tuple(episode for _, episode in pairs)
 
     @contextlib.asynccontextmanager
     async def _renewed(self, task_id: str, attempt: int) -> AsyncIterator[None]:
@@ -236,7 +236,7 @@ def given_up(task: Task) -> str | None:
 def _asked(task: Task) -> list[WeightedScorer]:
     """The group scorers that its scored episodes still need, each once."""
     of_slots = [slot.group_scorers for slot in task.slots if slot.status is SlotStatus.SCORED]
-    return list({one.name: one for asked in of_slots for one in asked}.values())
+    return list({one.name: one for weighted in of_slots for one in weighted}.values())
 
 
 def _totals(task: Task, scores: Sequence[GroupScore]) -> dict[int, float]:
@@ -255,10 +255,10 @@ def _episode(record: Record, slot: Slot, dispatches: Sequence[DispatchedSampling
     threads: dict[str | None, Transcript] = {}
     for dispatch in own:
         assert dispatch.response is not None, "it is answered"
-        said = {"role": "assistant", "content": dispatch.response.text}
+        spoken = {"role": "assistant", "content": dispatch.response.text}
         transcript = threads.setdefault(dispatch.thread, Transcript())
-        transcript.told(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
-        transcript.replied(said, frozenset({words_of(said), words_of(dispatch.response.message)}))
+        transcript.received(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
+        transcript.replied(spoken, frozenset({words_of(spoken), words_of(dispatch.response.message)}))
     last = ScoredText.of_reply(own[-1]) if own else NOTHING
     return GroupEpisode(
         record=record.id,
@@ -281,6 +281,6 @@ def _reason(score: Score) -> str | None:
 
 def _group_metrics(scores: Iterable[Score]) -> dict[str, float]:
     """Those that the first episode with some has: they are the group's."""
-    found = next((one for score in scores if isinstance(one := score.details.get(GROUP_METRICS), Mapping)), {})
-    named = {field_name(str(name)): float(value) for name, value in found.items() if is_finite_number(value)}
+    metrics = next((one for score in scores if isinstance(one := score.details.get(GROUP_METRICS), Mapping)), {})
+    named = {field_name(str(name)): float(value) for name, value in metrics.items() if is_finite_number(value)}
     return dict(list(named.items())[:MOST_METRICS])

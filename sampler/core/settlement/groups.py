@@ -62,8 +62,8 @@ def read_episode(
 def observation(dispatch: DispatchedSamplingTask) -> str:
     """A hash of the messages since the model's last reply: roles, names and contents, without call ids."""
     replies = [k for k, message in enumerate(dispatch.messages) if message.get("role") == "assistant"]
-    told = dispatch.messages[replies[-1] + 1 :] if replies else dispatch.messages
-    seen = [[message.get(name) for name in ("role", "name", "content")] for message in told]
+    since_reply = dispatch.messages[replies[-1] + 1 :] if replies else dispatch.messages
+    seen = [[message.get(name) for name in ("role", "name", "content")] for message in since_reply]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 

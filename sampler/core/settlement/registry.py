@@ -38,21 +38,21 @@ def register_advantage(name: str, *, observations: bool = False) -> Callable[[F]
 
 def estimate(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
     """Of each episode, one value per turn. Raises OwnCodeFailed for a mistake in a user's estimator."""
-    found: Sequence[Any] = ESTIMATORS.call(config.advantage, partial(_problem, episodes), episodes, rewards, config)
+    values: Sequence[Any] = ESTIMATORS.call(config.advantage, partial(_problem, episodes), episodes, rewards, config)
     return [
         [value] * len(episode.turns) if isinstance(value, int | float) else list(value)
-        for episode, value in zip(episodes, found, strict=True)
+        for episode, value in zip(episodes, values, strict=True)
     ]
 
 
-def _problem(episodes: Sequence[ScoredEpisode], found: object) -> str:
+def _problem(episodes: Sequence[ScoredEpisode], estimates: object) -> str:
     """What is wrong with the result of a user's estimator; empty where nothing is."""
     expected = (
         f"expected a list of {len(episodes)}, one for each episode: a number, or a list of numbers, one for each turn"
     )
-    if not isinstance(found, Sequence) or len(found) != len(episodes):
-        return f"returned {shortened(found)}; {expected}"
-    for k, (episode, value) in enumerate(zip(episodes, found, strict=True)):
+    if not isinstance(estimates, Sequence) or len(estimates) != len(episodes):
+        return f"returned {shortened(estimates)}; {expected}"
+    for k, (episode, value) in enumerate(zip(episodes, estimates, strict=True)):
         turns = value if isinstance(value, Sequence) and not isinstance(value, str) else [value] * len(episode.turns)
         if len(turns) != len(episode.turns):
             return f"gave episode {k} {len(turns)} values for its {len(episode.turns)} turns; {expected}"

@@ -89,24 +89,24 @@ def by_lot(episodes: Sequence[ScoredEpisode]) -> list[ScoredEpisode]:
 
 
 def _refusal(verdict: RuleResult, num_generations: int, config: GroupConfig) -> str | None:
-    kept, needed = verdict.kept, min(config.min_group_size, num_generations)
-    if len(kept) < needed:
-        return f"{len(kept)} of {num_generations} episodes can be trained on"
-    if config.mask_overlong and all(e.over_long for e in kept):
+    trainable, needed = verdict.kept, min(config.min_group_size, num_generations)
+    if len(trainable) < needed:
+        return f"{len(trainable)} of {num_generations} episodes can be trained on"
+    if config.mask_overlong and all(e.over_long for e in trainable):
         return "every episode is over-long and masked"
-    scores = [e.score for e in kept]
+    scores = [e.score for e in trainable]
     if config.zero_variance_tolerance is not None and max(scores) - min(scores) < config.zero_variance_tolerance:
         return f"zero variance: scores differ by less than {config.zero_variance_tolerance:g}"
     return None
 
 
-def _shaping(kept: Sequence[ScoredEpisode], config: GroupConfig) -> list[float]:
-    added = {e.record: 0.0 for e in kept}
+def _shaping(trainable: Sequence[ScoredEpisode], config: GroupConfig) -> list[float]:
+    added = {e.record: 0.0 for e in trainable}
     if config.efficient_rewarding:
         magnitude = config.efficient_rewarding_magnitude
-        added |= rank_shaping([e for e in kept if e.correct], -magnitude)
-        added |= rank_shaping([e for e in kept if not e.correct], magnitude)
-    return [added[e.record] for e in kept]
+        added |= rank_shaping([e for e in trainable if e.correct], -magnitude)
+        added |= rank_shaping([e for e in trainable if not e.correct], magnitude)
+    return [added[e.record] for e in trainable]
 
 
 def rank_shaping(episodes: Sequence[ScoredEpisode], magnitude: float) -> dict[str, float]:

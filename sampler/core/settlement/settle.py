@@ -43,11 +43,11 @@ async def claim_next(
     store: Store,
     worker: str,
     policy: str,
-    left: Sequence[str] | None = None,
+    excluded: Sequence[str] | None = None,
     rules: Sequence[int] | None = None,
 ) -> Task | None:
     """Lease one completed group of the policy, if there is one. Before that, end the waits whose deadline is over.
-    `left`, `rules`: as for `claim_settlement`."""
+    `excluded`, `rules`: as for `claim_settlement`."""
     while (overdue := await store.feedback.end_overdue(policy)) is not None:
         try:
             await store.feedback.write_scores(overdue)  # settlement does it again, and counts a bug
@@ -55,7 +55,7 @@ async def claim_next(
             if is_of_the_process(exc):
                 raise
             log.error("feedback of task=%s was not written: %s", overdue.id, error_text(exc))
-    return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=left, rules=rules)
+    return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=excluded, rules=rules)
 
 
 async def settle(store: Store, task: Task) -> None:
@@ -208,10 +208,10 @@ def _mean(advantages: Sequence[float]) -> float:
 
 def _outcome(task: Task, settlements: Mapping[str, Settlement], parts: Mapping[str, Sequence[Part]]) -> str:
     """The outcome of each policy's share; named by policy if they differ."""
-    told = {policy: _outcome_of(settlement, len(parts[policy])) for policy, settlement in settlements.items()}
-    if len(set(told.values())) == 1:
-        return told[task.policy]
-    return "; ".join(f"{policy}: {outcome}" for policy, outcome in told.items())
+    outcomes = {policy: _outcome_of(settlement, len(parts[policy])) for policy, settlement in settlements.items()}
+    if len(set(outcomes.values())) == 1:
+        return outcomes[task.policy]
+    return "; ".join(f"{policy}: {outcome}" for policy, outcome in outcomes.items())
 
 
 def _outcome_of(settlement: Settlement, num_scored: int) -> str:

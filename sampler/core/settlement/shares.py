@@ -74,7 +74,7 @@ def _read(part: Part, config: GroupConfig) -> ScoredEpisode:
 
 def _by_seat(share: Sequence[Part]) -> dict[str | None, list[Part]]:
     """The parts of each seat that has scores of its own; under None the rest."""
-    found: dict[str | None, list[Part]] = {}
+    by_seat: dict[str | None, list[Part]] = {}
     for part in share:
         turns: dict[str | None, list[DispatchedSamplingTask]] = {}
         for dispatch in part.dispatches:
@@ -82,8 +82,8 @@ def _by_seat(share: Sequence[Part]) -> dict[str | None, list[Part]]:
             turns.setdefault(seat if _score_of(part, seat) is not None else None, []).append(dispatch)
         for name, taken in (turns or {None: []}).items():
             own = None if name is None else _score_of(part, name)
-            found.setdefault(name, []).append(Part(part.record, part.score if own is None else own, taken))
-    return found
+            by_seat.setdefault(name, []).append(Part(part.record, part.score if own is None else own, taken))
+    return by_seat
 
 
 def _score_of(part: Part, seat: str) -> float | None:
@@ -102,16 +102,18 @@ def _together(read: Sequence[ScoredEpisode], settled: Sequence[Settlement]) -> S
             shaping.setdefault(episode.record, []).append(added)
         for record, reason in one.verdict.dropped.items():
             reasons.setdefault(record, []).append(reason)
-    kept = [episode for episode in read if episode.record in advantages]
+    trainable = [episode for episode in read if episode.record in advantages]
     dropped = {e.record: _one_of(reasons.get(e.record, [])) for e in read if e.record not in advantages}
     refusals = [one.verdict.refusal for one in settled if one.verdict.refusal is not None]
     verdict = RuleResult(
-        kept,
+        trainable,
         dropped,
-        [math.fsum(shaping[e.record]) / len(shaping[e.record]) for e in kept],
-        None if kept else _one_of(refusals),
+        [math.fsum(shaping[e.record]) / len(shaping[e.record]) for e in trainable],
+        None if trainable else _one_of(refusals),
     )
-    whole = {e.record: {turn.dispatch: advantages[e.record].get(turn.dispatch, 0.0) for turn in e.turns} for e in kept}
+    whole = {
+        e.record: {turn.dispatch: advantages[e.record].get(turn.dispatch, 0.0) for turn in e.turns} for e in trainable
+    }
     context = frozenset(d for record, of_turns in whole.items() for d in of_turns if d not in advantages[record])
     return Settlement(verdict, whole, frozenset().union(*(one.masked for one in settled)), context)
 

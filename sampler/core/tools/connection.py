@@ -177,10 +177,12 @@ class Connection:
 
     async def _answer(self, exc: MCPError, tool: str, seen: HttpAnswer) -> CallToolResult:
         """Convert a protocol error into the tool's answer, if it is one."""
-        told = exc.code not in _PROTOCOL_CODES or (exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES)
-        if not told and exc.code in _SERVER_CODES and not seen.is_refusal:
-            told = await self._lives()  # servers also report the model's mistakes this way
-        if not told:
+        is_answer = exc.code not in _PROTOCOL_CODES or (
+            exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES
+        )
+        if not is_answer and exc.code in _SERVER_CODES and not seen.is_refusal:
+            is_answer = await self._lives()  # servers also report the model's mistakes this way
+        if not is_answer:
             why = seen.seen_in(str(exc))
             died = ToolServerDied(f"tool server {self._where}, tool {tool}: {self.server.quoted(why)}")
             died.ended = own_end_text(exc.code, why)
@@ -227,8 +229,8 @@ class Connection:
         ended: set[asyncio.Future[Any]] = set()
         try:
             with self.line.clock(silence.postpone):
-                while not ended and (left_s := silence.left_s()) > 0:
-                    ended, _ = await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                while not ended and (remaining_s := silence.left_s()) > 0:
+                    ended, _ = await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not request.done():
                 request.cancel()

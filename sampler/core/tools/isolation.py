@@ -76,12 +76,12 @@ def _as_user(user: str | None) -> list[str]:
     if user is None:
         return []
     try:
-        found = pwd.getpwnam(user)
+        account = pwd.getpwnam(user)
     except KeyError as exc:
         raise ConfigError(
             f"tool_user: there is no user {user!r} on this machine; expected one of its users' names"
         ) from exc
-    ids = [f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--init-groups"]
+    ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--init-groups"]
     return ["setpriv", *ids, "--inh-caps=-all", "--no-new-privs", "--"]
 
 

@@ -65,11 +65,11 @@ class ManagerConnection:
         """Request the manager's list of servers. Raises ToolFailure."""
         self._http = http_client(self.server, self._limits, httpx2.Timeout(self._limits.open_s), self.line)
         try:
-            found = await self._get("servers", "servers")
+            names = await self._get("servers", "servers")
         except BaseException:  # cancelled too: leave nothing half-open
             await self.close()
             raise
-        self._servers = [str(name) for name in found]
+        self._servers = [str(name) for name in names]
 
     async def list_tools(self) -> list[OfferedTool]:
         """All tools of all servers. Raises ToolFailure."""
@@ -114,12 +114,12 @@ class ManagerConnection:
         if response.status_code >= _HTTP_ERROR:
             raise self._died(path, f"HTTP {response.status_code} {_shown(response)}")
         try:
-            found = from_json(mended(response.content))[key]
+            listed = from_json(mended(response.content))[key]
         except (ValueError, KeyError, TypeError) as exc:
             raise self._died(path, f"{_shown(response)!r}; expected JSON with {key!r}") from exc
-        if not isinstance(found, list):
-            raise self._died(path, f"{key} is {type(found).__name__}; expected a list")
-        return found
+        if not isinstance(listed, list):
+            raise self._died(path, f"{key} is {type(listed).__name__}; expected a list")
+        return listed
 
     async def _request(self, method: str, path: str, timeout_s: float, **content: Any) -> httpx2.Response:
         if self._http is None:
@@ -179,10 +179,10 @@ def _block(part: Mapping[str, Any]) -> ContentBlock:
         return _text(part.get("text", ""))
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
-    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
-    if found is None:
+    match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if match is None:
         return _text(f"[image: {url}]")
-    return ImageContent(type="image", mime_type=found["type"], data=found["data"])
+    return ImageContent(type="image", mime_type=match["type"], data=match["data"])
 
 
 def _text(value: Any) -> TextContent:

@@ -111,10 +111,10 @@ def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
 
 
 def _log_useless_denial(entry: str, offered: Sequence[Identity]) -> None:
-    found = f"tool {entry!r} is denied, but not offered; {_nearest(entry, offered)}"
+    problem = f"tool {entry!r} is denied, but not offered; {_nearest(entry, offered)}"
     if not _WILDCARDS.keys() & set(entry):
-        raise ToolNotOffered(f"{found}. Correct or remove it; a pattern (`{entry}*`) may match nothing")
-    _warn_once(found)
+        raise ToolNotOffered(f"{problem}. Correct or remove it; a pattern (`{entry}*`) may match nothing")
+    _warn_once(problem)
 
 
 @lru_cache(maxsize=1024)

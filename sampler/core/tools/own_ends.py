@@ -39,8 +39,8 @@ class Ends:
 
 def own_end_text(code: int, error: str) -> str:
     """How a session's own process ended, as MCP-Docker's error says it; empty: it does not."""
-    found = _HOW.search(error) if code == SERVER_GONE else None
-    return "" if found is None else found[0]
+    match = _HOW.search(error) if code == SERVER_GONE else None
+    return "" if match is None else match[0]
 
 
 def answer_of(how: str, *, in_call: bool, is_over: bool, times: int) -> CallToolResult:

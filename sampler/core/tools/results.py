@@ -64,29 +64,29 @@ def to_result(
     if not text and answer.is_error:
         text = "the tool failed without a message"
     whole = storable(text)
-    kept, cut_chars = bounded(whole, limits, offsets)
+    shown, cut_chars = bounded(whole, limits, offsets)
     raw = None if plain and not cut_chars else raw_text(answer, limits.max_raw_chars)
-    if plain and raw is not None and len(raw) <= len(kept) and _has_beginnings(kept, answer):
+    if plain and raw is not None and len(raw) <= len(shown) and _has_beginnings(shown, answer):
         raw = None  # bounded more tightly than the text
-    return ToolResult(kept, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
+    return ToolResult(shown, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
 
 
 def with_summary(result: ToolResult, summary: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> ToolResult:
     """The result with `summary` as the model's text; `raw` stores the answer."""
-    kept, _ = bounded(storable(summary), limits, offsets)
+    shown, _ = bounded(storable(summary), limits, offsets)
     raw = result.raw
     if raw is None and result.answer is not None:
         raw = raw_text(result.answer, limits.max_raw_chars)
-    return replace(result, text=kept, cut_chars=len(result.whole), raw=raw)
+    return replace(result, text=shown, cut_chars=len(result.whole), raw=raw)
 
 
 def bounded(text: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> tuple[str, int]:
     """The text within the limits, and the number of removed characters. At most `max_result_chars` and `max_result_tokens`."""
     head, tail = _ends_within_chars(text, limits.max_result_chars)
-    kept = _joined(text, head, tail)
+    shown = _joined(text, head, tail)
     max_tokens = limits.max_result_tokens
     # Every token has at least one byte, so a short text needs no tokenizer; one extra for a tokenizer that adds a space.
-    if offsets is not None and max_tokens is not None and len(kept.encode()) >= max_tokens:
+    if offsets is not None and max_tokens is not None and len(shown.encode()) >= max_tokens:
         head, tail = _ends_within_tokens(text, head, tail, limits, offsets)
     return _joined(text, head, tail), len(text) - len(head) - len(tail)
 
@@ -108,10 +108,10 @@ def _dumped(answer: CallToolResult, **update: Any) -> dict[str, Any]:
     return answer.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _has_beginnings(kept: str, answer: CallToolResult) -> bool:
-    """Whether `kept` contains everything that a clipped answer has of its texts."""
+def _has_beginnings(shown: str, answer: CallToolResult) -> bool:
+    """Whether `shown` contains everything that a clipped answer has of its texts."""
     texts = [block.text for block in answer.content if isinstance(block, TextContent)]
-    return all(storable(text[:_MAX_RAW_TEXT_CHARS]) in kept for text in texts)
+    return all(storable(text[:_MAX_RAW_TEXT_CHARS]) in shown for text in texts)
 
 
 def _says_it_twice(answer: CallToolResult) -> bool:
@@ -126,8 +126,8 @@ def _says_it_twice(answer: CallToolResult) -> bool:
     wrapped = structured["result"] if isinstance(structured, dict) and [*structured] == ["result"] else structured
     if isinstance(wrapped, str) and wrapped in texts:
         return True
-    wanted = {_canonical(structured), _canonical(wrapped)}
-    return any(_canonical_of(text) in wanted for text in texts) or (
+    same_content = {_canonical(structured), _canonical(wrapped)}
+    return any(_canonical_of(text) in same_content for text in texts) or (
         isinstance(wrapped, list)
         and len(wrapped) == len(texts)
         and all(
@@ -166,8 +166,8 @@ def _ends_within_chars(text: str, max_chars: int) -> tuple[str, str]:
 def _ends_within_tokens(text: str, head: str, tail: str, limits: ToolLimits, offsets: OffsetsOf) -> tuple[str, str]:
     """The same by tokens, for ends within the character bound. Cuts lie between tokens; nothing is decoded."""
     max_tokens = limits.max_result_tokens or 0
-    kept = _joined(text, head, tail)
-    if len(offsets(kept)) <= max_tokens:
+    shown = _joined(text, head, tail)
+    if len(offsets(shown)) <= max_tokens:
         return head, tail
     head_tokens = offsets(head)
     tail_tokens = offsets(tail) if tail else head_tokens if head == text else []

@@ -129,7 +129,7 @@ class ServerTraffic:
                     continue  # it closed while this one waited for a place
                 generation = self.circuit.generation
                 try:
-                    found = await attempt()
+                    opened = await attempt()
                 except ToolFailure as exc:
                     self._note(generation, exc)
                     patience.failed(exc)
@@ -138,7 +138,7 @@ class ServerTraffic:
                     raise
                 else:
                     self.circuit.opened()
-                    return found
+                    return opened
 
     def _opening_wait(self) -> Wait:
         name, limit = (
@@ -158,12 +158,12 @@ class ServerTraffic:
     async def _turn(self, patience: "_Patience") -> None:
         """Wait while the server is unavailable. Raises ToolServerUnavailable."""
         while not self.circuit.is_closed:
-            rest_s, left_s = self.circuit.rest_s(), patience.left_s()
-            if left_s <= 0 or rest_s > left_s:
+            rest_s, remaining_s = self.circuit.rest_s(), patience.left_s()
+            if remaining_s <= 0 or rest_s > remaining_s:
                 raise ToolServerUnavailable(str(patience.error or self.circuit.why)) from patience.error
             if rest_s == 0 and not self.circuit.is_tried:
                 return
-            await self.circuit.changed(left_s)
+            await self.circuit.changed(remaining_s)
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[None]:

@@ -151,13 +151,13 @@ def _signal(pid: int, number: signal.Signals) -> None:
 async def _sweep(noted: dict[int, int]) -> None:
     """Kill what a killed guard left, until none is left: while one is, its memory may be allocated."""
     sweeps = 0
-    while found := [pid for pid, started in noted.items() if _start_time(pid) == started]:
-        for pid in found:
+    while alive := [pid for pid, started in noted.items() if _start_time(pid) == started]:
+        for pid in alive:
             noted |= _with_start_times(descendants(pid))
             _signal(pid, signal.SIGKILL)
         sweeps += 1
         if sweeps % SWEEPS_TO_TELL == 0:
-            log.warning("processes of the engine do not end pids=%s", ",".join(map(str, found)))
+            log.warning("processes of the engine do not end pids=%s", ",".join(map(str, alive)))
         await asyncio.sleep(SWEEP_S)  # they are not our children, so there is no exit to wait for
 
 

@@ -32,8 +32,8 @@ async def problem(config: KeeperConfig, host: str) -> str | None:
         own = [s for s in await store.services.live(config.policy) if (s.keeper or "").startswith(f"keeper:{host}:")]
         if not own:
             return f"no keeper on host {host} has a current heartbeat"
-        found = [await _problem_of(store, config, service) for service in own]
-    return "; ".join(text for text in found if text) or None
+        problems = [await _problem_of(store, config, service) for service in own]
+    return "; ".join(text for text in problems if text) or None
 
 
 async def _problem_of(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:
@@ -50,7 +50,7 @@ async def _wrong_version(store: Store, config: KeeperConfig, service: InferenceS
     async with EngineClient(api_key=config.engine_api_key) as client:
         label = (await client.model_info(service.url)).weight_version
     newer = [s for s in await store.services.live(config.policy) if s.url == service.url]
-    if label in {str(told.version) for told in (service, *newer)} or any(
+    if label in {str(acceptable.version) for acceptable in (service, *newer)} or any(
         s.status is not ServiceStatus.UP for s in newer
     ):
         return None
@@ -74,11 +74,11 @@ async def _late(store: Store, config: KeeperConfig, service: InferenceService) -
 def main() -> None:
     config = KeeperConfig.load_or_exit()
     try:
-        found = asyncio.run(problem(config, socket.gethostname()))
+        trouble = asyncio.run(problem(config, socket.gethostname()))
     except TandemError as exc:
-        found = str(exc)
-    if found:
-        sys.stderr.write(f"{found}\n")
+        trouble = str(exc)
+    if trouble:
+        sys.stderr.write(f"{trouble}\n")
         sys.exit(1)
 
 

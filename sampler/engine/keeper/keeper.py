@@ -175,16 +175,16 @@ class Keeper:
         await self._restart_if_dead()
         if self._stop.is_set() or not await self._has_device():
             return
-        wanted = await target_version(self._store, self._config, self.url, self._refused)
-        if wanted is None or wanted.version in (self._serving, self._refused):
+        target = await target_version(self._store, self._config, self.url, self._refused)
+        if target is None or target.version in (self._serving, self._refused):
             return
-        if 0 <= self._serving <= wanted.version < self._serving + self._config.follow_every:
+        if 0 <= self._serving <= target.version < self._serving + self._config.follow_every:
             return  # it lags on purpose
         try:
-            reached = await self._by_broadcast(wanted) or await self._from_disk(wanted)
+            reached = await self._by_broadcast(target) or await self._from_disk(target)
         except (DataError, EngineRefused) as exc:
-            log.error("version not served version=%d %s", wanted.version, exc)
-            self._refused, self._error = wanted.version, str(exc)
+            log.error("version not served version=%d %s", target.version, exc)
+            self._refused, self._error = target.version, str(exc)
             self._status = ServiceStatus.UP if self._serving >= 0 else ServiceStatus.DOWN
         except EngineUnavailable as exc:
             log.warning("engine not updated url=%s %s", self.url, exc)
@@ -193,8 +193,8 @@ class Keeper:
             self._serving, self._status = reached.version.version, ServiceStatus.UP
             self._error = "; ".join(reached.problems) or None
             if reached.problems:
-                self._refused = wanted.version
-                log.error("version not served version=%d instead=%d %s", wanted.version, self._serving, self._error)
+                self._refused = target.version
+                log.error("version not served version=%d instead=%d %s", target.version, self._serving, self._error)
             took = " ".join(f"{name}={value:.3g}" for name, value in self._update_stats.items())
             log.info("serving version=%d step=%d url=%s %s", self._serving, reached.version.step, self.url, took)
             await asyncio.to_thread(self._assembly.keep_only, self._serving)
@@ -239,14 +239,14 @@ class Keeper:
             await share.sleep(self._pause_mode)
         self._sleepless = 0
 
-    async def _by_broadcast(self, wanted: PolicyVersion) -> Reached | None:
+    async def _by_broadcast(self, target: PolicyVersion) -> Reached | None:
         """None: not offered, or this engine was excluded and keeps serving. Raises EngineUnavailable."""
         started = time.monotonic()
-        if not self._receiver.is_offered(wanted):
+        if not self._receiver.is_offered(target):
             return None
         self._fresh = False
         await self._drain()
-        if (place := await self._receiver.join(wanted)) is None:
+        if (place := await self._receiver.join(target)) is None:
             return None
         joined = time.monotonic()
         async with self._changing:
@@ -259,10 +259,10 @@ class Keeper:
             "update_join_s": joined - started,
             "update_engine_s": time.monotonic() - joined,
         }
-        return Reached(wanted, Path(wanted.path), (), {}, 0)
+        return Reached(target, Path(target.path), (), {}, 0)
 
-    async def _from_disk(self, wanted: PolicyVersion) -> Reached:
-        reached = await self._put_together(wanted)
+    async def _from_disk(self, target: PolicyVersion) -> Reached:
+        reached = await self._put_together(target)
         await asyncio.to_thread(check_layout, reached.folder, self._layout)
         fresh, self._fresh = self._fresh and not self._torn, False
         if not (fresh and await has_loaded(self._client, self.url, self._config.model_name_or_path, reached)):
@@ -270,12 +270,12 @@ class Keeper:
             await self._update(reached)
         return reached
 
-    async def _put_together(self, wanted: PolicyVersion) -> Reached:
-        """Merge the files of `wanted`, or of the newest version up to it that the engine does not serve yet. Raises DataError."""
-        published = await loadable_from(self._store, wanted)
-        self._wants_full = wanted.version
-        before = min(self._serving, wanted.version - 1)  # an evaluation goes back to an older version
-        reached = await asyncio.to_thread(self._assembly.reach, wanted, published, before)
+    async def _put_together(self, target: PolicyVersion) -> Reached:
+        """Merge the files of `target`, or of the newest version up to it that the engine does not serve yet. Raises DataError."""
+        published = await loadable_from(self._store, target)
+        self._wants_full = target.version
+        before = min(self._serving, target.version - 1)  # an evaluation goes back to an older version
+        reached = await asyncio.to_thread(self._assembly.reach, target, published, before)
         if not reached.problems:
             self._wants_full = None
         return reached
@@ -285,8 +285,8 @@ class Keeper:
         await self._drain()
         paused = time.monotonic()
         async with self._changing:
-            wanted = reached.version.version
-            await update(self._client, self.url, reached.folder, wanted, self._pause_mode, torn=self._torn)
+            version = reached.version.version
+            await update(self._client, self.url, reached.folder, version, self._pause_mode, torn=self._torn)
             self._torn = self._woken = False
         seconds = {**reached.seconds, "drain": paused - started, "engine": time.monotonic() - paused}
         self._update_stats = {"update_bytes": float(reached.bytes)} | {f"update_{n}_s": s for n, s in seconds.items()}

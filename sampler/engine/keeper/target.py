@@ -31,16 +31,16 @@ async def target_version(store: Store, config: KeeperConfig, url: str, refused: 
     return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
 
 
-async def loadable_from(store: Store, wanted: PolicyVersion) -> list[PolicyVersion]:
-    """All versions of the policy, of which `wanted` is put together. Raises DataError if its files are, or will be, deleted."""
-    published = await store.versions.all(wanted.policy)
-    where = f"policy {wanted.policy}: version {wanted.version}"
-    for found in published:
-        if found.version == wanted.version and found.withdrawn_to is not None:
+async def loadable_from(store: Store, target: PolicyVersion) -> list[PolicyVersion]:
+    """All versions of the policy, of which `target` is put together. Raises DataError if its files are, or will be, deleted."""
+    published = await store.versions.all(target.policy)
+    where = f"policy {target.policy}: version {target.version}"
+    for stored in published:
+        if stored.version == target.version and stored.withdrawn_to is not None:
             raise DataError(
-                f"{where} was withdrawn: training went on from step {found.withdrawn_to} without it; pin actors to another one"
+                f"{where} was withdrawn: training went on from step {stored.withdrawn_to} without it; pin actors to another one"
             )
-        if found.version == wanted.version and found.pruned:
+        if stored.version == target.version and stored.pruned:
             raise DataError(
                 f"{where} is pruned: its files are deleted; pin actors to a newer one, and start its engine before keep_versions "
                 "newer ones are published"

@@ -64,8 +64,8 @@ def _of_prompt(g: RunningSequence) -> list[list[Any]]:
     """From `logprob_start` on; the first has none, as in SGLang."""
     if g.logprob_start is None:
         return []
-    found = [None, *g.prompt_logprobs]
-    return [[lp, token, None] for lp, token in zip(found, g.prompt[g.logprob_start :], strict=False)]
+    logprobs = [None, *g.prompt_logprobs]
+    return [[lp, token, None] for lp, token in zip(logprobs, g.prompt[g.logprob_start :], strict=False)]
 
 
 def _text(g: RunningSequence, output: list[int], decode: Decode) -> str:
@@ -151,7 +151,7 @@ def loads(model: ServedModel, load: dict[str, int], throughput: float, *, paused
 
 def metrics(model: ServedModel, load: dict[str, int], throughput: float) -> str:
     """The figures of SGLang's `/metrics` (`--enable-metrics`) that a dashboard of engines shows, under its names."""
-    found = {
+    gauges = {
         "num_running_reqs": load["running"],
         "num_queue_reqs": load["waiting"],
         "num_used_tokens": load["tokens"],
@@ -160,7 +160,7 @@ def metrics(model: ServedModel, load: dict[str, int], throughput: float) -> str:
     }
     name = model.model_path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     lines = [
-        f'# TYPE sglang:{one} gauge\nsglang:{one}{{model_name="{name}"}} {value:g}' for one, value in found.items()
+        f'# TYPE sglang:{one} gauge\nsglang:{one}{{model_name="{name}"}} {value:g}' for one, value in gauges.items()
     ]
     return "\n".join(lines) + "\n"
 

@@ -36,14 +36,14 @@ class Plan:
     mask: torch.Tensor | None = None  # decode: additive, [N, 1, 1, longest]; None when all have the same length
 
 
-def prefill_plan(kv: KvSlots, pieces: list[Piece], tokens: torch.Tensor, wanted: list[int]) -> Plan:
-    """`wanted`: rows whose logits are needed (the last token of each sequence whose prefill ends here)."""
+def prefill_plan(kv: KvSlots, pieces: list[Piece], tokens: torch.Tensor, logit_rows: list[int]) -> Plan:
+    """`logit_rows`: rows whose logits are needed (the last token of each sequence whose prefill ends here)."""
     position_N = torch.cat([torch.arange(p.past, p.past + p.end - p.start) for p in pieces])
     slot_N = torch.repeat_interleave(
         torch.tensor([p.slot for p in pieces]), torch.tensor([p.end - p.start for p in pieces])
     )
     masks = [(piece, _causal_mask(piece)) for piece in pieces]
-    rows = torch.tensor(wanted, dtype=torch.int64)
+    rows = torch.tensor(logit_rows, dtype=torch.int64)
     return Plan(kv, tokens, position_N, kv.write_index(slot_N, position_N), masks, rows)
 
 

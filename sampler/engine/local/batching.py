@@ -203,8 +203,8 @@ def _score_prompts(scored: Sequence[tuple[RunningSequence, list[int]]], logits: 
     for g, places in scored:
         done = (g.logprob_start or 0) + len(g.prompt_logprobs) + 1
         targets = torch.tensor(g.prompt[done : done + len(places)])
-        found = torch.log_softmax(logits[at : at + len(places)], -1).gather(1, targets[:, None])[:, 0]
-        g.prompt_logprobs += found.tolist()
+        logprobs = torch.log_softmax(logits[at : at + len(places)], -1).gather(1, targets[:, None])[:, 0]
+        g.prompt_logprobs += logprobs.tolist()
         at += len(places)
 
 

@@ -56,15 +56,15 @@ def _parse(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) 
 
 
 def _messages(body: dict[str, Any]) -> list[Message]:
-    found = field(body, "messages", list)
-    if not found:
+    entries = field(body, "messages", list)
+    if not entries:
         raise bad_value("Messages cannot be empty.")
-    for at, message in enumerate(found):
+    for at, message in enumerate(entries):
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ROLES:
             raise bad_field(f"{{'type': 'value_error', 'loc': ('body', 'messages', {at}, 'role'), 'msg': \"Value error, "
                             f"'role' must be one of {', '.join(map(repr, ROLES))}\", 'input': {role!r}}}")  # fmt: skip
-    return [{**message, "content": _content(message.get("content"), at)} for at, message in enumerate(found)]
+    return [{**message, "content": _content(message.get("content"), at)} for at, message in enumerate(entries)]
 
 
 def _content(content: object, at: int) -> str:

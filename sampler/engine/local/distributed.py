@@ -42,15 +42,19 @@ def announced(names: list[Any], dtypes: list[Any], shapes: list[Any], load_forma
     """Raises DataError if they do not describe tensors."""
     if load_format not in (None, "flattened_bucket"):
         raise DataError(f"Unknown load_format={load_format}; expected flattened_bucket or none")
-    found = [getattr(torch, str(dtype), None) for dtype in dtypes]
-    if not names or not len(names) == len(found) == len(shapes) or not all(isinstance(d, torch.dtype) for d in found):
+    torch_dtypes = [getattr(torch, str(dtype), None) for dtype in dtypes]
+    if (
+        not names
+        or not len(names) == len(torch_dtypes) == len(shapes)
+        or not all(isinstance(d, torch.dtype) for d in torch_dtypes)
+    ):
         raise DataError(
             f"{len(names)} names, {len(shapes)} shapes and the types {sorted(set(map(str, dtypes)))} are no tensors"
         )
     if not all(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) for shape in shapes):
         raise DataError("a shape is no list of whole numbers from 0 on")
     return Announced(
-        [str(name) for name in names], [d for d in found if d is not None], shapes, load_format is not None
+        [str(name) for name in names], [d for d in torch_dtypes if d is not None], shapes, load_format is not None
     )
 
 

@@ -213,8 +213,8 @@ class Engine:
     def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
         """The first `rows` of a parameter's current value; None if the model has no such parameter, or its memory is free."""
         parameter = None if self.scheduler.occupation.stale else self._loaded.model.state_dict().get(name)
-        found: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
-        return found
+        values: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
+        return values
 
     def _post(self, notices: list[Callable[[], None]]) -> None:
         """From the scheduler's thread: run the notices on the event loop."""
@@ -257,13 +257,13 @@ def _chat_template(model_path: Path) -> ChatTemplate | None:
 
 def _eos_ids(loaded: LoadedModel, model_path: Path, tokenizer: Tokenizer) -> frozenset[int]:
     """All end-of-sequence ids of the generation config, the model's config and the tokenizer."""
-    found: set[int] = set()
+    eos_ids: set[int] = set()
     generation: GenerationConfig | None = getattr(loaded.model, "generation_config", None)
     for value in (getattr(generation, "eos_token_id", None), getattr(loaded.model.config, "eos_token_id", None)):
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
+        eos_ids.update(value if isinstance(value, list) else [] if value is None else [value])
     token = _eos_token(model_path)
     number = tokenizer.token_to_id(token) if token else None
-    return frozenset(found if number is None else found | {number})
+    return frozenset(eos_ids if number is None else eos_ids | {number})
 
 
 def _eos_token(model_path: Path) -> str | None:

@@ -107,9 +107,9 @@ class KvSlots:
         if a == b:
             return
         size = max(self._filled(a), self._filled(b))
-        kept = self.data[a, ..., :size, :].clone()
+        copy = self.data[a, ..., :size, :].clone()
         self.data[a, ..., :size, :] = self.data[b, ..., :size, :]
-        self.data[b, ..., :size, :] = kept
+        self.data[b, ..., :size, :] = copy
         self.tokens[[a, b]] = self.tokens[[b, a]]
         self.length[[a, b]] = self.length[[b, a]]
         self._used[a], self._used[b] = self._used[b], self._used[a]

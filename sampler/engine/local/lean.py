@@ -59,9 +59,9 @@ class LeanForward:
 
     def _layer(self, layer: nn.Module) -> Layer:
         expected = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-        found = {name for name, _ in layer.named_children()}
-        if found != expected:
-            raise NotLeanError(f"a layer with {sorted(found)}")
+        actual = {name for name, _ in layer.named_children()}
+        if actual != expected:
+            raise NotLeanError(f"a layer with {sorted(actual)}")
         attn, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
         projections = [_linear(attn, name) for name in ("q_proj", "k_proj", "v_proj")]
         gates = [_linear(mlp, name) for name in ("gate_proj", "up_proj")]
@@ -153,10 +153,10 @@ def _parameter(module: nn.Module, name: str) -> Tensor:
 
 
 def _linear(module: nn.Module, name: str) -> nn.Linear:
-    found = _submodule(module, name)
-    if not isinstance(found, nn.Linear):
-        raise NotLeanError(f"{name} of type {type(found).__name__}")
-    return found
+    submodule = _submodule(module, name)
+    if not isinstance(submodule, nn.Linear):
+        raise NotLeanError(f"{name} of type {type(submodule).__name__}")
+    return submodule
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module:

@@ -63,8 +63,8 @@ def own_storages(model: nn.Module) -> None:
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
-    found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel()}
-    return [storage for storage in found.values() if storage.resizable()]
+    by_address = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel()}
+    return [storage for storage in by_address.values() if storage.resizable()]
 
 
 def _return_to_system() -> None:
@@ -76,7 +76,7 @@ def _return_to_system() -> None:
 @cache
 def _malloc_trim() -> ctypes._FuncPointer | None:
     try:
-        found: ctypes._FuncPointer = ctypes.CDLL(None).malloc_trim
+        trim: ctypes._FuncPointer = ctypes.CDLL(None).malloc_trim
     except AttributeError:  # another C library
         return None
-    return found
+    return trim

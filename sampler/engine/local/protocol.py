@@ -95,8 +95,8 @@ def _checked(ids: object, limits: Limits, name: str) -> list[int]:
     return ids
 
 
-def _not_ids(found: object) -> ApiError:
-    kind = type(found).__name__
+def _not_ids(actual: object) -> ApiError:
+    kind = type(actual).__name__
     return bad_field(f"{{'type': 'value_error', 'loc': ('body', 'input_ids'), 'msg': 'Value error, elements must be "
                      f"int or list; got {kind}'}}")  # fmt: skip
 
@@ -125,10 +125,13 @@ def _rids(rid: Any, count: int) -> list[str | None]:
 
 def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list[bool]) -> list[int | None]:
     """For each prompt the position from which its tokens' log-probs are wanted; None: of no token."""
-    starts, found = _per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len"), list[int | None]()
+    starts, per_prompt = (
+        _per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len"),
+        list[int | None](),
+    )
     for prompt, flag, start in zip(prompts, flags, starts, strict=True):
         if not flag or start is None or start == -1 or start == len(prompt):
-            found.append(None)
+            per_prompt.append(None)
             continue
         if type(start) is not int or not 0 <= start <= len(prompt):
             raise bad_value(
@@ -137,30 +140,30 @@ def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list
             )
         if body.get("stream"):
             raise bad_value("stream with log-probs of prompt tokens is not supported by the local engine.")
-        found.append(start)
+        per_prompt.append(start)
     if any(_per_prompt(body.get("top_logprobs_num"), len(prompts), "top_logprobs_num")) or body.get(
         "token_ids_logprob"
     ):
         raise bad_value("top_logprobs_num and token_ids_logprob are not supported by the local engine.")
-    return found
+    return per_prompt
 
 
 def _limit(prompt: list[int], params: SamplingParams, limits: Limits, *, explicit: bool) -> int:
     """Maximum output tokens. SGLang refuses an explicit max_new_tokens that exceeds the context, clamps the default, and always
     stops two tokens before the context ends."""
     room = max(0, limits.context_length - 2 - len(prompt))
-    wanted = params.max_new_tokens
-    if wanted is None:
+    requested = params.max_new_tokens
+    if requested is None:
         return room
-    total = len(prompt) + wanted
+    total = len(prompt) + requested
     if explicit and total > limits.context_length:
-        raise _too_many(total, len(prompt), wanted, limits)
-    return min(wanted, room)
+        raise _too_many(total, len(prompt), requested, limits)
+    return min(requested, room)
 
 
-def _too_many(total: int, prompt: int, wanted: int, limits: Limits) -> ApiError:
+def _too_many(total: int, prompt: int, new_tokens: int, limits: Limits) -> ApiError:
     return bad_value(
         f"Requested token count exceeds the model's maximum context length of {limits.context_length} tokens. You "
-        f"requested a total of {total} tokens: {prompt} tokens from the input messages and {wanted} tokens for the "
+        f"requested a total of {total} tokens: {prompt} tokens from the input messages and {new_tokens} tokens for the "
         "completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit."
     )

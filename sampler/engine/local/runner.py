@@ -107,14 +107,14 @@ def load(model_path: Path, size: EngineSize) -> LoadedModel:
 
 def _read(model_path: Path) -> PreTrainedModel:
     try:
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        model_and_report: Any = AutoModelForCausalLM.from_pretrained(
             model_path,
             dtype=torch.float32,
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with the tensor's name
         )
-        model, loading = found  # so with `output_loading_info`
+        model, loading = model_and_report  # so with `output_loading_info`
         check_loaded(model_path, loading)
         check_tied(model_path, weight_files(model_path))
     except (ConfigError, DataError) as exc:
@@ -158,15 +158,15 @@ def choose_forward(model: PreTrainedModel, kv: KvSlots) -> Forward:
 def _difference(forward: Forward, kv: KvSlots, tokens: Tensor, expected: Tensor) -> float:
     """Largest logit error relative to the largest logit: two prefill chunks, then decode token by token, in slot 0."""
     third = len(tokens) // 3
-    found = []
+    pieces = []
     for start, end in ((0, third), (third, 2 * third)):
         piece = Piece(0, end - start, slot=0, past=start)
-        found.append(forward.logits(prefill_plan(kv, [piece], tokens[start:end], list(range(end - start)))))
+        pieces.append(forward.logits(prefill_plan(kv, [piece], tokens[start:end], list(range(end - start)))))
     for position in range(2 * third, len(tokens)):
         where = torch.tensor([position])
         index = kv.write_index(torch.zeros(1, dtype=torch.int64), where)
-        found.append(forward.logits(Plan(kv, tokens[position : position + 1], where, index, [], longest=position + 1)))
-    return float((torch.cat(found) - expected).abs().max() / expected.abs().max())
+        pieces.append(forward.logits(Plan(kv, tokens[position : position + 1], where, index, [], longest=position + 1)))
+    return float((torch.cat(pieces) - expected).abs().max() / expected.abs().max())
 
 
 def _refuse_sliding_window(model: PreTrainedModel, context: int) -> None:

@@ -186,15 +186,15 @@ class Scheduler:
             self._post(notices)
 
     def _abort(self, chosen: Callable[[RunningSequence], bool]) -> int:
-        found = [g for g in (*self._b.running, *self._b.prefilling, *self._b.waiting, *self._held) if chosen(g)]
-        for g in found:
+        aborted = [g for g in (*self._b.running, *self._b.prefilling, *self._b.waiting, *self._held) if chosen(g)]
+        for g in aborted:
             for line in (self._b.waiting, self._held):
                 if g in line:
                     line.remove(g)
             if not g.runs:
                 g.enter_version(self._b.weight_version)
             self._b.finish(g, {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None})
-        return len(found)
+        return len(aborted)
 
     def _pause(self, mode: PauseMode) -> None:
         self.paused = mode

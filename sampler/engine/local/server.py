@@ -76,8 +76,8 @@ async def generate(engine: Engine, request: Request) -> Response:
         return StreamingResponse(_events(engine, generations[0]), media_type="text/event-stream")
     if not await _complete(engine, request, generations):
         return Response(status_code=499)  # the client has disconnected
-    found = [answers.generation_json(g, engine.decode) for g in generations]
-    return JSONResponse(found if as_list else found[0])
+    bodies = [answers.generation_json(g, engine.decode) for g in generations]
+    return JSONResponse(bodies if as_list else bodies[0])
 
 
 async def chat_completions(engine: Engine, request: Request) -> Response:

@@ -18,10 +18,10 @@ def main() -> None:
     set_verbosity_error()
     folder = Path(sys.argv[1])
     try:
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, device_map="meta", local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
-        model, loading = found  # so with `output_loading_info`
+        model, loading = loaded  # so with `output_loading_info`
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as exc:
         sys.stdout.write(json.dumps({"error": f"{type(exc).__name__}: {' '.join(str(exc).split())}"}))
         return

@@ -35,14 +35,14 @@ def environment_class(provider: str) -> tuple[type[Environment], str]:
         return getattr(importlib.import_module(module), class_name), name
     if not head or not name:
         raise ValueError(f"{provider!r} is no environment; expected {', '.join(ADAPTERS)}:NAME or module:Class")
-    found = getattr(_module(head), name, None)
-    if not (isinstance(found, type) and issubclass(found, Environment)):
-        raise ValueError(f"{provider!r} is {found!r}; expected a subclass of sampler.environments.Environment")
-    if missing := sorted(found.__abstractmethods__):
+    loaded = getattr(_module(head), name, None)
+    if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
+        raise ValueError(f"{provider!r} is {loaded!r}; expected a subclass of sampler.environments.Environment")
+    if missing := sorted(loaded.__abstractmethods__):
         raise ValueError(
             f"{provider!r} lacks {' and '.join(missing)}; sampler.environments.Environment says what each does"
         )
-    return found, name
+    return loaded, name
 
 
 def _module(name: str) -> ModuleType:

@@ -90,29 +90,29 @@ class ActingEnvironment(Environment):
 
     def interact(self, replies: Sequence[Message]) -> Step:
         self._turns += 1
-        asked, told = self._asked(replies), []
-        for number, one in enumerate(asked):
+        calls, results = self._asked(replies), []
+        for number, one in enumerate(calls):
             if one.tool is not None and one.tool.ends and not one.problem and number < MAX_ACTIONS:
                 return self._ended(one.values)
-            told.append(_result(one.call_id, self._done(one, number, len(asked))))
-        if not asked:
+            results.append(_result(one.call_id, self._done(one, number, len(calls))))
+        if not calls:
             self._unread += 1
-            told = user_says(f"That is no action. Use one of: {', '.join(self._names())}.")
+            results = user_says(f"That is no action. Use one of: {', '.join(self._names())}.")
         if self._turns >= self._max_turns:
             metrics = {"score": 0.0, **self._metrics()}
             return Step(
-                told, status=TASK_LIMIT, reward=0.0, metrics=metrics, result=f"no answer in {self._turns} turns"
+                results, status=TASK_LIMIT, reward=0.0, metrics=metrics, result=f"no answer in {self._turns} turns"
             )
-        return Step(told, status=RUNNING, reward=0.0, metrics=self._metrics())
+        return Step(results, status=RUNNING, reward=0.0, metrics=self._metrics())
 
-    def _done(self, one: PendingCall, number: int, num_asked: int) -> str:
+    def _done(self, one: PendingCall, number: int, num_actions: int) -> str:
         if number >= MAX_ACTIONS:
             return f"Not done: a reply may have {MAX_ACTIONS} actions."
         if one.problem or one.tool is None:
             self._unread += 1
             return one.problem
         self._actions += 1
-        share = STEP_SHARE * self.within_s / (min(num_asked, MAX_ACTIONS) + 1)  # one for the scoring
+        share = STEP_SHARE * self.within_s / (min(num_actions, MAX_ACTIONS) + 1)  # one for the scoring
         return clip(self.act(one.tool, "\n".join(one.values), share))
 
     def _ended(self, answer: Sequence[str]) -> Step:
@@ -161,16 +161,16 @@ def is_own(task: Mapping[str, Any]) -> bool:
 def marked(text: str, marks: Sequence[str]) -> list[tuple[str, str]]:
     """What stands in <mark>…</mark>, in order. A mark that is never closed is looked for once, so that the time grows with the
     length of the text alone: by a regular expression, 20,000 open marks took 10 s."""
-    opening, unclosed, found, place = re.compile(f"<({'|'.join(marks)})>"), set[str](), [], 0
+    opening, unclosed, blocks, place = re.compile(f"<({'|'.join(marks)})>"), set[str](), [], 0
     while begin := opening.search(text, place):
         mark, place = begin[1], begin.end()
         end = -1 if mark in unclosed else text.find(f"</{mark}>", place)
         if end < 0:
             unclosed.add(mark)
             continue
-        found.append((mark, text[place:end]))
+        blocks.append((mark, text[place:end]))
         place = end + len(f"</{mark}>")
-    return found
+    return blocks
 
 
 def _result(call_id: str | None, text: str) -> Message:

@@ -74,9 +74,9 @@ class DatabaseEnvironment(ActingEnvironment):
         )
         played = task if is_own(task) else task_of(self.name, seed_of(index))
         tables = [Table.of(table) for table in played.get("tables") or ()]
-        asked = [name for name in ASKED if name in played]
-        if len(asked) != 1 or not tables:
-            raise TaskRefused(f"the task has {len(tables)} tables and {asked}; expected tables, and one of {ASKED}")
+        given = [name for name in ASKED if name in played]
+        if len(given) != 1 or not tables:
+            raise TaskRefused(f"the task has {len(tables)} tables and {given}; expected tables, and one of {ASKED}")
         self._tables, self._played = tables, played
         self._world = self.database(tables)
         self._expected = self._state_wanted()
@@ -99,10 +99,10 @@ class DatabaseEnvironment(ActingEnvironment):
             expected = list(map(str, self._played["answer"]))
             return float(same_values(answer, expected)), {"answer": list(answer), "expected": expected}
         try:
-            found = state_of(self._world.committed())
+            actual = state_of(self._world.committed())
         except StatementRefused as exc:  # the model made the tables too large to be read
-            found = f"none: {exc}"
-        return float(found == self._expected), {"state": found, "expected": self._expected}
+            actual = f"none: {exc}"
+        return float(actual == self._expected), {"state": actual, "expected": self._expected}
 
     def close(self) -> None:
         if hasattr(self, "_world"):
@@ -142,5 +142,7 @@ class MariadbEnvironment(DatabaseEnvironment):
 
 def state_of(tables: Sequence[Table]) -> str:
     """A hash of names, columns and rows, in whichever order the rows stand."""
-    told = sorted([table.name.lower(), [name for name, _ in table.columns], table.canonical()] for table in tables)
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    canonical_tables = sorted(
+        [table.name.lower(), [name for name, _ in table.columns], table.canonical()] for table in tables
+    )
+    return hashlib.sha256(json.dumps(canonical_tables).encode()).hexdigest()

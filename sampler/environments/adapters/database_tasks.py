@@ -24,11 +24,11 @@ class Table:
     rows: list[Row]
 
     @classmethod
-    def of(cls, found: "Mapping[str, Any] | Table") -> "Table":
-        if isinstance(found, Table):
-            return found
+    def of(cls, given: "Mapping[str, Any] | Table") -> "Table":
+        if isinstance(given, Table):
+            return given
         return cls(
-            found["name"], [(name, kind) for name, kind in found["columns"]], [list(row) for row in found["rows"]]
+            given["name"], [(name, kind) for name, kind in given["columns"]], [list(row) for row in given["rows"]]
         )
 
     def canonical(self) -> list[list[str]]:
@@ -156,10 +156,10 @@ def task_of(split: str, seed: int) -> dict[str, Any]:
         (f"{theme.places}_id", "INTEGER"),
     ]
     tables = [Table(theme.things, columns, rows), places]
-    asked = drawn.choice(QUESTIONS)(theme, rows, drawn)
-    if "rows" in asked:
-        asked["after"] = [_plain(Table(theme.things, columns, asked.pop("rows"))), _plain(places)]
-    return {**asked, "tables": [_plain(table) for table in tables]}
+    drawn_task = drawn.choice(QUESTIONS)(theme, rows, drawn)
+    if "rows" in drawn_task:
+        drawn_task["after"] = [_plain(Table(theme.things, columns, drawn_task.pop("rows"))), _plain(places)]
+    return {**drawn_task, "tables": [_plain(table) for table in tables]}
 
 
 def _plain(table: Table) -> dict[str, Any]:
@@ -171,43 +171,43 @@ WHO, SORT, COUNT, AMOUNT, PLACE = 1, 2, 3, 4, 5  # columns of the things
 
 def _how_many(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
     sort = drawn.choice(theme.sorts)
-    found = sum(row[SORT] == sort for row in rows)
-    return {"question": f"How many {theme.things} have the {theme.sort} {sort!r}?", "answer": [found]}
+    count = sum(row[SORT] == sort for row in rows)
+    return {"question": f"How many {theme.things} have the {theme.sort} {sort!r}?", "answer": [count]}
 
 
 def _total(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
     sort, least = drawn.choice(theme.sorts), drawn.randint(2, 6)
-    found = sum(row[AMOUNT] for row in rows if row[SORT] == sort and row[COUNT] >= least)
-    asked = f"What is the total {theme.amount} of {theme.things} with {theme.sort} {sort!r} and at least {least} {theme.count}?"
-    return {"question": f"{asked} If there are none, it is 0.", "answer": [found]}
+    amount = sum(row[AMOUNT] for row in rows if row[SORT] == sort and row[COUNT] >= least)
+    text = f"What is the total {theme.amount} of {theme.things} with {theme.sort} {sort!r} and at least {least} {theme.count}?"
+    return {"question": f"{text} If there are none, it is 0.", "answer": [amount]}
 
 
 def _highest(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
-    found = max(rows, key=lambda row: row[AMOUNT])
+    top = max(rows, key=lambda row: row[AMOUNT])
     return {
         "question": f"Which {theme.who} has the {theme.things} entry of the highest {theme.amount}?",
-        "answer": [found[WHO]],
+        "answer": [top[WHO]],
     }
 
 
 def _listed(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
     least = drawn.choice(sorted(row[AMOUNT] for row in rows)[-5:])
-    found = [row[AMOUNT] for row in rows if row[AMOUNT] >= least]
-    return {"question": f"List each {theme.amount} in {theme.things} that is {least} or more.", "answer": found}
+    amounts = [row[AMOUNT] for row in rows if row[AMOUNT] >= least]
+    return {"question": f"List each {theme.amount} in {theme.things} that is {least} or more.", "answer": amounts}
 
 
 def _joined(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
     place = drawn.randint(1, 4)
-    found = sum(row[COUNT] for row in rows if row[PLACE] == place)
-    asked = f"What is the sum of {theme.count} over all {theme.things} at {theme.places} whose {theme.town} is"
-    return {"question": f"{asked} {_TOWNS[place - 1]!r}? If there are none, it is 0.", "answer": [found]}
+    total = sum(row[COUNT] for row in rows if row[PLACE] == place)
+    text = f"What is the sum of {theme.count} over all {theme.things} at {theme.places} whose {theme.town} is"
+    return {"question": f"{text} {_TOWNS[place - 1]!r}? If there are none, it is 0.", "answer": [total]}
 
 
 def _most_common(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
     counts = Counter(row[SORT] for row in rows)
-    found = min(counts, key=lambda sort: (-counts[sort], sort))
-    asked = f"Which {theme.sort} do most {theme.things} have? Of several, the first by the alphabet."
-    return {"question": asked, "answer": [found]}
+    commonest = min(counts, key=lambda sort: (-counts[sort], sort))
+    text = f"Which {theme.sort} do most {theme.things} have? Of several, the first by the alphabet."
+    return {"question": text, "answer": [commonest]}
 
 
 def _inserted(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
@@ -219,9 +219,9 @@ def _inserted(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, 
         1234,
         drawn.randint(1, 4),
     ]
-    told = f"id {new[0]}, {theme.who} {new[WHO]!r}, {theme.sort} {new[SORT]!r}, {theme.count} {new[COUNT]}"
-    told += f", {theme.amount} {new[AMOUNT]}, {theme.places}_id {new[PLACE]}"
-    return {"question": f"Insert a row into {theme.things}: {told}.", "rows": [*rows, new]}
+    values = f"id {new[0]}, {theme.who} {new[WHO]!r}, {theme.sort} {new[SORT]!r}, {theme.count} {new[COUNT]}"
+    values += f", {theme.amount} {new[AMOUNT]}, {theme.places}_id {new[PLACE]}"
+    return {"question": f"Insert a row into {theme.things}: {values}.", "rows": [*rows, new]}
 
 
 def _updated(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, Any]:
@@ -239,9 +239,9 @@ def _deleted(theme: Theme, rows: list[Row], drawn: random.Random) -> dict[str, A
     place, below = drawn.choice(rows)[PLACE], drawn.randint(4, 9)
     if not any(row[PLACE] == place and row[COUNT] < below for row in rows):
         below = 10  # above all counts: who does nothing must not be right
-    left = [row for row in rows if not (row[PLACE] == place and row[COUNT] < below)]
-    asked = f"Delete all {theme.things} at {theme.places} whose {theme.town} is {_TOWNS[place - 1]!r}"
-    return {"question": f"{asked}, where {theme.count} is less than {below}.", "rows": left}
+    remaining = [row for row in rows if not (row[PLACE] == place and row[COUNT] < below)]
+    text = f"Delete all {theme.things} at {theme.places} whose {theme.town} is {_TOWNS[place - 1]!r}"
+    return {"question": f"{text}, where {theme.count} is less than {below}.", "rows": remaining}
 
 
 QUESTIONS: tuple[Callable[[Theme, list[Row], random.Random], dict[str, Any]], ...] = (

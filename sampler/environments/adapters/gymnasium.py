@@ -109,10 +109,10 @@ class GymnasiumEnvironment(Environment):
         if options is None:
             return reset_values(self._env.reset(seed=seed))
         try:
-            found = self._env.reset(seed=seed, options=dict(options))
+            returned = self._env.reset(seed=seed, options=dict(options))
         except (TypeError, ValueError, KeyError, AssertionError) as exc:
             raise TaskRefused(f"{self.name} cannot begin with reset {options}: {type(exc).__name__}: {exc}") from exc
-        return reset_values(found)
+        return reset_values(returned)
 
     def _actions_of(self, space: Any, names: Sequence[str] | None) -> NumberedActions | TextActions:
         """Raises TaskRefused."""
@@ -134,10 +134,10 @@ class GymnasiumEnvironment(Environment):
 
     def _look(self, observation: Any) -> str:
         """What the model sees: the world as text where it draws itself so, and the observation."""
-        told = f"Observation: {as_text(observation)}"
+        shown = f"Observation: {as_text(observation)}"
         require_fits(self._env.observation_space, observation)
         drawn = drawing(self._env.render()) if self._renders else ""
-        return f"{drawn}\n\n{told}" if drawn else told
+        return f"{drawn}\n\n{shown}" if drawn else shown
 
     def _legend(self) -> list[str]:
         return [text for head, text in LEGENDS.items() if self._renders and self._id.startswith(head)]

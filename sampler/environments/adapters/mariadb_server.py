@@ -61,9 +61,9 @@ class MariadbServer:
         password = secrets.token_hex(16)
         share = Path(program).resolve().parents[1] / "share" / "mysql"
         process = _started(program, share, folder, password)
-        found = cls(process, folder, password, lock)
-        found._wait()
-        return found
+        running = cls(process, folder, password, lock)
+        running._wait()
+        return running
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None
@@ -123,9 +123,9 @@ class MariadbServer:
                 self.execute("SELECT 1")
                 return
             if self.has_ended() or time.monotonic() > end:
-                told = (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-500:]
+                log_end = (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-500:]
                 self._process.kill()
-                raise RuntimeError(f"mariadbd did not start within {BOOT_S:g} s: {told}")
+                raise RuntimeError(f"mariadbd did not start within {BOOT_S:g} s: {log_end}")
             time.sleep(_POLL_S)  # the server is another process, and only its answer shows that it is up
 
 
@@ -148,9 +148,9 @@ def _started(program: str, share: Path, folder: Path, password: str) -> "subproc
     user = _user_of(folder, data, first)
     options = [program, "--no-defaults", f"--datadir={data}", f"--lc-messages-dir={share / 'english'}", *user]
     script = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join((share / name).read_text("utf-8") for name in _SQL)
-    with open(log, "xb", opener=_private) as told:
+    with open(log, "xb", opener=_private) as output:
         made = subprocess.run(
-            [*options, "--bootstrap", *_SETTINGS], input=script.encode(), stdout=told, stderr=told, timeout=BOOT_S
+            [*options, "--bootstrap", *_SETTINGS], input=script.encode(), stdout=output, stderr=output, timeout=BOOT_S
         )
         if made.returncode != 0:
             raise RuntimeError(f"mariadbd --bootstrap failed: {log.read_text('utf-8', 'replace')[-500:]}")
@@ -158,8 +158,8 @@ def _started(program: str, share: Path, folder: Path, password: str) -> "subproc
         return subprocess.Popen(
             [*options, *socket, f"--tmpdir={data}", "--skip-networking", *_SETTINGS],
             stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=told,
+            stdout=output,
+            stderr=output,
             preexec_fn=_bounded,
         )
 

@@ -138,14 +138,14 @@ class TextActions:
 def marked_text(text: str) -> str | None:
     """What stands between <action> and </action>; None: there is no such mark. Raises Unread for several that differ. In time
     that grows with the length of the text alone."""
-    found: dict[str, None] = {}
+    marked: dict[str, None] = {}
     place = 0
     while (begin := _OPENING.search(text, place)) and (end := _CLOSING.search(text, begin.end())):
-        found[text[begin.end() : end.start()]] = None
+        marked[text[begin.end() : end.start()]] = None
         place = end.end()
-    if len(found) > 1:
-        raise Unread(f"The reply has {len(found)} actions between <action> and </action>; expected one.")
-    return next(iter(found), None)
+    if len(marked) > 1:
+        raise Unread(f"The reply has {len(marked)} actions between <action> and </action>; expected one.")
+    return next(iter(marked), None)
 
 
 def number_in(text: str) -> Decimal | None:

@@ -22,8 +22,8 @@ LEGENDS = {
 
 def require_small(name: str, space: Any) -> None:
     """Raises TaskRefused for a world that shows images."""
-    if (found := num_values(space)) > MAX_NUMBERS:
-        raise TaskRefused(f"{name} shows {shown(space)}: {found:,} numbers at each step; expected {EXPECTED}")
+    if (size := num_values(space)) > MAX_NUMBERS:
+        raise TaskRefused(f"{name} shows {shown(space)}: {size:,} numbers at each step; expected {EXPECTED}")
 
 
 def num_values(space: Any) -> int:
@@ -56,9 +56,9 @@ def require_fits(space: Any, observation: Any, field: str = "observation") -> No
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     """None: of no numbers."""
-    found = getattr(value, "shape", None)
-    if found is not None:
-        return tuple(found)
+    dimensions = getattr(value, "shape", None)
+    if dimensions is not None:
+        return tuple(dimensions)
     if isinstance(value, list | tuple):
         inner = {_shape(one) for one in value} or {()}
         only = inner.pop() if len(inner) == 1 else None
@@ -68,12 +68,12 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 def as_text(observation: Any) -> str:
     """Raises WrongStep for more numbers than a prompt takes, and for what is no observation."""
-    found = plain("observation", observation)
-    if isinstance(found, str):
-        return plain_text(found)
-    if (count := _count(found)) > MAX_NUMBERS:
+    value = plain("observation", observation)
+    if isinstance(value, str):
+        return plain_text(value)
+    if (count := _count(value)) > MAX_NUMBERS:
         raise WrongStep(f"an observation of {count:,} numbers", observation, EXPECTED)
-    return json.dumps(_texts(found), ensure_ascii=False)
+    return json.dumps(_texts(value), ensure_ascii=False)
 
 
 def _texts(value: Any) -> Any:

@@ -157,24 +157,24 @@ class OpenEnvEnvironment(Environment):
 
         with contextlib.suppress(ConnectionClosed):  # a full server has said so before it closed
             self._socket.send(json.dumps({"type": kind, "data": data}))
-        left_s = self._left_s()
+        remaining_s = self._left_s()
         field = f"the answer of {self.name} to {kind}"
         try:
-            told = self._socket.recv(timeout=left_s)
-            answer = json.loads(told)
+            received = self._socket.recv(timeout=remaining_s)
+            answer = json.loads(received)
         except TimeoutError as exc:
-            raise RuntimeError(f"{self.name} did not answer {kind} within {left_s:.3g} s") from exc
+            raise RuntimeError(f"{self.name} did not answer {kind} within {remaining_s:.3g} s") from exc
         except (ValueError, RecursionError) as exc:
-            raise WrongStep(field, told, "JSON") from exc
-        found = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(found, dict):
+            raise WrongStep(field, received, "JSON") from exc
+        content = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(content, dict):
             raise WrongStep(field, answer, "an object with the object 'data'")
         if answer.get("type") != "error":
-            return found
-        reason = _reason(found)
-        if found.get("code") == CAPACITY_REACHED:
+            return content
+        reason = _reason(content)
+        if content.get("code") == CAPACITY_REACHED:
             raise NoRoom(f"{self.name}: {reason}")
-        raise TaskRefused(reason) if found.get("code") == VALIDATION_ERROR else RuntimeError(reason)
+        raise TaskRefused(reason) if content.get("code") == VALIDATION_ERROR else RuntimeError(reason)
 
     def _require_observation_field(self, seen: Mapping[str, Any]) -> None:
         """Raises TaskRefused where an opening does not have it."""
@@ -193,20 +193,20 @@ class OpenEnvEnvironment(Environment):
 
 
 def _observation(seen: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = seen.get("observation")
-    if not isinstance(found, Mapping):
-        raise WrongStep("observation", found, "an object")
-    return found
+    value = seen.get("observation")
+    if not isinstance(value, Mapping):
+        raise WrongStep("observation", value, "an object")
+    return value
 
 
 def _is_done(seen: Mapping[str, Any]) -> bool:
     return seen.get("done") is not None and truth("done", seen["done"])
 
 
-def _reason(found: Mapping[str, Any]) -> str:
+def _reason(failure: Mapping[str, Any]) -> str:
     """Of an error, in the server's words as far as it has the protocol's form."""
-    reason = f"{found.get('message', 'no reason given')} ({found.get('code', 'no code')})"
-    errors = found.get("errors")
+    reason = f"{failure.get('message', 'no reason given')} ({failure.get('code', 'no code')})"
+    errors = failure.get("errors")
     parts = [one for one in errors if isinstance(one, Mapping)] if isinstance(errors, list) else []
     listed = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in parts[:MAX_SHOWN_ERRORS])
     return f"{reason}: {listed}" if listed else reason
@@ -226,16 +226,16 @@ def _action_schema(base: str, within_s: float) -> dict[str, Any]:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"{base}/schema", timeout=max(within_s, 0.1)) as answer:
-            told = json.loads(answer.read(MAX_MESSAGE_BYTES))
+            schemas = json.loads(answer.read(MAX_MESSAGE_BYTES))
     except (urllib.error.HTTPError, ValueError, RecursionError) as exc:
         raise TaskRefused(f"{base}/schema tells no action ({exc}); expected action_field in custom_task") from exc
-    found = told.get("action") if isinstance(told, dict) else None
-    properties = found.get("properties", {}) if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not isinstance(properties, dict):
+    declared = schemas.get("action") if isinstance(schemas, dict) else None
+    properties = declared.get("properties", {}) if isinstance(declared, dict) else None
+    if not isinstance(declared, dict) or not isinstance(properties, dict):
         raise TaskRefused(
-            f"{base}/schema tells {shown(told)}; expected an object 'action', a JSON schema, or action_field in custom_task"
+            f"{base}/schema tells {shown(schemas)}; expected an object 'action', a JSON schema, or action_field in custom_task"
         )
-    return {**found, "properties": {name: one for name, one in properties.items() if name != "metadata"}}
+    return {**declared, "properties": {name: one for name, one in properties.items() if name != "metadata"}}
 
 
 def _tool(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,12 +51,12 @@ class ReasoningGymEnvironment(Environment):
     def _scored(self, answer: str) -> tuple[float, dict[str, str]]:
         """The score, and what the scorer raised. Raises if it raises at the right answer, or without one at an empty answer."""
         try:
-            found = self._family.score_answer(answer, self._entry)
+            value = self._family.score_answer(answer, self._entry)
         except Exception as exc:  # noqa: BLE001 - any family's own code raises what it likes, at a text that a model wrote
             known = self._entry.get("answer")
             self._family.score_answer("" if known is None else str(known), self._entry)
             return 0.0, {"unreadable": f"{type(exc).__name__}: {exc}"[:MAX_RAISED_CHARS]}
-        return number(f"the score of {self.name}", found, "a finite number"), {}
+        return number(f"the score of {self.name}", value, "a finite number"), {}
 
     def _made(self, seed: int, level: Any, config: dict[str, Any]) -> Any:
         from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset

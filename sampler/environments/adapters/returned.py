@@ -18,9 +18,9 @@ class StepValues:
     truncated: bool
 
 
-def step_values(found: Any) -> StepValues:
+def step_values(returned: Any) -> StepValues:
     """Raises WrongStep."""
-    observation, reward, terminated, truncated, _ = _parts("step", found, STEP)
+    observation, reward, terminated, truncated, _ = _parts("step", returned, STEP)
     return StepValues(
         observation,
         number("reward", reward, EXPECTED),
@@ -29,9 +29,9 @@ def step_values(found: Any) -> StepValues:
     )
 
 
-def reset_values(found: Any) -> Any:
+def reset_values(returned: Any) -> Any:
     """The observation. Raises WrongStep."""
-    return _parts("reset", found, RESET)[0]
+    return _parts("reset", returned, RESET)[0]
 
 
 def check_returns(env: Any) -> None:
@@ -40,14 +40,14 @@ def check_returns(env: Any) -> None:
     reset, step = world.reset, world.step
 
     def checked_reset(*args: Any, **given: Any) -> Any:
-        found = reset(*args, **given)
-        reset_values(found)
-        return found
+        returned = reset(*args, **given)
+        reset_values(returned)
+        return returned
 
     def checked_step(action: Any) -> Any:
-        found = step(action)
-        step_values(found)
-        return found
+        returned = step(action)
+        step_values(returned)
+        return returned
 
     try:
         world.reset, world.step = checked_reset, checked_step
@@ -55,7 +55,7 @@ def check_returns(env: Any) -> None:
         return
 
 
-def _parts(method: str, found: Any, names: tuple[str, ...]) -> Any:
-    if not isinstance(found, tuple) or len(found) != len(names):
-        raise WrongStep(f"what {method} returned", found, f"{len(names)} values: {', '.join(names)}")
-    return found
+def _parts(method: str, result: Any, names: tuple[str, ...]) -> Any:
+    if not isinstance(result, tuple) or len(result) != len(names):
+        raise WrongStep(f"what {method} returned", result, f"{len(names)} values: {', '.join(names)}")
+    return result

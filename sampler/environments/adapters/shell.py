@@ -50,15 +50,15 @@ class ShellEnvironment(ActingEnvironment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         task = fields_of(task, **FORM_FIELDS, question=TEXT, files=OBJECT, setup=TEXT, answer=VALUES, check=TEXT)
         played = task if is_own(task) else task_of(self.name, seed_of(index))
-        asked = [name for name in ASKED if name in played]
-        if len(asked) != 1:
-            raise TaskRefused(f"the task has {asked or 'neither'}; expected one of {', '.join(ASKED)}")
+        given = [name for name in ASKED if name in played]
+        if len(given) != 1:
+            raise TaskRefused(f"the task has {given or 'neither'}; expected one of {', '.join(ASKED)}")
         self._played, self._folder = played, State.of_worker().new_folder()
-        status, told = self._ran("tar -xf -", COMMAND_S, _packed(played.get("files") or {}))
+        status, output = self._ran("tar -xf -", COMMAND_S, _packed(played.get("files") or {}))
         if status == 0 and "setup" in played:
-            status, told = self._ran(str(played["setup"]), COMMAND_S)
+            status, output = self._ran(str(played["setup"]), COMMAND_S)
         if status != 0:
-            raise TaskRefused(f"the task's files cannot be made: {told}")
+            raise TaskRefused(f"the task's files cannot be made: {output}")
         return self.opening(task, f"{played['question']}\n\nYou are in the folder with the files.")
 
     def act(self, tool: ToolOfWorld, text: str, within_s: float) -> str:
@@ -70,8 +70,8 @@ class ShellEnvironment(ActingEnvironment):
         if "answer" in self._played:
             expected = list(map(str, self._played["answer"]))
             return float(same_values(answer, expected)), {"answer": list(answer), "expected": expected}
-        status, told = self._ran(str(self._played["check"]), min(COMMAND_S, within_s))
-        return float(status == 0), {"check": told, "expected": "exit status 0"}
+        status, output = self._ran(str(self._played["check"]), min(COMMAND_S, within_s))
+        return float(status == 0), {"check": output, "expected": "exit status 0"}
 
     def close(self) -> None:
         if hasattr(self, "_folder"):

@@ -31,31 +31,31 @@ def _tree(drawn: random.Random, words: Sequence[str], ends: Sequence[str]) -> Fi
 def _count(drawn: random.Random) -> dict[str, Any]:
     files = _tree(drawn, WORDS, ("txt", "log", "md"))
     end = drawn.choice(("txt", "log", "md"))
-    found = sum(name.endswith(f".{end}") for name in files)
+    count = sum(name.endswith(f".{end}") for name in files)
     return {
         "question": f"How many files here and in the folders below end in .{end}?",
         "files": files,
-        "answer": [found],
+        "answer": [count],
     }
 
 
 def _errors(drawn: random.Random) -> dict[str, Any]:
     lines = [f"{drawn.choice(WORDS)} {drawn.choice(('INFO', 'WARN', 'ERROR'))} {k}" for k in range(60)]
     who = drawn.choice(WORDS)
-    found = sum(line.startswith(f"{who} ERROR") for line in lines)
-    asked = f"Each line of service.log has a service, a level and a number. How many lines of {who} are of level ERROR?"
-    return {"question": asked, "files": {"service.log": _lines(lines)}, "answer": [found]}
+    count = sum(line.startswith(f"{who} ERROR") for line in lines)
+    text = f"Each line of service.log has a service, a level and a number. How many lines of {who} are of level ERROR?"
+    return {"question": text, "files": {"service.log": _lines(lines)}, "answer": [count]}
 
 
 def _column(drawn: random.Random) -> dict[str, Any]:
     rows = [(drawn.choice(WORDS), drawn.randint(1, 99)) for _ in range(25)]
     who = drawn.choice(rows)[0]
     text = _lines(["name,amount", *(f"{name},{amount}" for name, amount in rows)])
-    found = sum(amount for name, amount in rows if name == who)
+    total = sum(amount for name, amount in rows if name == who)
     return {
         "question": f"What is the sum of the amounts of {who} in sales.csv?",
         "files": {"sales.csv": text},
-        "answer": [found],
+        "answer": [total],
     }
 
 
@@ -64,45 +64,45 @@ def _moved(drawn: random.Random) -> dict[str, Any]:
     flat = {name.rpartition("/")[2]: text for name, text in files.items()} | {"last.tmp": "x\n"}
     check = [f"test ! -e {name} && test -f trash/{name}" for name in flat if name.endswith(".tmp")]
     check += [f"test -f {name}" for name in flat if name.endswith(".txt")]
-    asked = (
+    instruction = (
         "Make a folder named trash, and move all files that end in .tmp into it. Leave the other files where they are."
     )
-    return {"question": asked, "files": flat, "check": " && ".join(check)}
+    return {"question": instruction, "files": flat, "check": " && ".join(check)}
 
 
 def _replaced(drawn: random.Random) -> dict[str, Any]:
     old, new = drawn.sample(WORDS, 2)
     lines = [f"{drawn.choice([old, *WORDS])} = {drawn.randint(1, 99)}" for _ in range(12)] + [f"{old} = 0"]
     files = {"app.conf": _lines(lines), "old.conf": _lines(lines)}
-    wanted = _lines([line.replace(old, new) for line in lines])
-    asked = f"Replace {old} by {new} everywhere in app.conf. Do not change old.conf."
+    expected = _lines([line.replace(old, new) for line in lines])
+    text = f"Replace {old} by {new} everywhere in app.conf. Do not change old.conf."
     return {
-        "question": asked,
+        "question": text,
         "files": files,
-        "check": f"{_is('app.conf', wanted)} && {_is('old.conf', files['old.conf'])}",
+        "check": f"{_is('app.conf', expected)} && {_is('old.conf', files['old.conf'])}",
     }
 
 
 def _sorted(drawn: random.Random) -> dict[str, Any]:
     lines = [drawn.choice(WORDS) for _ in range(20)]
     check = _is("unique.txt", _lines(sorted(set(lines))))
-    asked = "Write the different lines of words.txt, sorted, to unique.txt."
-    return {"question": asked, "files": {"words.txt": _lines(lines)}, "check": check}
+    text = "Write the different lines of words.txt, sorted, to unique.txt."
+    return {"question": text, "files": {"words.txt": _lines(lines)}, "check": check}
 
 
 def _largest(drawn: random.Random) -> dict[str, Any]:
     sizes = drawn.sample(range(10, 5000), 8)
     files = {f"{word}.dat": "x" * size for word, size in zip(MORE, sizes, strict=False)}
-    found = max(files, key=lambda name: len(files[name]))
-    return {"question": "What is the name of the largest file here?", "files": files, "answer": [found]}
+    biggest = max(files, key=lambda name: len(files[name]))
+    return {"question": "What is the name of the largest file here?", "files": files, "answer": [biggest]}
 
 
 def _visitors(drawn: random.Random) -> dict[str, Any]:
     visits = [f"10.0.0.{drawn.randint(1, 6)} /{drawn.choice(MORE)}" for _ in range(50)]
     counts = Counter(line.split()[0] for line in visits)
-    found = min(counts, key=lambda address: (-counts[address], int(address.rpartition(".")[2])))
-    asked = "Which address has the most lines in access.log? Of several, the one with the smallest last number."
-    return {"question": asked, "files": {"access.log": _lines(visits)}, "answer": [found]}
+    busiest = min(counts, key=lambda address: (-counts[address], int(address.rpartition(".")[2])))
+    text = "Which address has the most lines in access.log? Of several, the one with the smallest last number."
+    return {"question": text, "files": {"access.log": _lines(visits)}, "answer": [busiest]}
 
 
 def _executable(drawn: random.Random) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def _executable(drawn: random.Random) -> dict[str, Any]:
         "run.sh": "#!/bin/sh\n"
     }
     check = " && ".join(f"test {'' if name.endswith('.sh') else '! '}-x {name}" for name in files)
-    asked = "Let all files that end in .sh be executed by their owner, and no other file."
-    return {"question": asked, "files": files, "check": check}
+    text = "Let all files that end in .sh be executed by their owner, and no other file."
+    return {"question": text, "files": files, "check": check}
 
 
 def _renamed(drawn: random.Random) -> dict[str, Any]:

@@ -77,8 +77,8 @@ class SqliteDatabase:
             rows = cursor.fetchmany(MAX_SHOWN_ROWS + 1)
             return shown_rows([str(column[0]) for column in cursor.description], rows)
         except sqlite3.OperationalError as exc:
-            told = [text.format(within_s=within_s) for of, text in _TOLD.items() if of in str(exc)]
-            raise StatementRefused(told[0] if told else str(exc)) from exc
+            explained = [text.format(within_s=within_s) for of, text in _TOLD.items() if of in str(exc)]
+            raise StatementRefused(explained[0] if explained else str(exc)) from exc
         except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, MemoryError) as exc:
             raise StatementRefused(str(exc) or "it needs too much memory") from exc
         finally:

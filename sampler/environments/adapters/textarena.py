@@ -61,9 +61,11 @@ class TextArenaEnvironment(Environment):
         except (OSError, MemoryError):  # of the machine
             raise
         except Exception as exc:  # of any game: the same players and options would raise it again
-            told = f"{type(exc).__name__}: {exc}"
+            problem = f"{type(exc).__name__}: {exc}"
             options = given.get("options", {})
-            raise TaskRefused(f"{self.name} cannot begin with {players} players and options {options}: {told}") from exc
+            raise TaskRefused(
+                f"{self.name} cannot begin with {players} players and options {options}: {problem}"
+            ) from exc
         self._heard: list[str] = []
         self._turns = self._invalid = 0
         if self._others_play():
@@ -110,8 +112,8 @@ class TextArenaEnvironment(Environment):
                 self._seat = seat
                 self._was_refused = any(_kind(part) == "GAME_ADMIN" for part in observation)  # it asks for another move
                 last = max((k for k, part in enumerate(observation) if _kind(part) == "GAME_BOARD"), default=-1)
-                kept = [part for k, part in enumerate(observation) if _kind(part) != "GAME_BOARD" or k == last]
-                self._heard = [str(part[1]) for part in kept if self._tells(part)]
+                visible_parts = [part for k, part in enumerate(observation) if _kind(part) != "GAME_BOARD" or k == last]
+                self._heard = [str(part[1]) for part in visible_parts if self._tells(part)]
                 return False
             if not self._moves:
                 raise TaskRefused(f"{self.name} asks seat {seat}; expected players, one for each of its seats")

@@ -143,9 +143,9 @@ class RemoteChannel:
     async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         if self._write is None:
             raise ServerGone("its session has ended")
-        told = None if headers is None else ClientMessageMetadata(headers=dict(headers))
+        metadata = None if headers is None else ClientMessageMetadata(headers=dict(headers))
         try:
-            message = SessionMessage(jsonrpc_message_adapter.validate_json(body, by_name=False), told)
+            message = SessionMessage(jsonrpc_message_adapter.validate_json(body, by_name=False), metadata)
             async with asyncio.timeout(_SEND_S):
                 await self._write.send(message)
         except TimeoutError as exc:

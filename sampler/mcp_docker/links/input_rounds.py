@@ -77,9 +77,9 @@ class InputRounds:
 
     def answered(self, message: Message) -> None:
         """The client's answer, or the gateway's refusal to ask it."""
-        asked = self._asked.get(message["id"])
-        if asked is not None and not asked.done():
-            asked.set_result(message)
+        pending = self._asked.get(message["id"])
+        if pending is not None and not pending.done():
+            pending.set_result(message)
 
     async def _round(self, exchange: Exchange, known: _Repeated, result: Message) -> None:
         try:
@@ -100,8 +100,8 @@ class InputRounds:
 
     async def _input(self, exchange: Exchange, number: int, result: Message) -> Message:
         """The parameters that the repeated request has besides its own. Raises Refused."""
-        wanted, state = result.get("inputRequests"), result.get("requestState")
-        questions = wanted if isinstance(wanted, dict) else {}
+        requests, state = result.get("inputRequests"), result.get("requestState")
+        questions = requests if isinstance(requests, dict) else {}
         if len(questions) > MAX_QUESTIONS:
             why = f"the tool server asked {len(questions)} questions at once; expected at most {MAX_QUESTIONS}"
             raise Refused(INTERNAL_ERROR, why)
@@ -116,34 +116,36 @@ class InputRounds:
 
     async def _answers(self, exchange: Exchange, questions: Message) -> Message:
         """By the server's keys. Raises Refused: the client does not serve one of them, or refuses it."""
-        asked = {self._link.new_id(): key for key in questions}
+        key_by_id = {self._link.new_id(): key for key in questions}
         try:
-            for number, key in asked.items():
+            for number, key in key_by_id.items():
                 self._ask(exchange, number, questions[key])
-            answers = await asyncio.gather(*(self._asked[number] for number in asked))
+            answers = await asyncio.gather(*(self._asked[number] for number in key_by_id))
         finally:
-            for number in asked:
+            for number in key_by_id:
                 self._withdraw(number)
-        return {key: _result(message) for key, message in zip(asked.values(), answers, strict=True)}
+        return {key: _result(message) for key, message in zip(key_by_id.values(), answers, strict=True)}
 
     def _ask(self, exchange: Exchange, number: RequestId, question: Any) -> None:
         if not isinstance(question, dict) or not isinstance(method := question.get("method"), str):
             raise Refused(INTERNAL_ERROR, f"the tool server asked for the input {question!r:.100}; expected a request")
         params = question.get("params")
-        told = dict(params) if isinstance(params, dict) else {}
-        if told.get("mode") == "url":
-            told.setdefault("elicitationId", secrets.token_urlsafe(16))  # 2025-11-25 demands one
+        filled = dict(params) if isinstance(params, dict) else {}
+        if filled.get("mode") == "url":
+            filled.setdefault("elicitationId", secrets.token_urlsafe(16))  # 2025-11-25 demands one
         self._asked[number] = asyncio.get_running_loop().create_future()
         in_flight = self._link.in_flight
         in_flight[exchange.sent_id] = in_flight.pop(exchange.sent_id, exchange)  # the last one's client is asked
-        self._link.owner.on_request(self._link, request(number, method, told))
+        self._link.owner.on_request(self._link, request(number, method, filled))
 
     def _withdraw(self, number: RequestId) -> None:
         """A question that was not answered."""
-        asked = self._asked.pop(number, None)
-        if asked is not None and (asked.cancel() or asked.cancelled()):  # a cancelled round has cancelled it already
-            told = notification("notifications/cancelled", {"requestId": number})
-            self._link.owner.on_notification(self._link, told, encoded(told))
+        pending = self._asked.pop(number, None)
+        if pending is not None and (
+            pending.cancel() or pending.cancelled()
+        ):  # a cancelled round has cancelled it already
+            withdrawal = notification("notifications/cancelled", {"requestId": number})
+            self._link.owner.on_notification(self._link, withdrawal, encoded(withdrawal))
 
 
 def _result(message: Message) -> Message:
@@ -161,9 +163,9 @@ def in_handshake_words(message: Message) -> Message:
     result = message.get("result")
     if not isinstance(result, dict):
         return message
-    told = {key: value for key, value in result.items() if key not in _MODERN_KEYS}
-    if isinstance(meta := told.get("_meta"), dict) and SERVER_INFO_META_KEY in meta:
-        told["_meta"] = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
-        if not told["_meta"]:
-            del told["_meta"]
-    return message | {"result": told}
+    shown = {key: value for key, value in result.items() if key not in _MODERN_KEYS}
+    if isinstance(meta := shown.get("_meta"), dict) and SERVER_INFO_META_KEY in meta:
+        shown["_meta"] = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
+        if not shown["_meta"]:
+            del shown["_meta"]
+    return message | {"result": shown}

@@ -33,35 +33,35 @@ class NotAMessage(ValueError):
 def decoded(body: bytes) -> Message:
     """Raises NotAMessage."""
     try:
-        found = from_json(mended(body))
+        parsed = from_json(mended(body))
     except ValueError as exc:
         raise NotAMessage(PARSE_ERROR, f"the body is not JSON: {str(exc)[:200]}") from exc
-    if isinstance(found, list):
+    if isinstance(parsed, list):
         raise NotAMessage(
             INVALID_REQUEST, "the body is a list; expected one JSON-RPC message: batches are not supported"
         )
-    if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
+    if not isinstance(parsed, dict) or parsed.get("jsonrpc") != "2.0":
         raise NotAMessage(INVALID_REQUEST, 'expected one JSON-RPC message: an object with "jsonrpc": "2.0"')
-    _require_known_shape(found)
-    return found
+    _require_known_shape(parsed)
+    return parsed
 
 
-def _require_known_shape(found: Message) -> None:
-    method = found.get("method")
-    if "id" in found and not is_id(found["id"]):
-        raise NotAMessage(INVALID_REQUEST, f"id is {str(found['id'])[:60]!r}; expected a text or an integer")
-    if "method" in found and not isinstance(method, str):
+def _require_known_shape(message: Message) -> None:
+    method = message.get("method")
+    if "id" in message and not is_id(message["id"]):
+        raise NotAMessage(INVALID_REQUEST, f"id is {str(message['id'])[:60]!r}; expected a text or an integer")
+    if "method" in message and not isinstance(method, str):
         raise NotAMessage(INVALID_REQUEST, f"method is {type(method).__name__}; expected a text")
-    if "method" not in found and not ("id" in found and found.keys() & {"result", "error"}):
+    if "method" not in message and not ("id" in message and message.keys() & {"result", "error"}):
         raise NotAMessage(INVALID_REQUEST, "expected a method, or an id with a result or an error")
-    if not isinstance(found.get("params", {}), dict):
-        raise NotAMessage(INVALID_REQUEST, f"params is {type(found['params']).__name__}; expected an object")
+    if not isinstance(message.get("params", {}), dict):
+        raise NotAMessage(INVALID_REQUEST, f"params is {type(message['params']).__name__}; expected an object")
 
 
 def is_made_up(error: Message) -> bool:
     """Is this the SDK's error in place of an answer over HTTP that did not arrive, or that it cannot read?"""
-    code, told = error.get("code"), str(error.get("message"))
-    return any(code == known and told.startswith(words) for known, words in _MADE_UP)
+    code, text = error.get("code"), str(error.get("message"))
+    return any(code == known and text.startswith(words) for known, words in _MADE_UP)
 
 
 def is_id(value: Any) -> bool:

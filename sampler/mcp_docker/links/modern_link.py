@@ -77,12 +77,12 @@ class ModernLink(ServerLink):
             CLIENT_INFO_META_KEY: CLIENT_INFO,
             CLIENT_CAPABILITIES_META_KEY: capabilities,
         }
-        told = await self.ask("server/discover", {})
-        versions = told.get("supportedVersions")
+        discovery = await self.ask("server/discover", {})
+        versions = discovery.get("supportedVersions")
         if not isinstance(versions, list) or LATEST_MODERN_VERSION not in versions:
             why = f"it serves the revisions {versions!r:.200}; its entry says {LATEST_MODERN_VERSION}"
             raise Refused(UNSUPPORTED_PROTOCOL_VERSION, why)
-        self.told = told
+        self.told = discovery
         await self._changes.open()
         if self.gone:
             raise ServerGone(self.gone)
@@ -142,15 +142,15 @@ class ModernLink(ServerLink):
         """With the envelope, and so never as the bytes that came."""
         params = message.get("params", {})
         meta = params.get("_meta")
-        told = (dict(meta) if isinstance(meta, dict) else {}) | self._envelope
+        own_meta = (dict(meta) if isinstance(meta, dict) else {}) | self._envelope
         exchange = self.in_flight.get(message["id"])
         if exchange is not None and exchange in self._calls:
             self._calls[exchange] = message
         level = exchange.log_level if exchange is not None and exchange.is_modern else self._log_level
-        told.pop(LOG_LEVEL_META_KEY, None)
+        own_meta.pop(LOG_LEVEL_META_KEY, None)
         if level is not None:
-            told[LOG_LEVEL_META_KEY] = level
-        sent = message | {"params": params | {"_meta": told}}
+            own_meta[LOG_LEVEL_META_KEY] = level
+        sent = message | {"params": params | {"_meta": own_meta}}
         headers = await self._headers(message["method"], params) if self._channel.has_headers else None
         await self.send(encoded(sent), headers)
 
@@ -227,11 +227,11 @@ class ModernLink(ServerLink):
         return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"
 
     def _on_notification(self, message: Message, body: bytes) -> None:
-        if (told := self._changes.heard(message)) is None:
+        if (notice := self._changes.heard(message)) is None:
             return
-        if told["method"] == "notifications/tools/list_changed":
+        if notice["method"] == "notifications/tools/list_changed":
             self._header_maps = {}
-        super()._on_notification(told, body if told is message else encoded(told))
+        super()._on_notification(notice, body if notice is message else encoded(notice))
 
     def tell(self, message: Message) -> None:
         """What the server would have told, had the gateway listened."""

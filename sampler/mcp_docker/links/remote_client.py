@@ -56,9 +56,9 @@ class RemoteClient(PatientClient):
         return response if why is None or number is None else self._replaced(request, number, why)
 
     def _replaced(self, request: httpx2.Request, number: RequestId, why: str) -> httpx2.Response:
-        told = self._quoted(why)
-        log.warning("a request to a tool server is not answered: %.300s", told)
-        error = {"jsonrpc": "2.0", "id": number, "error": {"code": SERVER_GONE, "message": told}}
+        reason = self._quoted(why)
+        log.warning("a request to a tool server is not answered: %.300s", reason)
+        error = {"jsonrpc": "2.0", "id": number, "error": {"code": SERVER_GONE, "message": reason}}
         return httpx2.Response(
             httpx2.codes.BAD_GATEWAY,
             headers={"Content-Type": _JSON},
@@ -86,9 +86,9 @@ async def _failure(request: httpx2.Request, response: httpx2.Response) -> str | 
     is_lost = status == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers
     if status < _SERVER_ERROR and status not in _NO_RIGHTS and not is_lost and _is_message(response, body):
         return None
-    told = clipped(" ".join(text_of(body[:2000]).split()), _TOLD_CHARS)
+    details = clipped(" ".join(text_of(body[:2000]).split()), _TOLD_CHARS)
     expected = "" if status >= _ERROR else "; expected a JSON-RPC message"
-    return f"HTTP {status} {response.reason_phrase}: {told}".rstrip(": ") + expected
+    return f"HTTP {status} {response.reason_phrase}: {details}".rstrip(": ") + expected
 
 
 def _is_message(response: httpx2.Response, body: bytes) -> bool:
@@ -98,10 +98,10 @@ def _is_message(response: httpx2.Response, body: bytes) -> bool:
     try:
         if response.status_code >= _ERROR:
             return isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCError)
-        found = from_json(body)
+        message = from_json(body)
     except (ValidationError, ValueError):
         return False
-    return isinstance(found, dict) and bool(found.keys() & {"result", "error"})
+    return isinstance(message, dict) and bool(message.keys() & {"result", "error"})
 
 
 def _is_followed(response: httpx2.Response) -> bool:

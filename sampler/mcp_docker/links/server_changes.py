@@ -72,22 +72,22 @@ class ServerChanges:
             except Refused as exc:
                 self._lost(exc)
 
-    async def subscribe(self, uri: str, wanted: bool) -> None:
+    async def subscribe(self, uri: str, subscribed: bool) -> None:
         """Listen, or listen no more, for the changes of a resource. Raises Refused and ServerGone."""
         if not _says(self._link.capabilities.get("resources"), "subscribe"):
             raise Refused(METHOD_NOT_FOUND, f"tool server {self._link.name!r} tells no changes of resources")
         async with self._lock:
-            if (uri in self._uris) == wanted:
+            if (uri in self._uris) == subscribed:
                 return
             before = self._uris
-            self._uris = [*before, uri] if wanted else [known for known in before if known != uri]
+            self._uris = [*before, uri] if subscribed else [known for known in before if known != uri]
             try:
-                told = await self._listen()
+                acknowledged = await self._listen()
             except BaseException:  # cancelled too: what the server was not asked for is not listened for
                 self._uris = before
                 raise
-            agreed = told.get("resourceSubscriptions")
-            if wanted and not (isinstance(agreed, list) and uri in agreed):
+            agreed = acknowledged.get("resourceSubscriptions")
+            if subscribed and not (isinstance(agreed, list) and uri in agreed):
                 self._uris = before
                 raise Refused(METHOD_NOT_FOUND, f"tool server {self._link.name!r} tells no changes of {uri[:200]}")
 
@@ -106,8 +106,8 @@ class ServerChanges:
             return message
         if not is_id(number) or number not in self._streams:
             return None
-        kept = {key: value for key, value in params.items() if key != "_meta"}
-        return notification(method, kept or None)
+        own_params = {key: value for key, value in params.items() if key != "_meta"}
+        return notification(method, own_params or None)
 
     def close(self) -> None:
         self._is_closed = True
@@ -117,10 +117,10 @@ class ServerChanges:
     async def _listen(self) -> Message:
         """A stream for what is wanted now; the one before is ended. Raises Refused and ServerGone."""
         before = self._current
-        told: Message = {}
+        acknowledged: Message = {}
         if self._flags or self._uris:
             number = self._link.new_id()
-            told = await self._opened(number)
+            acknowledged = await self._opened(number)
             self._current, self._opened_at = number, time.monotonic()
         else:
             self._current = None
@@ -128,18 +128,18 @@ class ServerChanges:
             await self._drop(before)
         if self._current is not None and self._current not in self._streams:  # it ended as soon as it was open
             self._lost("it ended the stream")
-        return told
+        return acknowledged
 
     async def _opened(self, number: str) -> Message:
         self._is_unknown = False
         agreed = self._streams[number] = asyncio.get_running_loop().create_future()
-        wanted: Message = dict(self._flags) | ({"resourceSubscriptions": self._uris} if self._uris else {})
+        requested: Message = dict(self._flags) | ({"resourceSubscriptions": self._uris} if self._uris else {})
         try:
-            ended = await self._link.begin(number, "subscriptions/listen", {"notifications": wanted})
+            ended = await self._link.begin(number, "subscriptions/listen", {"notifications": requested})
             ended.add_done_callback(partial(self._ended, number))
             async with asyncio.timeout(LISTEN_S):
-                told: Message = await agreed
-                return told
+                acknowledged: Message = await agreed
+                return acknowledged
         except BaseException as exc:  # cancelled too: a stream without a reader must end at the server
             await self._drop(number)
             if isinstance(exc, TimeoutError):
@@ -152,10 +152,10 @@ class ServerChanges:
         with contextlib.suppress(ServerGone):
             await self._link.send(encoded(notification("notifications/cancelled", {"requestId": number})))
 
-    def _acknowledge(self, number: Any, told: Any) -> None:
+    def _acknowledge(self, number: Any, content: Any) -> None:
         agreed = self._streams.get(number) if is_id(number) else None
         if agreed is not None and not agreed.done():
-            agreed.set_result(told if isinstance(told, dict) else {})
+            agreed.set_result(content if isinstance(content, dict) else {})
 
     def _ended(self, number: Any, ended: "asyncio.Future[Message] | None") -> None:
         """By the server's answer, by its notification, or with the server."""
@@ -189,8 +189,8 @@ class ServerChanges:
 
     @property
     def _is_missing(self) -> bool:
-        is_wanted = bool(self._flags or self._uris) and not (self._link.gone or self._is_unknown)
-        return self._current is None and is_wanted
+        is_needed = bool(self._flags or self._uris) and not (self._link.gone or self._is_unknown)
+        return self._current is None and is_needed
 
     async def _reopen(self) -> None:
         while self._is_missing:

@@ -60,8 +60,8 @@ class ServerLink:
 
     @property
     def capabilities(self) -> Message:
-        found = self.told.get("capabilities")
-        return found if isinstance(found, dict) else {}
+        announced = self.told.get("capabilities")
+        return announced if isinstance(announced, dict) else {}
 
     async def open(self, capabilities: Message) -> None:
         """Start the server, and tell it a client's capabilities. Raises StartFailed; close it then."""
@@ -104,10 +104,10 @@ class ServerLink:
 
     async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]":
         """Send a request of the gateway itself; the answer comes later, until `forget_own`. Raises ServerGone."""
-        found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[number] = found
+        pending: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = pending
         await self.send_request(request(number, method, params))
-        return found
+        return pending
 
     def forget_own(self, number: RequestId) -> None:
         self._asked.pop(number, None)
@@ -118,8 +118,8 @@ class ServerLink:
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
             page = await self.ask(method, params)
-            found = page.get(key)
-            entries += [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+            listed = page.get(key)
+            entries += [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str) or not cursor:
                 return entries
@@ -175,9 +175,9 @@ class ServerLink:
 
     def _on_answer(self, message: Message, body: bytes) -> None:
         number = message["id"]
-        if (asked := self._asked.get(number)) is not None:
-            if not asked.done():
-                asked.set_result(message)
+        if (pending := self._asked.get(number)) is not None:
+            if not pending.done():
+                pending.set_result(message)
         elif (exchange := self.in_flight.pop(number, None)) is not None:
             self._on_final(exchange, message, body)
 
@@ -222,13 +222,13 @@ class ServerLink:
 
     def _on_end(self, why: str) -> None:
         self.gone = self.gone or why
-        told = f"tool server {self.name!r}: {why}; the state of this session with it is lost"
-        for asked in list(self._asked.values()):
-            if not asked.done():
-                asked.set_exception(ServerGone(self._named(why)))
+        reason = f"tool server {self.name!r}: {why}; the state of this session with it is lost"
+        for pending in list(self._asked.values()):
+            if not pending.done():
+                pending.set_exception(ServerGone(self._named(why)))
         ended, self.in_flight = list(self.in_flight.values()), {}
         for exchange in ended:
-            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, told)), BAD_GATEWAY)
+            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, reason)), BAD_GATEWAY)
 
 
 _replies: set["asyncio.Task[None]"] = set()  # the loop holds tasks weakly

@@ -53,8 +53,8 @@ class GatewayApp:
     async def _serve(self, request: HttpRequest) -> None:
         path = request.path.rstrip("/")
         if path == "/health":
-            status, found = health_of(self._sessions, self._level, self.is_draining)
-            await request.answer_json(status, found)
+            status, report = health_of(self._sessions, self._level, self.is_draining)
+            await request.answer_json(status, report)
             return
         self._require_trusted_page(request)
         require_token(request, self._token)

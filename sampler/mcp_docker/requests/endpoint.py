@@ -83,18 +83,18 @@ class McpEndpoint:
         if SESSION_HEADER in request.headers:
             raise HttpRefusal(400, refusal(message["id"], INVALID_REQUEST, "this session is initialized already"))
         params = message.get("params", {})
-        asked, capabilities = params.get("protocolVersion"), params.get("capabilities")
+        revision, capabilities = params.get("protocolVersion"), params.get("capabilities")
         profile = client_profile(message["id"], capabilities)
         session = await self.opened(request, message["id"], profile)
         log.info("session opened id=%s client=%.100r", session.id[:8], params.get("clientInfo"))
         links = session.tool_set.links
         result: Message = {
-            "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
+            "protocolVersion": revision if revision in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
             "capabilities": merged_capabilities(links.values()),
             "serverInfo": SERVER_INFO,
         }
-        if (told := merged_instructions(links)) is not None:
-            result["instructions"] = told
+        if (merged := merged_instructions(links)) is not None:
+            result["instructions"] = merged
         headers = [(SESSION_HEADER.encode(), session.id.encode())]
         await request.answer_json(200, answer(message["id"], result), headers)
 

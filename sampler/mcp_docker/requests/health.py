@@ -20,7 +20,7 @@ def health_of(sessions: Sessions, level: IsolationLevel, is_draining: bool) -> t
         status = "tool servers do not start: see the log"
     if is_draining:
         status = "draining"
-    found = {
+    report = {
         "status": status,
         "isolation": str(level),
         "sessions": len(sessions),
@@ -32,4 +32,4 @@ def health_of(sessions: Sessions, level: IsolationLevel, is_draining: bool) -> t
         "failed_starts": pool.num_failed,
         "refused_as_busy": pool.num_refused,
     }
-    return OK if status == "ok" else UNAVAILABLE, found
+    return OK if status == "ok" else UNAVAILABLE, report

@@ -83,8 +83,8 @@ class ModernEndpoint:
             await request.answer(200, encoded(in_modern_words("server/discover", result)))
             return
         if message["method"] == "subscriptions/listen":
-            wanted = params.get("notifications")
-            subscription = await session.subscribe(message["id"], wanted if isinstance(wanted, dict) else {})
+            requested = params.get("notifications")
+            subscription = await session.subscribe(message["id"], requested if isinstance(requested, dict) else {})
             try:
                 await Delivery(request, session, subscription, None).run()
             finally:
@@ -130,8 +130,8 @@ class ModernEndpoint:
     async def _session(self, request: HttpRequest, message: Message, profile: Profile) -> AsyncIterator[ModernSession]:
         """Of the request's episode; without one, for this request alone. Raises HttpRefusal."""
         meta = message["params"]["_meta"]
-        told = request.headers.get(EPISODE_HEADER.lower()) or meta.get(EPISODE_KEY)
-        episode = told if isinstance(told, str) and told else None
+        given = request.headers.get(EPISODE_HEADER.lower()) or meta.get(EPISODE_KEY)
+        episode = given if isinstance(given, str) and given else None
         try:
             if episode is not None:
                 known_as = f"{profile.capabilities_json} {episode}"
@@ -206,6 +206,6 @@ def _discovery(session: GatewaySession) -> Message:
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
         "capabilities": merged_capabilities(links.values()),
     }
-    if (told := merged_instructions(links)) is not None:
-        result["instructions"] = told
+    if (merged := merged_instructions(links)) is not None:
+        result["instructions"] = merged
     return result

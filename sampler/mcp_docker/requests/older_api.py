@@ -39,8 +39,8 @@ class OlderApi:
         with session.connected():
             try:
                 async with asyncio.timeout(self._sessions.rules.call_s):
-                    found = await self._answer(request.method, parts, session, body)
-                await request.answer_json(200, found)
+                    content = await self._answer(request.method, parts, session, body)
+                await request.answer_json(200, content)
             except Refused as exc:  # as AgentDock's node: the fields of an error, with HTTP status 200
                 await request.answer_json(200, {"status_code": 500, "detail": str(exc), "headers": None})
             except TimeoutError as exc:
@@ -68,8 +68,8 @@ class OlderApi:
             case "GET", ["servers"]:
                 return {"servers": list(links)}
             case "GET", ["tools"]:
-                found = [(link, await link.all_pages("tools/list", "tools")) for link in links.values()]
-                return {"tools": [_schema(tool, f"{link.name}.") for link, tools in found for tool in tools]}
+                listed = [(link, await link.all_pages("tools/list", "tools")) for link in links.values()]
+                return {"tools": [_schema(tool, f"{link.name}.") for link, tools in listed for tool in tools]}
             case "GET", ["server", name, "tools"] if unquote(name) in links:
                 tools = await links[unquote(name)].all_pages("tools/list", "tools")
                 return {"server": unquote(name), "tools": [_schema(tool) for tool in tools]}

@@ -126,9 +126,9 @@ class GatewaySession:
         """Tell the server that the answer is no longer awaited."""
         if (link := exchange.link) is not None and not exchange.has_ended:
             link.forget(exchange)
-            told = {"requestId": exchange.sent_id, "reason": why}
+            details = {"requestId": exchange.sent_id, "reason": why}
             with contextlib.suppress(ServerGone):
-                await link.send(encoded(notification("notifications/cancelled", told)))
+                await link.send(encoded(notification("notifications/cancelled", details)))
 
     async def notify(self, message: Message, body: bytes) -> None:
         """A notification of the client."""
@@ -146,9 +146,9 @@ class GatewaySession:
 
     async def answer_server(self, message: Message) -> None:
         """The client's answer to a request of a server. An answer to nothing is ignored."""
-        asked = self._asked.pop(message["id"], None) if isinstance(message["id"], int) else None
-        if asked is not None:
-            link, number = asked
+        pending = self._asked.pop(message["id"], None) if isinstance(message["id"], int) else None
+        if pending is not None:
+            link, number = pending
             with contextlib.suppress(ServerGone):
                 await link.take_answer(message | {"id": number})
 
@@ -190,8 +190,8 @@ class GatewaySession:
 
     def _withdraw(self, link: ServerLink, message: Message) -> None:
         params = message.get("params", {})
-        for number, asked in list(self._asked.items()):
-            if asked == (link, params.get("requestId")):
+        for number, pending in list(self._asked.items()):
+            if pending == (link, params.get("requestId")):
                 del self._asked[number]
                 self._tell(self._stream_for(link), encoded(message | {"params": params | {"requestId": number}}))
 

@@ -56,14 +56,18 @@ class Subscription(Exchange):
 
     __slots__ = ("flags", "uris")
 
-    def __init__(self, request_id: RequestId, wanted: Message, uris: list[str]) -> None:
+    def __init__(self, request_id: RequestId, requested: Message, uris: list[str]) -> None:
         """`uris`: of the resources whose changes its servers tell."""
         super().__init__(request_id)
-        self.flags = {flag: True for flag in LIST_FLAGS.values() if wanted.get(flag) is True}
+        self.flags = {flag: True for flag in LIST_FLAGS.values() if requested.get(flag) is True}
         self.uris = uris
-        told: Message = dict(self.flags) | ({"resourceSubscriptions": uris} if uris else {})
+        granted: Message = dict(self.flags) | ({"resourceSubscriptions": uris} if uris else {})
         self.tell(
-            {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {"notifications": told}}
+            {
+                "jsonrpc": "2.0",
+                "method": "notifications/subscriptions/acknowledged",
+                "params": {"notifications": granted},
+            }
         )
 
     def tell(self, message: Message) -> None:
@@ -171,17 +175,21 @@ class ModernSession(GatewaySession):
         """A request is in flight, or waits for its client's input."""
         return bool(self.exchanges or self._paused or self._awaits_repetition)
 
-    async def subscribe(self, request_id: RequestId, wanted: Message) -> Subscription:
+    async def subscribe(self, request_id: RequestId, requested: Message) -> Subscription:
         """Servers of the handshake tell the changes of a resource to those alone who have subscribed to it."""
-        asked = wanted.get("resourceSubscriptions")
-        uris = list(dict.fromkeys(uri for uri in asked if isinstance(uri, str))) if isinstance(asked, list) else []
+        subscribed_uris = requested.get("resourceSubscriptions")
+        uris = (
+            list(dict.fromkeys(uri for uri in subscribed_uris if isinstance(uri, str)))
+            if isinstance(subscribed_uris, list)
+            else []
+        )
         able: list[str] = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S), self._subscribing:
                 for uri in uris[:MAX_URIS]:
                     if await self._tell_server("resources/subscribe", uri):
                         able.append(uri)
-        subscription = Subscription(request_id, wanted, able)  # without a pause since the lock was held
+        subscription = Subscription(request_id, requested, able)  # without a pause since the lock was held
         self._subscriptions.add(subscription)
         return subscription
 
@@ -216,8 +224,8 @@ class ModernSession(GatewaySession):
         waiting.link, waiting.sent_id = link, exchange.sent_id
         link.in_flight[exchange.sent_id] = self._paused[state] = waiting
         asyncio.get_running_loop().call_later(PAUSED_S, self._give_up, state)
-        wanted = {key: message[key] for key in ("method", "params") if key in message}
-        result = {"resultType": "input_required", "inputRequests": {str(number): wanted}, "requestState": state}
+        inner = {key: message[key] for key in ("method", "params") if key in message}
+        result = {"resultType": "input_required", "inputRequests": {str(number): inner}, "requestState": state}
         exchange.finish(encoded(answer(exchange.request_id, result)))
 
     def _give_up(self, state: str) -> None:
@@ -255,9 +263,9 @@ def in_modern_words(method: str, body: bytes) -> Message:
     if not isinstance(result, dict):
         return message
     meta = result.get("_meta")
-    told: Message = {"_meta": {SERVER_INFO_META_KEY: SERVER_INFO} | (meta if isinstance(meta, dict) else {})}
+    added: Message = {"_meta": {SERVER_INFO_META_KEY: SERVER_INFO} | (meta if isinstance(meta, dict) else {})}
     if "resultType" not in result:
-        told["resultType"] = "complete"
+        added["resultType"] = "complete"
     if method in CACHEABLE_METHODS and not asks_for_input(result):
-        told |= {"ttlMs": 0, "cacheScope": "private"}
-    return message | {"result": result | told}
+        added |= {"ttlMs": 0, "cacheScope": "private"}
+    return message | {"result": result | added}

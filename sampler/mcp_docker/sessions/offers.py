@@ -43,13 +43,15 @@ class Offers:
     async def listed(self, method: str, links: Links) -> list[Message]:
         """The merged list, asked of the servers now. Raises Refused, and ServerGone if none of them answers."""
         name_key = LISTS[method][2]
-        asked = able(links, method)
-        told = await asyncio.gather(*(_entries(link, method) for link in asked))
-        answered = {link.name: entries for link, entries in zip(asked, told, strict=True) if isinstance(entries, list)}
-        if told and not answered:
-            raise ServerGone("; ".join(str(entries) for entries in told))
+        able_links = able(links, method)
+        outcomes = await asyncio.gather(*(_entries(link, method) for link in able_links))
+        answered = {
+            link.name: entries for link, entries in zip(able_links, outcomes, strict=True) if isinstance(entries, list)
+        }
+        if outcomes and not answered:
+            raise ServerGone("; ".join(str(entries) for entries in outcomes))
         last = self.entries[method] = {**self.entries.get(method, {}), **answered}
-        found = [(link.name, entry) for link in asked for entry in last.get(link.name, [])]
+        found = [(link.name, entry) for link in able_links for entry in last.get(link.name, [])]
         named = [(server, entry) for server, entry in found if isinstance(entry.get(name_key), str)]
         shown = _unique(named) if method in _NAMED else [(entry[name_key], server, entry) for server, entry in named]
         owners: dict[str, Owner] = {}
@@ -77,16 +79,16 @@ def merged_capabilities(links: Iterable[ServerLink]) -> Message:
     merged: Message = {}
     for link in links:
         for name in ("tools", "prompts", "resources", "logging", "completions"):
-            told = link.capabilities.get(name)
-            if isinstance(told, dict):
+            announced = link.capabilities.get(name)
+            if isinstance(announced, dict):
                 here = merged.setdefault(name, {})
-                here.update({key: value for key, value in told.items() if value or key not in here})
+                here.update({key: value for key, value in announced.items() if value or key not in here})
     return merged
 
 
 def merged_instructions(links: Links) -> str | None:
-    told = [(link.name, link.told.get("instructions")) for link in links.values()]
-    texts = [(name, text) for name, text in told if isinstance(text, str) and text]
+    given = [(link.name, link.told.get("instructions")) for link in links.values()]
+    texts = [(name, text) for name, text in given if isinstance(text, str) and text]
     if len(links) == 1:
         return texts[0][1] if texts else None
     return "\n\n".join(f"# {name}\n{text}" for name, text in texts) or None
@@ -105,8 +107,8 @@ async def _entries(link: ServerLink, method: str) -> list[Message] | ServerGone:
         return exc
 
 
-def _unique(found: list[tuple[str, Message]]) -> list[tuple[str, str, Message]]:
+def _unique(listed: list[tuple[str, Message]]) -> list[tuple[str, str, Message]]:
     """(shown name, server, entry). Raises ConfigError if two servers' names cannot be told apart."""
-    entries = {(server, entry["name"]): entry for server, entry in reversed(found)}
-    named = unique_names((server, entry["name"]) for server, entry in found)
+    entries = {(server, entry["name"]): entry for server, entry in reversed(listed)}
+    named = unique_names((server, entry["name"]) for server, entry in listed)
     return [(name, identity[0], entries[identity]) for name, identity in named.items()]

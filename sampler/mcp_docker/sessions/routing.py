@@ -36,8 +36,8 @@ class Router:
         if method == "logging/setLevel":
             # Without the handshake each request says the level, and no server needs to agree.
             links = self._links.values()
-            asked = [link for link in links if "logging" in link.capabilities or not link.has_handshake]
-            await asyncio.gather(*(link.ask(method, params) for link in asked))
+            logging_links = [link for link in links if "logging" in link.capabilities or not link.has_handshake]
+            await asyncio.gather(*(link.ask(method, params) for link in logging_links))
             return {}
         return None
 
@@ -45,14 +45,14 @@ class Router:
         """Raises Refused and ServerGone."""
         self._own.entries.setdefault(method, self._shared.entries.get(method, {}))
         try:
-            found = await self._own.listed(method, self._links)
+            entries = await self._own.listed(method, self._links)
         except ConfigError as exc:
             raise Refused(METHOD_NOT_FOUND, str(exc)) from exc
         self._shared.owners[method] = self._own.owners[method]
         self._shared.entries[method] = self._own.entries[method]
         if method == "tools/list":
             self._shared.tools = self._own.tools
-        return found
+        return entries
 
     async def target(self, message: Message) -> tuple[ServerLink, Message]:
         """The server for a request, and the request as that server knows it. Raises Refused and ServerGone."""
@@ -100,9 +100,9 @@ class Router:
         """A tool as it is shown to clients. Raises Refused and ServerGone."""
         if isinstance(name, str):
             await self._owner("tools/list", name)
-            found = self._own.tools.get(name) or self._shared.tools.get(name)
-            if found is not None:
-                return found
+            offered = self._own.tools.get(name) or self._shared.tools.get(name)
+            if offered is not None:
+                return offered
         raise Refused(INVALID_PARAMS, f"Unknown tool: {str(name)[:200]}")
 
     async def _by_uri(self, uri: Any) -> ServerLink:

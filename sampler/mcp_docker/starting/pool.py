@@ -71,11 +71,11 @@ class SetPool:
             )
         self.in_use += 1  # from here on, so that a burst does not pass the bound
         try:
-            found = self._warm_one(profile) or await self._started(profile)
+            tool_set = self._warm_one(profile) or await self._started(profile)
         except BaseException:  # cancelled too: a place that no session has must become free
             self.in_use -= 1
             raise
-        return found
+        return tool_set
 
     def end(self, used: ToolSet, first: Coroutine[Any, Any, None] | None = None) -> "asyncio.Task[None]":
         """End a set, after `first`. It is ending from now on; its place is free when nothing of it is left."""
@@ -112,15 +112,15 @@ class SetPool:
             for other in self._warm:
                 self._in_background(other.close())
             self._warm.clear()
-        found = None
-        while self._warm and found is None:
+        tool_set = None
+        while self._warm and tool_set is None:
             oldest = self._warm.popleft()
             if oldest.is_whole:
-                found = oldest
+                tool_set = oldest
             else:
                 self._in_background(oldest.close())
         self._changed.set()
-        return found
+        return tool_set
 
     async def _started(self, profile: Profile) -> ToolSet:
         try:

@@ -31,8 +31,8 @@ class Profile:
 
     @property
     def capabilities(self) -> Message:
-        found: Message = json.loads(self.capabilities_json)
-        return found
+        parsed: Message = json.loads(self.capabilities_json)
+        return parsed
 
 
 class ToolSet:

@@ -91,10 +91,10 @@ def _integer(value: Any) -> int:
     """Models write 5 as "5" and 5.0, too."""
     if isinstance(value, int):
         return int(value)
-    found = _number(value)
-    if not found.is_integer():
+    number = _number(value)
+    if not number.is_integer():
         raise ValueError
-    return int(value) if isinstance(value, str) and "." not in value else int(found)
+    return int(value) if isinstance(value, str) and "." not in value else int(number)
 
 
 def _number(value: Any) -> float:

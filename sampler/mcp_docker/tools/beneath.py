@@ -46,9 +46,9 @@ class BeneathFolder:
     def _walk(self, folder: int, prefix: str, levels: int) -> Iterator[tuple[str, os.stat_result]]:
         for name in sorted(os.listdir(folder)):
             try:
-                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                yield prefix + name, found
-                if levels > 1 and stat.S_ISDIR(found.st_mode):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                yield prefix + name, status
+                if levels > 1 and stat.S_ISDIR(status.st_mode):
                     deeper = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                     try:
                         yield from self._walk(deeper, f"{prefix}{name}/", levels - 1)

@@ -73,11 +73,11 @@ async def _awaited(tool: BundledTool, values: JsonObject) -> JsonObject:
 async def _in_thread(function: Callable[[], JsonObject]) -> JsonObject:
     """In a thread that the process's end does not wait for, unlike an executor's."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[JsonObject] = loop.create_future()
+    outcome: asyncio.Future[JsonObject] = loop.create_future()
 
     def settle(result: JsonObject | None, failure: BaseException | None) -> None:
-        if not found.done():
-            found.set_result(cast(JsonObject, result)) if failure is None else found.set_exception(failure)
+        if not outcome.done():
+            outcome.set_result(cast(JsonObject, result)) if failure is None else outcome.set_exception(failure)
 
     def work() -> None:
         result, failure = None, None
@@ -89,7 +89,7 @@ async def _in_thread(function: Callable[[], JsonObject]) -> JsonObject:
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, daemon=True).start()
-    return await found
+    return await outcome
 
 
 class _Reading(asyncio.Protocol):

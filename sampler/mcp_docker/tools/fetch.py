@@ -57,14 +57,14 @@ class AllowedHosts:
         if not _names(self._allow, host, port, _PORTS[url.scheme]):
             raise ToolRefusal(f"{host}:{port} is not on the list of allowed hosts: {', '.join(self._allow) or 'none'}")
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as exc:
             raise ToolRefusal(f"{host}: {exc}") from exc
         if not _names(self._private, host, port, _PORTS[url.scheme]):
-            for *_, address in found:
+            for *_, address in resolved:
                 if not _is_public(str(address[0])):
                     raise ToolRefusal(f"{host} has the private address {address[0]}, which is not fetched from")
-        return found
+        return resolved
 
 
 def _names(hosts: Sequence[str], host: str, port: int, usual: int) -> bool:
@@ -77,14 +77,14 @@ def _names(hosts: Sequence[str], host: str, port: int, usual: int) -> bool:
 
 
 def _is_public(address: str) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if inner is not None:
             return _is_public(str(inner))
-        if found in ipaddress.ip_network("64:ff9b::/96"):  # the IPv4 address behind NAT64
-            return _is_public(str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)))
-    return found.is_global and not found.is_multicast
+        if ip in ipaddress.ip_network("64:ff9b::/96"):  # the IPv4 address behind NAT64
+            return _is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+    return ip.is_global and not ip.is_multicast
 
 
 class Fetcher:
@@ -121,12 +121,12 @@ class Fetcher:
 def _split(url: str) -> SplitResult:
     if re.search(r"[\x00-\x20\x7f]", url):
         raise ToolRefusal("an address cannot have spaces or control characters")
-    found = urlsplit(url)
-    if found.scheme not in _PORTS or not found.hostname:
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
         raise ToolRefusal(f"{url[:200]}: expected an http or https address")
-    if found.username is not None:
+    if parts.username is not None:
         raise ToolRefusal("an address with a user's name is not fetched")
-    return found
+    return parts
 
 
 def _host(url: SplitResult) -> str:
@@ -172,10 +172,10 @@ def _body(response: http.client.HTTPResponse, connection: http.client.HTTPConnec
 
 
 def _left_s(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
+    remaining = end - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError("timed out")
-    return left
+    return remaining
 
 
 class _Text(HTMLParser):

@@ -79,22 +79,22 @@ class Workspace:
 
     def entries(self, arguments: ListArguments) -> str:
         rows: list[str] = []
-        for path, found in self._beneath.walk(arguments.path, arguments.levels):
+        for path, status in self._beneath.walk(arguments.path, arguments.levels):
             if len(rows) == MAX_LISTED:
                 rows.append(f"[more than {MAX_LISTED} entries]")
                 break
-            rows.append(f"{path}{_kind(found)}")
+            rows.append(f"{path}{_kind(status)}")
         return "\n".join(rows) or "[empty]"
 
     def search(self, arguments: SearchFilesArguments) -> str:
         pattern = re.compile(re.escape(arguments.text), re.IGNORECASE)
         end = time.monotonic() + _SEARCH_S
         rows: list[str] = []
-        for path, found in self._beneath.walk(arguments.path, 20):
+        for path, status in self._beneath.walk(arguments.path, 20):
             if time.monotonic() > end or len(rows) >= MAX_MATCHES:
                 rows.append("[not all files were searched]")
                 break
-            if stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES:
+            if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES:
                 rows += self._matches(path, pattern)[: MAX_MATCHES - len(rows)]
         return "\n".join(rows) or "[no match]"
 
@@ -131,10 +131,10 @@ class Workspace:
                 raise ToolRefusal(f"{path}: {exc.strerror}") from exc
 
 
-def _kind(found: os.stat_result) -> str:
-    if stat.S_ISDIR(found.st_mode):
+def _kind(status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
         return "/"
-    return f"  {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "  [not a regular file]"
+    return f"  {status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "  [not a regular file]"
 
 
 def tool_server(arguments: Sequence[str] = ()) -> BundledServer:

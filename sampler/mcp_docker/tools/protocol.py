@@ -50,8 +50,8 @@ class ToolProtocol:
             case "ping" if not self._has_envelopes:
                 return {}
             case "server/discover" if self._has_envelopes:
-                found = {"supportedVersions": list(ENVELOPE_REVISIONS), "capabilities": self._capabilities}
-                return self._lasting(found)
+                discovery = {"supportedVersions": list(ENVELOPE_REVISIONS), "capabilities": self._capabilities}
+                return self._lasting(discovery)
             case "tools/list":
                 return self._lasting({"tools": self._listed})
             case "tools/call":
@@ -72,10 +72,10 @@ class ToolProtocol:
         return {"tools": {"listChanged": False}}
 
     def _initialized(self, params: JsonObject) -> JsonObject:
-        asked = params.get("protocolVersion")
+        revision = params.get("protocolVersion")
         client = params.get("clientInfo")
         if not (
-            isinstance(asked, str)
+            isinstance(revision, str)
             and isinstance(params.get("capabilities"), dict)
             and isinstance(client, dict)
             and isinstance(client.get("name"), str)
@@ -85,7 +85,7 @@ class ToolProtocol:
             raise ProtocolError(BAD_PARAMS, f"Invalid request parameters: {why}")
         self._has_handshake = True
         return {
-            "protocolVersion": asked if asked in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1],
+            "protocolVersion": revision if revision in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1],
             "capabilities": self._capabilities,
             "serverInfo": self._info,
         }
@@ -118,9 +118,9 @@ class ToolProtocol:
             raise _unknown_revision("this connection serves 2026-07-28, which has no handshake")
 
 
-def _unknown_revision(why: str, asked: str | None = None) -> ProtocolError:
+def _unknown_revision(why: str, revision: str | None = None) -> ProtocolError:
     data: JsonObject = {"supported": list(ENVELOPE_REVISIONS)}
-    return ProtocolError(UNKNOWN_REVISION, why, data if asked is None else {**data, "requested": asked})
+    return ProtocolError(UNKNOWN_REVISION, why, data if revision is None else {**data, "requested": revision})
 
 
 def called(params: JsonObject) -> tuple[str, JsonObject]:
@@ -136,10 +136,10 @@ def called(params: JsonObject) -> tuple[str, JsonObject]:
 def parsed_line(line: bytes) -> JsonObject | None:
     """A message; None: nothing that can be answered. Raises ProtocolError for a text that is not JSON."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError) as exc:
         raise ProtocolError(PARSE_FAILED, f"Parse error: {str(exc)[:200]}") from exc
-    return found if isinstance(found, dict) and found.get("jsonrpc") == "2.0" else None
+    return parsed if isinstance(parsed, dict) and parsed.get("jsonrpc") == "2.0" else None
 
 
 def key_of(message: Mapping[str, Any]) -> RequestKey | None:
@@ -158,10 +158,10 @@ def answered(key: RequestKey, result: JsonObject) -> bytes:
 
 
 def failed(key: RequestKey | None, error: ProtocolError) -> bytes:
-    told: JsonObject = {"code": error.code, "message": str(error)}
+    body: JsonObject = {"code": error.code, "message": str(error)}
     if error.data is not None:
-        told["data"] = error.data
-    return _line({"jsonrpc": "2.0", "id": key, "error": told})
+        body["data"] = error.data
+    return _line({"jsonrpc": "2.0", "id": key, "error": body})
 
 
 def _line(message: JsonObject) -> bytes:

@@ -114,10 +114,10 @@ class PythonWorker:
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self._done, 65536):
                 self._pending = (self._pending + piece)[-_PENDING_BYTES:]
-        _, found, rest = self._pending.partition(self._token.encode() + b"\n")
-        if found:
+        _, separator, rest = self._pending.partition(self._token.encode() + b"\n")
+        if separator:
             self._pending = rest
-        return bool(found)
+        return bool(separator)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -47,10 +47,10 @@ def run(text: str, names: dict[str, Any]) -> None:
     except SystemExit as exc:
         print(f"SystemExit: {exc.code}")
     except BaseException as exc:  # noqa: BLE001 - the model's code raised it; an interrupt is its time-out
-        found = exc.__traceback__
-        while found is not None and found.tb_frame.f_code.co_filename == __file__:
-            found = found.tb_next
-        traceback.print_exception(type(exc), exc, found, file=sys.stdout)
+        frame = exc.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_filename == __file__:
+            frame = frame.tb_next
+        traceback.print_exception(type(exc), exc, frame, file=sys.stdout)
 
 
 def parts(text: str) -> list[tuple[CodeType, bool]]:

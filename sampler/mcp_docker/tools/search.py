@@ -123,14 +123,14 @@ def _documents(source: Path) -> Iterator[Row]:
 
 def _document(line: str, source: Path, number: int) -> Row:
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except json.JSONDecodeError as exc:
         raise ValueError(f"{source}:{number}: is not JSON: {exc}") from exc
-    text = found.get("text", found.get("contents")) if isinstance(found, dict) else None
+    text = entry.get("text", entry.get("contents")) if isinstance(entry, dict) else None
     if not isinstance(text, str):
         raise ValueError(f'{source}:{number}: expected an object with "text" (or "contents"), a string')
-    title = str(found.get("title", "")) or text.partition("\n")[0][:100]
-    return str(found.get("id", f"{source.stem}-{number}")), title, text
+    title = str(entry.get("title", "")) or text.partition("\n")[0][:100]
+    return str(entry.get("id", f"{source.stem}-{number}")), title, text
 
 
 def tool_server(arguments: Sequence[str]) -> BundledServer:

@@ -22,12 +22,12 @@ async def audit_forks(store: Store, report: AuditReport, tasks: Sequence[Task]) 
             if not read:  # it failed before it asked
                 continue
             first = min(read, key=lambda d: d.turn)
-            found = unpack_ints(first.prompt_ids).tolist()
+            actual = unpack_ints(first.prompt_ids).tolist()
             gone = "is gone" if expected is None else f"has {len(expected)} tokens"
             report.look(
                 Check.FORKED,
-                first.parent is None and found == expected,
-                f"{record}: its first prompt, of {len(found)} tokens, is not that of {fork.dispatch}, which {gone}",
+                first.parent is None and actual == expected,
+                f"{record}: its first prompt, of {len(actual)} tokens, is not that of {fork.dispatch}, which {gone}",
             )
 
 

@@ -209,11 +209,11 @@ async def _audit_once(store: Store, report: AuditReport) -> None:
 
 async def _audit_groups(store: Store, report: AuditReport) -> None:
     async for group in store.questions.groups():
-        whose, found, sizes = group["_id"], group["records"], sorted(group["sizes"])
+        whose, count, sizes = group["_id"], group["records"], sorted(group["sizes"])
         report.look(
             Check.GROUPS,
-            sizes == [found],
-            f"{whose['task']}: {found} sets of training data for policy {whose['policy']}; its group was settled with "
+            sizes == [count],
+            f"{whose['task']}: {count} sets of training data for policy {whose['policy']}; its group was settled with "
             f"{' or '.join(map(str, sizes))}",
         )
 
@@ -256,19 +256,19 @@ async def _audit_data(
 
 def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str, Any]) -> None:
     """Check what settlement wrote to the record itself."""
-    found = record["advantage"]
+    stored = record["advantage"]
     if data.group_size == 0:
-        right = data.reason is not None and found is None and not any(d.advantage for d in data.dispatches)
+        right = data.reason is not None and stored is None and not any(d.advantage for d in data.dispatches)
         right = right and (record["status"], record.get("reason")) == (RecordStatus.ABANDONED, data.reason)
         report.look(
             Check.DROPPED,
             right,
-            f"{data.id}: dropped ({data.reason}); its record is {record['status']} ({record.get('reason')}), advantage {found}",
+            f"{data.id}: dropped ({data.reason}); its record is {record['status']} ({record.get('reason')}), advantage {stored}",
         )
         return
     mean = math.fsum(d.advantage for d in data.dispatches) / len(data.dispatches)
-    right = found is not None and math.isclose(found, mean, rel_tol=1e-9, abs_tol=1e-12)
-    report.look(Check.ADVANTAGES, right, f"{data.id}: record has advantage {found}; the mean of its turns is {mean}")
+    right = stored is not None and math.isclose(stored, mean, rel_tol=1e-9, abs_tol=1e-12)
+    report.look(Check.ADVANTAGES, right, f"{data.id}: record has advantage {stored}; the mean of its turns is {mean}")
 
 
 def _count(report: AuditReport, data: DBRecordData) -> None:
@@ -340,5 +340,5 @@ def _audit_steps(
     if record is not None and record["policy"] != data.policy:
         return  # the record has the marks of its own policy's data
     marks = (data.trained_count, data.last_trained_step)
-    found = (record["trained_count"], record["last_trained_step"]) if record else None
-    report.look(Check.MARKS, found == marks, f"{data.id}: record has (count, last step) {found}; its data {marks}")
+    actual = (record["trained_count"], record["last_trained_step"]) if record else None
+    report.look(Check.MARKS, actual == marks, f"{data.id}: record has (count, last step) {actual}; its data {marks}")

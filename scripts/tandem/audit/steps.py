@@ -21,29 +21,29 @@ async def audit_trained_steps(
     run = await store.runs.get()
     for policy in limits:
         starts = run.starts.get(policy, []) if run else []
-        said = await store.steps.surviving(policy, starts)
+        logged = await store.steps.surviving(policy, starts)
         marked = await store.questions.marked_groups(policy)
-        for step in said:
+        for step in logged:
             _compare(report, policy, step.step, dict(step.groups), marked.get(step.step, {}))
-        without = sorted(step for step in marked.keys() - {s.step for s in said} if step <= newest[policy])
+        without = sorted(step for step in marked.keys() - {s.step for s in logged} if step <= newest[policy])
         for number in without:
             _compare(report, policy, number, {}, marked[number])
-        _look_for_repetitions(report, policy, said, limits[policy])
+        _look_for_repetitions(report, policy, logged, limits[policy])
 
 
-def _compare(report: AuditReport, policy: str, step: int, said: Groups, marked: Groups) -> None:
-    for task in sorted(said.keys() | marked.keys()):
-        found, expected = marked.get(task, 0), said.get(task, 0)
+def _compare(report: AuditReport, policy: str, step: int, logged: Groups, marked: Groups) -> None:
+    for task in sorted(logged.keys() | marked.keys()):
+        actual, expected = marked.get(task, 0), logged.get(task, 0)
         report.look(
             Check.ACCOUNTS,
-            found == expected,
-            f"policy {policy}, step {step}: trained {expected} records of {task}; {found} have its mark",
+            actual == expected,
+            f"policy {policy}, step {step}: trained {expected} records of {task}; {actual} have its mark",
         )
 
 
-def _look_for_repetitions(report: AuditReport, policy: str, said: Sequence[TrainedStep], limit: int) -> None:
+def _look_for_repetitions(report: AuditReport, policy: str, logged: Sequence[TrainedStep], limit: int) -> None:
     steps_of: dict[str, list[int]] = defaultdict(list)
-    for step in said:
+    for step in logged:
         for task, _ in step.groups:
             steps_of[task].append(step.step)
     for task, steps in sorted(steps_of.items()):

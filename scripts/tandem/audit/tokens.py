@@ -60,8 +60,10 @@ def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[Dispatch
         rows[dispatch.id] = expected = _row_of(dispatch, k, rows)
         nodes = np.flatnonzero(tree.dispatches_N == k)
         if len(nodes) == 0:
-            found = int(np.count_nonzero(expected.sources == k))
-            report.look(Check.SAMPLED, found == 0, f"{dispatch.id}: {found} sampled tokens, but none in the tree")
+            num_sampled = int(np.count_nonzero(expected.sources == k))
+            report.look(
+                Check.SAMPLED, num_sampled == 0, f"{dispatch.id}: {num_sampled} sampled tokens, but none in the tree"
+            )
             continue
         path = _path(tree, ends, int(nodes[-1]))
         covered_N[path] = True
@@ -74,8 +76,10 @@ def _audit_summary(report: AuditReport, data: DBRecordData, tree: RecordTree) ->
     expected = data_fields(tree)
     names = ["num_tokens", "num_trained_tokens", "min_version", "max_version"]
     for name in [*names, "versions"] if data.versions else names:  # data older than this field has none
-        found = getattr(data, name)
-        report.look(Check.SUMMARY, found == expected[name], f"{data.id}: {name} {found}; the tree has {expected[name]}")
+        actual = getattr(data, name)
+        report.look(
+            Check.SUMMARY, actual == expected[name], f"{data.id}: {name} {actual}; the tree has {expected[name]}"
+        )
 
 
 def _audit_advantage(report: AuditReport, dispatch_id: str, used: float, stored: float | None) -> None:
@@ -139,36 +143,36 @@ def _compare(
     name: str,
     source: int,
     expected: TokenRow,
-    found: TokenRow,
+    actual: TokenRow,
     nodes: npt.NDArray[np.intp],
     path: npt.NDArray[np.intp],
 ) -> None:
-    n, m = len(found.token_ids), len(expected.token_ids)
+    n, m = len(actual.token_ids), len(expected.token_ids)
     if not report.look(Check.TOKENS, n == m, f"{name}: {n} tokens on its path; prompt and reply have {m}"):
         return
     report.look(
         Check.TOKENS,
-        bool((found.token_ids == expected.token_ids).all()),
-        _difference(name, "token", found.token_ids, expected.token_ids),
+        bool((actual.token_ids == expected.token_ids).all()),
+        _difference(name, "token", actual.token_ids, expected.token_ids),
         n=n,
     )
     mine = expected.sources == source
-    right = bool((found.sources == expected.sources).all()) and np.array_equal(path[mine], nodes)
-    right = right and np.array_equal(found.token_ids[mine], expected.token_ids[mine])
+    right = bool((actual.sources == expected.sources).all()) and np.array_equal(path[mine], nodes)
+    right = right and np.array_equal(actual.token_ids[mine], expected.token_ids[mine])
     text = f"{name}: {len(nodes)} tokens of the tree are marked as sampled by it; its reply has {mine.sum()}"
     if len(nodes) == mine.sum():
-        text = _difference(name, "sampling dispatch", found.sources, expected.sources)
+        text = _difference(name, "sampling dispatch", actual.sources, expected.sources)
     report.look(Check.SAMPLED, right, text, n=len(nodes))
-    bits_found, bits_expected = found.logprobs.view(np.int32), expected.logprobs.view(np.int32)
-    text = _difference(name, "log-prob", found.logprobs, expected.logprobs)
-    report.look(Check.LOGPROBS, bool((bits_found == bits_expected).all()), text, n=len(nodes))
-    text = _difference(name, "weight version", found.versions, expected.versions)
-    report.look(Check.VERSIONS, bool((found.versions == expected.versions).all()), text, n=len(nodes))
+    bits_actual, bits_expected = actual.logprobs.view(np.int32), expected.logprobs.view(np.int32)
+    text = _difference(name, "log-prob", actual.logprobs, expected.logprobs)
+    report.look(Check.LOGPROBS, bool((bits_actual == bits_expected).all()), text, n=len(nodes))
+    text = _difference(name, "weight version", actual.versions, expected.versions)
+    report.look(Check.VERSIONS, bool((actual.versions == expected.versions).all()), text, n=len(nodes))
 
 
-def _difference(name: str, what: str, found: Int32 | Float32, expected: Int32 | Float32) -> str:
-    different = np.flatnonzero(found != expected)
+def _difference(name: str, what: str, actual: Int32 | Float32, expected: Int32 | Float32) -> str:
+    different = np.flatnonzero(actual != expected)
     if len(different) == 0:
         return f"{name}: {what}s differ"
     at = int(different[0])
-    return f"{name}: {len(different)} {what}s differ, the first at {at}: found {found[at]}, expected {expected[at]}"
+    return f"{name}: {len(different)} {what}s differ, the first at {at}: found {actual[at]}, expected {expected[at]}"

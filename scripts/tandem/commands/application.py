@@ -77,8 +77,8 @@ app.add_typer(traces, name="trace")
 programs.add_to(app)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         try:
             typer.echo(f"tandem {version('tandem-rl')}")
         except PackageNotFoundError:

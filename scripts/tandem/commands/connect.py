@@ -126,16 +126,16 @@ def connection_string(given: str | None, run: str | None) -> str:
     if given:
         return given
     folders = (*([Path("output") / run] if run else []), Path("output"))
-    kept = [folder / "mongodb" / "mongod.json" for folder in folders]
+    candidates = [folder / "mongodb" / "mongod.json" for folder in folders]
     running = _running_here() if run is None else None
     if running:
-        kept = [running]
-    for path in kept:
+        candidates = [running]
+    for path in candidates:
         if path.is_file():
             return _uri(path)
     raise ConfigError(
         "no database given: pass --db_connection_string mongodb://HOST:PORT, or set DB_CONNECTION_STRING, "
-        f"or start one here with `tandem mongod` (also looked for {' and '.join(map(str, kept))}"
+        f"or start one here with `tandem mongod` (also looked for {' and '.join(map(str, candidates))}"
         f"{'' if run else ', and for a server that runs over output/RUN/mongodb'})"
     )
 
@@ -143,15 +143,15 @@ def connection_string(given: str | None, run: str | None) -> str:
 def _running_here() -> Path | None:
     """Of the embedded servers in this folder the one that runs; of several, that of `tandem mongod`. Raises ConfigError."""
     own = Path("output") / "mongodb" / "mongod.json"
-    found = [
+    running = [
         path for path in (own, *sorted(Path("output").glob("*/mongodb/mongod.json"))) if running_server(path.parent)
     ]
-    if len(found) > 1 and found[0] != own:
-        listed = ", ".join(f"{_uri(path)} ({path.parent})" for path in found)
+    if len(running) > 1 and running[0] != own:
+        listed = ", ".join(f"{_uri(path)} ({path.parent})" for path in running)
         raise ConfigError(
-            f"{len(found)} databases run here: {listed}; expected --db_connection_string with one of them"
+            f"{len(running)} databases run here: {listed}; expected --db_connection_string with one of them"
         )
-    return found[0] if found else None
+    return running[0] if running else None
 
 
 def _uri(path: Path) -> str:

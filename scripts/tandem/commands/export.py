@@ -57,9 +57,9 @@ def export_model(
     step is the one with the highest reward in `tandem eval`.
     """
     folder = (run_dir or Path("output") / run) / CHECKPOINTS
-    kept = {int(m[1]): path for path in folder.glob("step-*") if (m := STEP_FOLDER.fullmatch(path.name))}
-    if not kept or (step is not None and step not in kept):
-        there = ", ".join(map(str, sorted(kept))) or "none"
+    by_step = {int(m[1]): path for path in folder.glob("step-*") if (m := STEP_FOLDER.fullmatch(path.name))}
+    if not by_step or (step is not None and step not in by_step):
+        there = ", ".join(map(str, sorted(by_step))) or "none"
         wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
         complain(f"{folder}: expected {wanted}; found those of steps: {there} (--run_dir names another folder)")
         raise typer.Exit(USAGE)
@@ -67,21 +67,21 @@ def export_model(
         if step is not None:
             complain("--best and --step exclude each other")
             raise typer.Exit(USAGE)
-        step = _best(run, policy, folder, sorted(kept), db_connection_string)
-    chosen = max(kept) if step is None else step
+        step = _best(run, policy, folder, sorted(by_step), db_connection_string)
+    chosen = max(by_step) if step is None else step
     target = output_dir or folder.parent / "export" / (step_folder(chosen) + "-adapter" * adapter)
-    words = command("trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target))
+    words = command("trainer.export", "--checkpoint", str(by_step[chosen]), "--output_dir", str(target))
     words += ["--dtype", dtype] if dtype else []
     words += ["--adapter", "true"] if adapter else []
     words += ["--model_name_or_path", str(model_name_or_path)] if model_name_or_path else []
     raise typer.Exit(subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode)
 
 
-def _best(run: str, policy: str, folder: Path, kept: list[int], given: str | None) -> int:
+def _best(run: str, policy: str, folder: Path, steps: list[int], given: str | None) -> int:
     """The kept step with the highest held-out reward of a complete round, the later of equal ones. Exits with a message."""
     rounds = with_store(given, run, lambda store: evaluation_rounds(store, policy), read_only=True)
     rewards = {r.step: r.overall.reward.value for r in rounds if r.complete and r.step is not None and r.overall.reward}
-    judged = [step for step in kept if step in rewards]
+    judged = [step for step in steps if step in rewards]
     if judged:
         best = max(judged, key=lambda step: (rewards[step], step))
         highest = max(rewards.values())
@@ -91,5 +91,5 @@ def _best(run: str, policy: str, folder: Path, kept: list[int], given: str | Non
                 f"step {lost} was better ({highest:.3f}), but its checkpoint is not kept; step {best}: {rewards[best]:.3f}"
             )
         return best
-    complain(f"{folder}: no kept checkpoint was evaluated; kept: {', '.join(map(str, kept))}; see eval_steps")
+    complain(f"{folder}: no kept checkpoint was evaluated; kept: {', '.join(map(str, steps))}; see eval_steps")
     raise typer.Exit(USAGE)

@@ -92,11 +92,13 @@ async def _give_all(store: Store, lines: list[tuple[str, dict[str, Any]]], as_js
 
 def _said(done: FeedbackGiven) -> str:
     what = f"{done.record}: score {done.score:g}" + ("" if done.turn is None else f" of turn {done.turn}")
-    left = sum(
+    missing = sum(
         n for status, n in done.episodes.items() if status in (SlotStatus.WAITING, SlotStatus.OPEN, SlotStatus.LEASED)
     )
     group = (
-        f"{left} of {sum(done.episodes.values())} episodes of its group are left" if left else "its group is complete"
+        f"{missing} of {sum(done.episodes.values())} episodes of its group are left"
+        if missing
+        else "its group is complete"
     )
     return f"{what}{' (given before)' if done.again else ''}; {group}"
 
@@ -109,9 +111,9 @@ def _json(done: FeedbackGiven) -> str:
 def _print_waiting(store: Store, waiting: list[WaitingEpisode], now: Any, as_json: bool) -> None:
     if as_json:
         for episode in waiting:
-            told = {"record": episode.record, "deadline": f"{episode.deadline.isoformat()}Z"}
+            fields = {"record": episode.record, "deadline": f"{episode.deadline.isoformat()}Z"}
             typer.echo(
-                json.dumps({**told, "score_without": episode.score_without, "turns_scored": len(episode.feedback)})
+                json.dumps({**fields, "score_without": episode.score_without, "turns_scored": len(episode.feedback)})
             )
         return
     if not waiting:
@@ -119,9 +121,9 @@ def _print_waiting(store: Store, waiting: list[WaitingEpisode], now: Any, as_jso
         return
     rows = table("record", "deadline (UTC)", "left", "without feedback", "turns scored #")
     for episode in waiting:
-        left = (episode.deadline - now).total_seconds()
+        remaining_s = (episode.deadline - now).total_seconds()
         without = "set aside" if episode.score_without is None else f"{episode.score_without:g}"
-        cells = (f"{episode.deadline:%Y-%m-%d %H:%M:%S}", _span(left), without, str(len(episode.feedback)))
+        cells = (f"{episode.deadline:%Y-%m-%d %H:%M:%S}", _span(remaining_s), without, str(len(episode.feedback)))
         rows.add_row(escape(episode.record), *cells)
     print_records(console(), rows)
     console().print(f"`tandem feedback {store.run} RECORD SCORE` scores one", markup=False)
@@ -138,13 +140,13 @@ def _span(seconds: float) -> str:
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Read and check the whole file before anything is given. Raises ConfigError with the first wrong line."""
-    found = []
+    parsed = []
     for number, line in enumerate(read_text_file(path, f"JSONL: {EXPECTED}").split("\n"), start=1):
         if line.strip():
-            found.append((f"{path}:{number}", _fields(f"{path}:{number}", line)))
-    if not found:
+            parsed.append((f"{path}:{number}", _fields(f"{path}:{number}", line)))
+    if not parsed:
         raise ConfigError(f"{path}: no feedback in it; expected JSONL: {EXPECTED}")
-    return found
+    return parsed
 
 
 def _fields(where: str, line: str) -> dict[str, Any]:

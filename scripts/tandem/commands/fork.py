@@ -60,13 +60,13 @@ def fork(
 
     async def work(store: Store) -> int:
         origin = await read_origin(store, dispatch)
-        wanted = _wanted(origin, temperature, stateless=stateless_tools, replay=replay_tools)
-        task, new = await queue_fork(store, origin, wanted, n, again=again)
-        _check_same(task, wanted, n)
+        new_origin = _wanted(origin, temperature, stateless=stateless_tools, replay=replay_tools)
+        task, new = await queue_fork(store, origin, new_origin, n, again=again)
+        _check_same(task, new_origin, n)
         if no_wait and task.status not in OVER:
             queued = f"{'queued' if new else 'already queued'}: {task.id}"
-            told = json.dumps({"group": task.id, "status": task.status.value}) if as_json else queued
-            OutsideConsole(soft_wrap=True).print(told, markup=False)
+            output = json.dumps({"group": task.id, "status": task.status.value}) if as_json else queued
+            OutsideConsole(soft_wrap=True).print(output, markup=False)
             return 0
         ended = await _ended(store, task)
         return PROBLEM if ended is None else tell(await read_fork(store, origin, ended), as_json=as_json)
@@ -102,13 +102,15 @@ def _wanted(origin: Origin, temperature: float | None, *, stateless: bool, repla
     return ForkOrigin(dispatch=origin.dispatch.id, sampling_params=sampling, earlier_calls=earlier_calls)
 
 
-def _check_same(task: Task, wanted: ForkOrigin, n: int) -> None:
+def _check_same(task: Task, new_origin: ForkOrigin, n: int) -> None:
     """Raises ConfigError: the first group of the turn is another one."""
-    if is_of(task, wanted, n):
+    if is_of(task, new_origin, n):
         return
     assert task.payload.fork is not None, "every task of the split is a fork"
-    found = _told(task.payload.fork, task.num_generations)
-    pairs = [(name, here, there) for (name, here), there in zip(found.items(), _told(wanted, n).values(), strict=True)]
+    stored = _told(task.payload.fork, task.num_generations)
+    pairs = [
+        (name, here, there) for (name, here), there in zip(stored.items(), _told(new_origin, n).values(), strict=True)
+    ]
     differing = ", ".join(f"{name} {here}, not {there}" for name, here, there in pairs if here != there)
     raise ConfigError(
         f"{task.id} exists, with {differing}: repeat its command to see it, or add --again for a further group"
@@ -128,7 +130,7 @@ def _told(fork: ForkOrigin, n: int) -> dict[str, object]:
 async def _ended(store: Store, task: Task) -> Task | None:
     """Wait until it is settled. None: it waits for a process that is not there, which is told. Raises ConfigError if it is
     deleted meanwhile."""
-    told: set[str] = set()
+    printed: set[str] = set()
     quiet_since = time.monotonic()
     with Progress(console=OutsideConsole(stderr=True), transient=True) as progress:
         bar = progress.add_task(task.id, total=task.num_generations)
@@ -143,14 +145,14 @@ async def _ended(store: Store, task: Task) -> Task | None:
             if states[SlotStatus.LEASED]:
                 quiet_since = time.monotonic()
             news = [*retried(task), *(await samplers_say(store) if time.monotonic() - quiet_since > QUIET_S else ())]
-            for text in [text for text in dict.fromkeys(news) if text not in told][: MOST_TOLD - len(told)]:
-                told.add(text)
+            for text in [text for text in dict.fromkeys(news) if text not in printed][: MOST_TOLD - len(printed)]:
+                printed.add(text)
                 warn(text)
             await asyncio.sleep(POLL_S)  # until the next look
-            found = await store.tasks.get(task.id)
-            if found is None:
+            stored = await store.tasks.get(task.id)
+            if stored is None:
                 raise ConfigError(f"{task.id} was deleted while it waited; the same command queues it again")
-            task = found
+            task = stored
     return task
 
 
@@ -162,9 +164,9 @@ def retried(task: Task) -> Sequence[str]:
 
 async def samplers_say(store: Store) -> Sequence[str]:
     """What the living samplers do instead of playing it."""
-    found = [worker for worker in await store.workers.live() if worker.kind == "sampler"]
-    said = dict.fromkeys(text for worker in found for text in (worker.doing, *worker.alarms) if text)
-    return [f"no slot is played yet; samplers say: {'; '.join(said)}"] if said else []
+    live = [worker for worker in await store.workers.live() if worker.kind == "sampler"]
+    texts = dict.fromkeys(text for worker in live for text in (worker.doing, *worker.alarms) if text)
+    return [f"no slot is played yet; samplers say: {'; '.join(texts)}"] if texts else []
 
 
 async def _missing(store: Store, policy: str) -> str | None:

@@ -25,9 +25,9 @@ def health(
     async def work(store: Store) -> list[Worker]:
         return [worker for worker in await store.workers.live() if (worker.kind, worker.host) == (kind, where)]
 
-    found = with_store(db_connection_string, run, work, read_only=True)
-    if not found:
+    workers = with_store(db_connection_string, run, work, read_only=True)
+    if not workers:
         complain(f"run {run}: no {kind} on host {where} has a current heartbeat")
         raise typer.Exit(PROBLEM)
-    for worker in found:
+    for worker in workers:
         typer.echo(f"{worker.id}: {worker.doing}")

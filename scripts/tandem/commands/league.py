@@ -46,27 +46,27 @@ def league(
         splits = [TRAIN_SPLIT, EVAL_SPLIT] if split is None else [split]
         return [record for name in splits for record in await store.questions.seated_records(name, limit)]
 
-    found = league_of(with_store(db_connection_string, run, read, read_only=True), by, every)
+    standings = league_of(with_store(db_connection_string, run, read, read_only=True), by, every)
     if as_json:
-        typer.echo(json.dumps({"run": run, "by": by, "every": every, **found.to_json()}, ensure_ascii=False))
+        typer.echo(json.dumps({"run": run, "by": by, "every": every, **standings.to_json()}, ensure_ascii=False))
         return
-    _print(run, found)
+    _print(run, standings)
 
 
-def _print(run: str, found: League) -> None:
+def _print(run: str, standings: League) -> None:
     out = console()
-    if not found.games:
+    if not standings.games:
         out.print(
-            f"no two players met in the last episodes of run {run} with seats: {found.episodes} read, {found.unscored} of them "
-            "without scores of two seats (a scorer gives them: Score(value, actors={…}))",
+            f"no two players met in the last episodes of run {run} with seats: {standings.episodes} read, "
+            f"{standings.unscored} of them without scores of two seats (a scorer gives them: Score(value, actors={{…}}))",
             markup=False,
         )
         return
-    ratings = elo(found.games)
+    ratings = elo(standings.games)
     rows = table("player", "Elo #", "games #", "won #", "drawn #", "lost #", title=f"league of run {escape(run)}")
     order = ranked(ratings)
     for player in order:
-        games = found.total(player)
+        games = standings.total(player)
         lost = games.played - games.won - games.drawn
         cells = (f"{ratings[player]:.0f}", games.played, games.won, games.drawn, lost)
         rows.add_row(escape(player), *map(str, cells))
@@ -77,8 +77,8 @@ def _print(run: str, found: League) -> None:
     )
     pay_off = table("", *(f"{escape(player)} #" for player in shown), title=title)
     for player in shown:
-        met = (found.games[player].get(other) for other in shown)
+        met = (standings.games[player].get(other) for other in shown)
         pay_off.add_row(escape(player), *("" if one is None else f"{one.rate:.2f} ({one.played})" for one in met))
     out.print(pay_off)
-    if found.unscored:
-        out.print(f"{found.unscored} of {found.episodes} episodes have no scores of two seats")
+    if standings.unscored:
+        out.print(f"{standings.unscored} of {standings.episodes} episodes have no scores of two seats")

@@ -57,9 +57,9 @@ PROMETHEUS, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json
 async def figures(store: Store) -> Figures:
     """The figures of `HELP`, queried now."""
     run = await store.runs.get()
-    found = dict.fromkeys(HELP, 0.0)
+    values = dict.fromkeys(HELP, 0.0)
     if run is None:
-        return found
+        return values
     trained, owner = list(run.admission), await _owner(store, run)
     slots = {"open": 0, "leased": 0, "at_gateways": 0}
     if owner is not None:
@@ -71,7 +71,7 @@ async def figures(store: Store) -> Figures:
     workers = [worker for worker in live if worker.kind == "sampler"]
     gateways = [worker for worker in live if worker.kind == "gateway"]
     engines = [service for policy in await store.questions.policies() for service in await store.services.live(policy)]
-    return found | {
+    return values | {
         "wanted_episodes": slots["leased"] - slots["at_gateways"] + (slots["open"] if playing else 0),
         "slots_open": slots["open"],
         "slots_leased": slots["leased"],
@@ -101,10 +101,10 @@ async def _owner(store: Store, run: Run) -> str | None:
     return None
 
 
-def as_text(run: str, found: Figures) -> str:
+def as_text(run: str, values: Figures) -> str:
     """Prometheus' text format, each metric with its meaning."""
     lines = []
-    for name, value in found.items():
+    for name, value in values.items():
         lines += [f"# HELP tandem_{name} {HELP[name]}", f"# TYPE tandem_{name} gauge"]
         lines.append(f'tandem_{name}{{run="{run}"}} {value:g}')
     return "\n".join(lines) + "\n"
@@ -150,9 +150,9 @@ async def respond(store: Store, path: str) -> PlainPage:
         return PlainPage(HTTPStatus.NOT_FOUND, JSON, '{"error": "expected GET /metrics, /metrics.json or /health"}\n')
     try:
         async with asyncio.timeout(TIME_LIMIT_S / 2):
-            found = await figures(store)
+            values = await figures(store)
     except (TandemError, TimeoutError):
         return PlainPage(HTTPStatus.SERVICE_UNAVAILABLE, JSON, '{"error": "the database does not answer"}\n')
     if path == "/metrics":
-        return PlainPage(HTTPStatus.OK, PROMETHEUS, as_text(store.run, found))
-    return PlainPage(HTTPStatus.OK, JSON, json.dumps(found if path == "/metrics.json" else {"status": "ok"}) + "\n")
+        return PlainPage(HTTPStatus.OK, PROMETHEUS, as_text(store.run, values))
+    return PlainPage(HTTPStatus.OK, JSON, json.dumps(values if path == "/metrics.json" else {"status": "ok"}) + "\n")

@@ -38,7 +38,7 @@ def _set(
 ) -> None:
     async def work(store: Store) -> None:
         changed = await store.runs.set_state(state)
-        found = (await store.runs.read()).state
-        typer.echo(f"run {run} is {'now' if changed else 'already'} {means.get(found, found.value)}")
+        current = (await store.runs.read()).state
+        typer.echo(f"run {run} is {'now' if changed else 'already'} {means.get(current, current.value)}")
 
     with_store(given, run, work)

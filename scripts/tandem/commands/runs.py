@@ -51,11 +51,11 @@ GC_EXAMPLES = """Examples:
 
 def runs(as_json: AsJson = False, db_connection_string: Connection = None) -> None:
     """List the runs of a server, the oldest first."""
-    found, now = _on_server(db_connection_string, _listed)
+    listed, now = _on_server(db_connection_string, _listed)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in found], default=str))
+        typer.echo(json.dumps([asdict(row) for row in listed], default=str))
     else:
-        _print(found, now)
+        _print(listed, now)
 
 
 def gc(
@@ -75,11 +75,11 @@ def gc(
     """
 
     async def work(client: Any) -> tuple[list[SizedRun], list[str], datetime]:
-        found, now = await _listed(client)
-        kept = [f"{name}: no such run" for name in sorted(set(named or ()) - {row.name for row in found})]
+        listed, now = await _listed(client)
+        retained = [f"{name}: no such run" for name in sorted(set(named or ()) - {row.name for row in listed})]
         gone: list[SizedRun] = []
-        needed_by = {data: row.name for row in found if row.condition not in DONE for data in row.data_runs}
-        for row in (row for row in found if not named or row.name in named):
+        needed_by = {data: row.name for row in listed if row.condition not in DONE for data in row.data_runs}
+        for row in (row for row in listed if not named or row.name in named):
             why = await _why_kept(client, row, now, older_than_days, needed_by)
             if why is None and yes:  # it may have been started while the others were deleted
                 again = await sized_run(Store(client, row.name))
@@ -89,16 +89,16 @@ def gc(
             if why is None:
                 gone.append(row)
             elif named or (yes and _is_over(row, now, older_than_days)):
-                kept.append(f"{row.name}: {why}")
-        return gone, kept, now
+                retained.append(f"{row.name}: {why}")
+        return gone, retained, now
 
-    gone, kept, now = _on_server(db_connection_string, work)
+    gone, retained, now = _on_server(db_connection_string, work)
     _print(gone, now)
     total = _size(sum(row.bytes for row in gone))
     console().print(f"{len(gone)} runs, {total}: {'deleted' if yes else 'may be deleted with --yes'}")
-    for line in kept:
+    for line in retained:
         complain(f"kept: {line}")
-    if kept:
+    if retained:
         raise typer.Exit(PROBLEM)
 
 
@@ -142,11 +142,14 @@ def _on_server(given: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
     return answer(opened())
 
 
-def _print(found: Sequence[SizedRun], now: datetime) -> None:
+def _print(listed: Sequence[SizedRun], now: datetime) -> None:
     rows = table("run", "condition", "age", "heard of", "documents #", "size #", "reason")
-    for row in found:
-        age, heard = ago(row.created_at, now), "never" if row.last_seen is None else f"{ago(row.last_seen, now)} ago"
-        cells = (row.condition.value, age, heard, f"{row.documents:,}", _size(row.bytes), escape(row.reason))
+    for row in listed:
+        age, last_seen = (
+            ago(row.created_at, now),
+            "never" if row.last_seen is None else f"{ago(row.last_seen, now)} ago",
+        )
+        cells = (row.condition.value, age, last_seen, f"{row.documents:,}", _size(row.bytes), escape(row.reason))
         rows.add_row(escape(row.name), *cells)
     print_records(console(), rows, "run")
 

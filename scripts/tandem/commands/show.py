@@ -144,11 +144,11 @@ def _print_episode(
     _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
     played = ", ".join([record.worker, *(f"with {name}" for name in episode.settings)])
     _field(out, "sampler", played if record.session is None else f"an agent elsewhere; claimed at {played}")
-    told = ""
+    previous_hash = ""
     for turn in _in_order(out, episode.state):
-        if turn.dispatch.tools_hash not in ("", told):
-            told = turn.dispatch.tools_hash
-            _print_tools(out, turn, episode.tools.get(told), prompts, whole=whole_tools)
+        if turn.dispatch.tools_hash not in ("", previous_hash):
+            previous_hash = turn.dispatch.tools_hash
+            _print_tools(out, turn, episode.tools.get(previous_hash), prompts, whole=whole_tools)
         _print_turn(out, turn, record.policy)
         if whole_prompts and turn.dispatch.played_by is None:
             _print_prompt(out, turn, prompts)
@@ -187,16 +187,16 @@ def _print_scores(out: Console, record: Record) -> None:
 
 def _session(session: AgentSession) -> str:
     """What the agent elsewhere said of its attempt."""
-    said = [] if session.score is None else [f"posted the score {_number(session.score)}"]
+    parts = [] if session.score is None else [f"posted the score {_number(session.score)}"]
     if session.limit is not None:
-        said.append(f"met {session.limit.termination} at turn {session.limit.turn}")
+        parts.append(f"met {session.limit.termination} at turn {session.limit.turn}")
     end = session.end
     if end is None:
-        return ", ".join([*said, "has not finished"])
+        return ", ".join([*parts, "has not finished"])
     given = [name for name in ("score", "answer", "error") if getattr(end, name) is not None]
     how = "gave the task back" if end.given_back else f"finished with {given[0] if given else 'nothing'}"
     when = "" if session.ended_at is None else f" at {session.ended_at:%Y-%m-%d %H:%M:%S} UTC"
-    return ", ".join([*said, how + when])
+    return ", ".join([*parts, how + when])
 
 
 def _print_wait(out: Console, episode: StoredEpisode) -> None:

@@ -179,13 +179,13 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
     if newest is None:
         return PolicyStatus(policy, None, 0, "never")
     versions = {v.version: v for v in await store.versions.all(policy)}
-    found = PolicyStatus(policy, newest.version, newest.step, ago(newest.created_at, now))
+    status = PolicyStatus(policy, newest.version, newest.step, ago(newest.created_at, now))
     for version, n in (await store.questions.ready_versions(policy)).items():
         steps = (
             versions[version].staleness(newest.step) if version in versions else -1
         )  # -1: version was never announced
-        found.ready_by_staleness[steps] = found.ready_by_staleness.get(steps, 0) + n
-    return found
+        status.ready_by_staleness[steps] = status.ready_by_staleness.get(steps, 0) + n
+    return status
 
 
 async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float]:
@@ -296,8 +296,8 @@ def _policies(policies: list[PolicyStatus]) -> Table:
 def _rows(title: str, rows: list[dict[str, Any]], names: tuple[str, ...]) -> Table:
     made = table(*names, title=title if rows else f"{title}: none")
     for row in rows:
-        heard = f"{row['heard']} ago" if row["live"] else f"not heard of for {row['heard']}"
-        cells = [heard if name == "heard" else _cell(row[name]) for name in names]
+        last_seen = f"{row['heard']} ago" if row["live"] else f"not heard of for {row['heard']}"
+        cells = [last_seen if name == "heard" else _cell(row[name]) for name in names]
         made.add_row(*cells, style="dim" if not row["live"] or row.get("status") == "DOWN" else None)
     return made
 

@@ -55,8 +55,8 @@ class Tail:
         # Before the last events are read, so that one which ends in between is printed: now or by the next look.
         for kind in self._kinds:
             self._seen[kind] |= {(event.id, event.at): None for event in await self._all_since(kind, now)}
-        found = [event for kind in self._kinds for event in await self._store.events.last(kind, last)]
-        ordered = sorted(found, key=lambda event: (event.at, event.id))
+        last_events = [event for kind in self._kinds for event in await self._store.events.last(kind, last)]
+        ordered = sorted(last_events, key=lambda event: (event.at, event.id))
         for event in ordered[-last:] if last else []:
             self._print(event)
         self._newest = dict.fromkeys(self._kinds, now)
@@ -64,16 +64,16 @@ class Tail:
 
     async def _all_since(self, kind: str, now: datetime) -> list[Event]:
         """Of the time that the first look goes back."""
-        found = await self._store.events.since(kind, now - LOOK_BACK, MOST_AT_ONCE)
-        page = found
+        events = await self._store.events.since(kind, now - LOOK_BACK, MOST_AT_ONCE)
+        page = events
         while len(page) == MOST_AT_ONCE:
             page = await self._store.events.since(kind, page[-1].at, MOST_AT_ONCE, page[-1].id)
-            found += page
-        return found
+            events += page
+        return events
 
     async def look(self) -> bool:
         """Print what is new. Returns whether there may be more right now."""
-        found: list[Event] = []
+        new_events: list[Event] = []
         full = False
         for kind, (at, after) in self._places.items():
             events = await self._store.events.since(kind, at, MOST_AT_ONCE, after)
@@ -85,8 +85,8 @@ class Tail:
                 newest = max([self._newest[kind], *(event.at for event in events)])
                 self._newest[kind] = newest
                 self._places[kind] = max(newest - LOOK_BACK, self._since), ""
-            found += events
-        for event in sorted(found, key=lambda event: (event.at, event.id)):
+            new_events += events
+        for event in sorted(new_events, key=lambda event: (event.at, event.id)):
             if (event.id, event.at) not in self._seen[event.kind]:
                 self._print(event)
         for kind, seen in self._seen.items():
@@ -169,11 +169,11 @@ def _told(event: Event) -> str:
     if event.kind == "episode":
         score = "" if one.get("score") is None else f"score {one['score']:.4g}"
         counts = f"{one.get('num_turns', 0)} turns, {one.get('num_tokens', 0)} tokens"
-        told = [str(one.get("status")), score, str(one.get("termination") or ""), counts, str(one.get("error") or "")]
+        cells = [str(one.get("status")), score, str(one.get("termination") or ""), counts, str(one.get("error") or "")]
     elif event.kind == "group":
         scores = " ".join("–" if score is None else f"{score:.3g}" for score in one.get("scores") or [])
-        told = [str(one.get("status")), str(one.get("outcome") or ""), f"scores {scores}" if scores else ""]
+        cells = [str(one.get("status")), str(one.get("outcome") or ""), f"scores {scores}" if scores else ""]
     else:
         metrics = one.get("metrics") or {}
-        told = [f"{name} {metrics[name]:.4g}" for name in HEADLINE if metrics.get(name) is not None]
-    return "  ".join(cell[:LONGEST_CELL] for cell in told if cell)
+        cells = [f"{name} {metrics[name]:.4g}" for name in HEADLINE if metrics.get(name) is not None]
+    return "  ".join(cell[:LONGEST_CELL] for cell in cells if cell)

@@ -74,8 +74,8 @@ def trace(
 
     rows, versions, metrics = with_store(db_connection_string, run, work, read_only=True)
     if as_json:
-        told = {"query": chain_pipeline(where), "rows": rows, "metrics": metrics}
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        content = {"query": chain_pipeline(where), "rows": rows, "metrics": metrics}
+        typer.echo(json.dumps(content, ensure_ascii=False))
     elif rows:
         _print(run, rows, versions)
         _print_metrics(metrics)
@@ -97,8 +97,8 @@ def _print_metrics(metrics: Metrics) -> None:
     for policy, logged in metrics.items():
         if logged:
             chosen = [f"{name} {logged[name]:.4g}" for name in HEADLINE if logged.get(name) is not None]
-            told = ", ".join([*chosen, f"{len(logged)} metrics in total (--json)"])
-            console().print(f"logged of policy {policy}: {told}", soft_wrap=True, markup=False)
+            shown = ", ".join([*chosen, f"{len(logged)} metrics in total (--json)"])
+            console().print(f"logged of policy {policy}: {shown}", soft_wrap=True, markup=False)
 
 
 async def _refuse() -> None:

@@ -72,8 +72,9 @@ def export(
         finally:
             exporter.stop()
             sent = exporter.sent
-            told = f"{episodes - len(exporter.left_out)} episodes, {sent.spans - sent.rejected} spans in {sent.requests} requests"
-            console().print(told, soft_wrap=True, markup=False)
+            spans = f"{sent.spans - sent.rejected} spans in {sent.requests} requests"
+            summary = f"{episodes - len(exporter.left_out)} episodes, {spans}"
+            console().print(summary, soft_wrap=True, markup=False)
             if sent.rejected or sent.message:
                 warn(f"the receiver rejected {sent.rejected} spans: {sent.message or 'without a reason'}")
         return exporter.sent.rejected + len(exporter.left_out)
@@ -85,13 +86,13 @@ def export(
 def given_headers(given: list[str]) -> Mapping[str, str]:
     """Of the flags, and of the variable that OpenTelemetry names (`a=1,b=2`, values URL-encoded)."""
     pairs = [one.partition("=") for one in os.environ.get(HEADERS_VARIABLE, "").split(",") if one.strip()]
-    found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    headers = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
     for one in given:
         name, is_pair, value = one.partition("=")
         if not is_pair or ":" in name:  # as curl takes it; what follows may be a key
             raise ConfigError(f"--header {name.partition(':')[0]!r}: expected NAME=VALUE")
-        found[name.strip()] = value.strip()
-    for name, value in found.items():
+        headers[name.strip()] = value.strip()
+    for name, value in headers.items():
         if (
             not name
             or not name.isascii()
@@ -99,7 +100,7 @@ def given_headers(given: list[str]) -> Mapping[str, str]:
             or any(c in name for c in " :\r\n")
         ):
             raise ConfigError(f"header {name!r}: expected a name without spaces, and a value of ASCII on one line")
-    return found
+    return headers
 
 
 async def _by_group(store: Store, since: datetime | None, follow: bool) -> AsyncIterator[list[str]]:
@@ -155,10 +156,10 @@ async def _steps_from(store: Store, first: int) -> AsyncIterator[list[str]]:
 async def _send(store: Store, exporter: Exporter, records: list[str]) -> int:
     for first in range(0, len(records), RECORDS_AT_ONCE):
         episodes = await _episodes(store, records[first : first + RECORDS_AT_ONCE])
-        left_out = len(exporter.left_out)
+        num_omitted = len(exporter.left_out)
         spans = [(episode.record.id, spans_of(store.run, episode)) for episode in episodes]
         await asyncio.to_thread(exporter.send_episodes, store.run, spans)
-        for record, why in list(exporter.left_out.items())[left_out:]:
+        for record, why in list(exporter.left_out.items())[num_omitted:]:
             warn(f"record {record} is left out: {why}")
     return len(records)
 
@@ -167,7 +168,7 @@ async def _episodes(store: Store, ids: list[str]) -> list[Episode]:
     records = await store.records.get_many(ids)
     dispatches, steps = await store.records.dispatches_of(ids), await trained_steps(store, ids)
     tasks = {task: await store.tasks.get(task) for task in {record.task for record in records.values()}}
-    hashes = {dispatch.tools_hash for found in dispatches.values() for dispatch in found if dispatch.tools_hash}
+    hashes = {dispatch.tools_hash for of_record in dispatches.values() for dispatch in of_record if dispatch.tools_hash}
     tools = await store.tool_schemas.get_many(sorted(hashes))
     return [
         Episode(record, tasks[record.task], dispatches[record.id], steps.get(record.id, []), tools)

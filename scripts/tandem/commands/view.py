@@ -96,7 +96,7 @@ async def _serve(store: Store, run: str | None, place: ViewPlace, token: str | N
     """Until a signal."""
     from shared.http.server import HttpServer  # of the extra `view`
     from tandem.viewer.app import make_app
-    from tandem.viewer.asked import in_url
+    from tandem.viewer.page_request import in_url
 
     with contextlib.closing(listening_socket(place.host, place.port, "--host and --port")) as listener:
         app = make_app(store.client, token, place.root_path)

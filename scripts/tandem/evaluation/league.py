@@ -56,12 +56,12 @@ class League:
     unscored: int = 0
 
     def total(self, player: str) -> Games:
-        found = Games()
+        summed = Games()
         for games in self.games[player].values():
-            found.played += games.played
-            found.won += games.won
-            found.drawn += games.drawn
-        return found
+            summed.played += games.played
+            summed.won += games.won
+            summed.drawn += games.drawn
+        return summed
 
     def to_json(self) -> dict[str, Any]:
         ratings = elo(self.games)
@@ -121,9 +121,9 @@ def elo(games: Mapping[str, Mapping[str, Games]]) -> dict[str, float]:
     points = np.array([met.points + PRIOR / 2 for *_, met in pairs])
     played = np.array([met.played + PRIOR for *_, met in pairs])
     same = _connected(len(names), ones, others)
-    found = np.zeros(len(names))
+    ratings = np.zeros(len(names))
     for _ in range(_ROUNDS):
-        expected = 1 / (1 + np.exp(found[others] - found[ones]))
+        expected = 1 / (1 + np.exp(ratings[others] - ratings[ones]))
         missing = np.zeros(len(names))
         np.add.at(missing, ones, points - played * expected)
         slopes = played * expected * (1 - expected)
@@ -134,10 +134,10 @@ def elo(games: Mapping[str, Mapping[str, Games]]) -> dict[str, float]:
         np.add.at(curvature, (ones, others), -slopes)
         step = np.linalg.solve(curvature, missing)
         largest = float(np.abs(step[ones] - step[others]).max(initial=0.0))
-        found += step * min(1.0, _LONGEST / max(largest, _CLOSE))
+        ratings += step * min(1.0, _LONGEST / max(largest, _CLOSE))
         if largest < _CLOSE:
             break
-    return {name: MIDDLE + 400 / math.log(10) * float(found[k]) for name, k in number.items()}
+    return {name: MIDDLE + 400 / math.log(10) * float(ratings[k]) for name, k in number.items()}
 
 
 def _connected(num: int, ones: npt.NDArray[np.int_], others: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:

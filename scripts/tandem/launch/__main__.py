@@ -184,11 +184,11 @@ class Launch:
         ):
             if config.is_main and await self.is_finished(store):
                 return await self.finish(store)
-            asked = await asyncio.to_thread(check_tasks, config, self.display.note) if config.is_main else []
+            demands = await asyncio.to_thread(check_tasks, config, self.display.note) if config.is_main else []
             tools_url = await start_tools(config, self.children)
             no_tools = NO_TOOLS if config.num_samplers else "none here, since NUM_SAMPLERS is 0"
             self.display.note(f"tools: {redacted(tools_url) if tools_url else no_tools}")
-            await check_tools(config, tools_url, asked, self.display.note)
+            await check_tools(config, tools_url, demands, self.display.note)
             if served := await start_environments(config, self.children, self.database):
                 self.display.note(served)
             start_keepers(self.policies, self.children, self.database)
@@ -215,8 +215,8 @@ class Launch:
         """Whether only the summary remains to be shown. False if in doubt: every step can be repeated."""
         for config in self.trained:
             metrics = self._read_metrics(config.policy)
-            wanted = 0 if config.only_evaluate else config.max_steps()
-            if wanted is None or metrics.last_step < wanted:
+            last_step = 0 if config.only_evaluate else config.max_steps()
+            if last_step is None or metrics.last_step < last_step:
                 return False
         if not self.config.has_evaluation:
             return True
@@ -280,13 +280,13 @@ class Launch:
         for policy, trainer in list(self.display.trainers.items()):
             await self.children.wait_exit(trainer)
             metrics, run = self._read_metrics(policy), await store.runs.get()
-            wanted = run.admission[policy].num_steps if run and policy in run.admission else None
+            num_steps = run.admission[policy].num_steps if run and policy in run.admission else None
             end = run.ends.get(policy) if run else None
             used_up = end is not None and end.used_up
-            if wanted is None:
+            if num_steps is None:
                 raise ChildDied(f"it never began: {trainer.crash_report()}")
-            if metrics.last_step < wanted and not used_up:
-                raise ChildDied(f"stopped at step {metrics.last_step} of {wanted}: {trainer.crash_report()}")
+            if metrics.last_step < num_steps and not used_up:
+                raise ChildDied(f"stopped at step {metrics.last_step} of {num_steps}: {trainer.crash_report()}")
             why = f"; it ended {end.reason}" if end is not None and used_up else ""
             self.display.note(f"trained {self._steps_text(policy)}{why}")
 
@@ -317,9 +317,9 @@ class Launch:
         for config in self.policies:
             newest = await store.versions.newest(config.policy)
             announced = version if newest is None else newest.version
-            wanted = version if config is self.config else 0 if config.frozen else announced
+            expected = version if config is self.config else 0 if config.frozen else announced
             services = await store.services.live(config.policy)
-            if not any(s.status == ServiceStatus.UP and s.version == wanted for s in services):
+            if not any(s.status == ServiceStatus.UP and s.version == expected for s in services):
                 return False
         return True
 

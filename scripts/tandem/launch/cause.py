@@ -22,8 +22,8 @@ def cause_of(children: Sequence[Child], folder: Path) -> str | None:
     first = min(dead, key=lambda child: (child.kind != "mongod", child.died_at))
     disk = full_disk(folder) or full_disk(first.log_path.parent)
     how = f"{first.name} (pid {first.process.pid}) {describe_exit(first.returncode)}"
-    said = database_error(first.log_text()) if first.kind == "mongod" else first.error()
-    return f"{how}{f': {said}' if said else ''}{disk}; its log: {first.log_path}"
+    reason = database_error(first.log_text()) if first.kind == "mongod" else first.error()
+    return f"{how}{f': {reason}' if reason else ''}{disk}; its log: {first.log_path}"
 
 
 def full_disk(folder: Path) -> str:

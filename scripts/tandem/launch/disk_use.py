@@ -12,7 +12,7 @@ MEGA, GIGA = 10**6, 10**9
 
 def disk_use(folder: Path) -> Counter[str]:
     """Bytes by part; a file of several names counts once. What vanishes meanwhile is left out."""
-    found: Counter[str] = Counter()
+    bytes_of: Counter[str] = Counter()
     seen: set[tuple[int, int]] = set()
     for place, _, names in os.walk(folder):
         part = next((one for one in Path(place).relative_to(folder).parts if one in PARTS), "other")
@@ -23,14 +23,14 @@ def disk_use(folder: Path) -> Counter[str]:
                 continue
             if (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
-                found[part] += status.st_size
-    return found
+                bytes_of[part] += status.st_size
+    return bytes_of
 
 
 def disk_text(folder: Path, shown: str) -> str:
-    found = disk_use(folder)
-    parts = [f"{part} {size_text(found[part])} ({bound})" for part, bound in PARTS.items() if found[part]]
-    return f"{size_text(found.total())} in {shown}: " + ", ".join(parts)
+    use = disk_use(folder)
+    parts = [f"{part} {size_text(use[part])} ({bound})" for part, bound in PARTS.items() if use[part]]
+    return f"{size_text(use.total())} in {shown}: " + ", ".join(parts)
 
 
 def size_text(number: int) -> str:

@@ -25,8 +25,8 @@ def raised(log: str) -> str:
     The last line of torch's launcher is the cause; the exception before it says only that a process of it failed.
     """
     lines = log.splitlines()[-TAIL_LINES:]
-    found = [text for text in map(_error_in, lines) if text]
-    return clipped(found[-1], MAX_CHARS) if found else ""
+    errors = [text for text in map(_error_in, lines) if text]
+    return clipped(errors[-1], MAX_CHARS) if errors else ""
 
 
 def _error_in(line: str) -> str:
@@ -79,5 +79,5 @@ class ErrorLines:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._at += len(whole) if whole or len(text) < MAX_BYTES else len(text)
-        found = (LINE.match(line) for line in whole.splitlines())
-        return [clipped(match[2].decode(errors="replace"), MAX_CHARS) for match in found if match]
+        matches = (LINE.match(line) for line in whole.splitlines())
+        return [clipped(match[2].decode(errors="replace"), MAX_CHARS) for match in matches if match]

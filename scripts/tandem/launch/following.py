@@ -11,11 +11,11 @@ from tandem.launch.rounds import POLL_S, EvalRound
 from tandem.launch.settings import LaunchConfig
 
 
-async def until_over(store: Store, config: LaunchConfig, tell: Callable[[str], None]) -> str:
+async def until_over(store: Store, config: LaunchConfig, show: Callable[[str], None]) -> str:
     """Wait for the end of the run; returns why this machine stops. One that joins a run that has ended waits `start_timeout_s`
     for it to be continued."""
     if config.join and await is_over(store, config.policy):
-        tell(f"the run has ended; waiting {config.start_timeout_s:g} s for a trainer to continue it")
+        show(f"the run has ended; waiting {config.start_timeout_s:g} s for a trainer to continue it")
         if await _lasts(store, config.policy, config.start_timeout_s):
             return "the run has ended, and no trainer continues it"
     await _end_of_run(store, config.policy)

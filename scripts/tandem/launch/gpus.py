@@ -70,8 +70,8 @@ def visible_gpus(settings: GpuSettings, environ: Mapping[str, str] | None = None
         return [Gpu(str(number), gpu.memory_mib) for number, gpu in enumerate(there)]
     chosen: list[Gpu] = []
     for name in (name.strip() for name in visible.split(",")):
-        found = _chosen(name, there)
-        if found is None:
+        match = _chosen(name, there)
+        if match is None:
             if name not in NONE:
                 log.warning(
                     "%s names %r, which is none of this machine's GPUs (%d): CUDA shows only what stands before it",
@@ -80,7 +80,7 @@ def visible_gpus(settings: GpuSettings, environ: Mapping[str, str] | None = None
                     len(there),
                 )
             break
-        chosen.append(found)
+        chosen.append(match)
     return chosen
 
 
@@ -91,8 +91,8 @@ def _chosen(name: str, there: list[Gpu]) -> Gpu | None:
     """
     if name.startswith("MIG-"):
         return Gpu(name)
-    found = [gpu for number, gpu in enumerate(there) if name == str(number) or _is_begun_by(gpu.name, name)]
-    return Gpu(name, found[0].memory_mib) if len(found) == 1 else None
+    matching = [gpu for number, gpu in enumerate(there) if name == str(number) or _is_begun_by(gpu.name, name)]
+    return Gpu(name, matching[0].memory_mib) if len(matching) == 1 else None
 
 
 def _is_begun_by(uuid: str, name: str) -> bool:
@@ -105,10 +105,10 @@ def _of_nvidia_smi(environ: Mapping[str, str]) -> list[Gpu]:
         return []
     command = [program, "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    lines = [line.split(",") for line in asked.stdout.splitlines() if line.strip()] if asked.returncode == 0 else []
+    lines = [line.split(",") for line in process.stdout.splitlines() if line.strip()] if process.returncode == 0 else []
     return [Gpu(parts[0].strip(), _number(parts[-1])) for parts in lines]
 
 

@@ -14,12 +14,12 @@ class LongWaits:
 
     def new(self, workers: Sequence[Worker]) -> list[str]:
         """The waits of these workers that have become long since the last call."""
-        found = []
+        lines = []
         for worker in workers:
             waited = worker.stats.get(WAITED)
             if self.is_due(worker.id, float(waited) if isinstance(waited, int | float) else 0.0):
-                found.append(f"{worker.kind} {worker.host}:{worker.pid} {worker.doing}")
-        return found
+                lines.append(f"{worker.kind} {worker.host}:{worker.pid} {worker.doing}")
+        return lines
 
     def is_due(self, process: str, waited_s: float) -> bool:
         """Whether the wait of this process has become long since the last call."""

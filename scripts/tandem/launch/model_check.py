@@ -84,11 +84,11 @@ def failures(rows: Sequence[ModelCheck]) -> list[ModelCheck]:
 def _checked(folder: Path, name: str, expected: str, check: Callable[[], CheckFinding]) -> ModelCheck:
     """An error of the check is a row that failed: its message says what was found, and behind "expected" what to do."""
     try:
-        found = check()
+        finding = check()
     except (ConfigError, DataError) as exc:
         text, _, remedy = str(exc).replace(f"{folder}: ", "").partition("; expected ")
-        found = CheckFinding(CheckState.FAILED, text, remedy)
-    return ModelCheck(name, found.verdict, found.text, expected, found.remedy)
+        finding = CheckFinding(CheckState.FAILED, text, remedy)
+    return ModelCheck(name, finding.verdict, finding.text, expected, finding.remedy)
 
 
 def _files(folder: Path) -> CheckpointLayout:

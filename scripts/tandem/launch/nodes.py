@@ -157,8 +157,8 @@ def own_address(settings: NodeSettings, database: str | None) -> str:
     if settings.node_addr or not settings.is_spread:
         return settings.node_addr or LOOPBACK
     towards = [*_hosts(database), *([settings.master_addr] if settings.master_addr else [])]
-    found = [address for host in towards if (address := _source_towards(host))]
-    return next((address for address in found if not address.startswith("127.")), LOOPBACK)
+    addresses = [address for host in towards if (address := _source_towards(host))]
+    return next((address for address in addresses if not address.startswith("127.")), LOOPBACK)
 
 
 def _hosts(database: str | None) -> list[str]:
@@ -179,11 +179,11 @@ def _source_towards(host: str) -> str | None:
 def interface_of(address: str) -> str | None:
     """The network interface with this address; None if no interface has it."""
     with contextlib.suppress(OSError):
-        wanted = socket.gethostbyname(address)
-        if wanted.startswith("127."):
+        resolved = socket.gethostbyname(address)
+        if resolved.startswith("127."):
             return "lo"
         for _, name in socket.if_nameindex():
-            if _address_of(name) == wanted:
+            if _address_of(name) == resolved:
                 return name
     return None
 
@@ -195,9 +195,9 @@ def _address_of(interface: str) -> str | None:
     return None
 
 
-def place_lines(settings: NodeSettings, found: Derived, address: str) -> list[str]:
+def place_lines(settings: NodeSettings, settled: Derived, address: str) -> list[str]:
     """What to say of this machine's place; nothing of the only one."""
-    lines = [found.text()] if found.values else []
+    lines = [settled.text()] if settled.values else []
     if settings.join:
         lines.append(f"{settings.node} joins the run at {address}: no trainer here")
     elif settings.num_machines > 1:

@@ -44,23 +44,23 @@ class Placement:
     shared_device: str | None = None
 
 
-def place(count: int, wanted: Sequence[Wanted], given: Mapping[str, PolicyGpus]) -> dict[str, Placement]:
+def place(count: int, needs: Sequence[Wanted], given: Mapping[str, PolicyGpus]) -> dict[str, Placement]:
     """The GPUs 0 to `count` - 1, by policy; {} without GPUs. Raises ConfigError, which names the field."""
     if given:
-        _check_given(count, wanted, given)
+        _check_given(count, needs, given)
     if not count:
         return {}
-    chosen = dict(given) if given else _shared_out(count, wanted)
+    chosen = dict(given) if given else _shared_out(count, needs)
     _check_overlaps(chosen)
     owners = {gpu: policy for policy, gpus in chosen.items() for gpu in gpus.trainer}
-    found = {}
+    placements = {}
     for policy, gpus in chosen.items():
         engines = tuple(_engine(policy, number, engine, owners) for number, engine in enumerate(gpus.engines))
-        found[policy] = Placement(tuple(gpus.trainer), engines)
-    names = {engine.shared_device for one in found.values() for engine in one.engines}
+        placements[policy] = Placement(tuple(gpus.trainer), engines)
+    names = {engine.shared_device for one in placements.values() for engine in one.engines}
     return {
         policy: Placement(one.trainer, one.engines, name if (name := _device_of(policy)) in names else None)
-        for policy, one in found.items()
+        for policy, one in placements.items()
     }
 
 
@@ -81,18 +81,18 @@ def _numbers(gpus: Sequence[int]) -> str:
     return ",".join(map(str, gpus))
 
 
-def _shared_out(count: int, wanted: Sequence[Wanted]) -> dict[str, PolicyGpus]:
-    users = [one for one in wanted if one.trains or one.engines]
+def _shared_out(count: int, needs: Sequence[Wanted]) -> dict[str, PolicyGpus]:
+    users = [one for one in needs if one.trains or one.engines]
     if count < len(users):
         raise ConfigError(
             f"{len(users)} policies on {count} GPUs: expected at least one GPU for each, or engines elsewhere (engine_urls)"
         )
-    found, start = {}, 0
+    blocks, start = {}, 0
     for number, one in enumerate(users):
         size = count // len(users) + (number < count % len(users))
-        found[one.policy] = _of_block(list(range(start, start + size)), one)
+        blocks[one.policy] = _of_block(list(range(start, start + size)), one)
         start += size
-    return found
+    return blocks
 
 
 def _of_block(block: list[int], one: Wanted) -> PolicyGpus:
@@ -121,8 +121,8 @@ def _device_of(policy: str) -> str:
     return f"trainer-{policy}"
 
 
-def _check_given(count: int, wanted: Sequence[Wanted], given: Mapping[str, PolicyGpus]) -> None:
-    known = {one.policy: one for one in wanted}
+def _check_given(count: int, needs: Sequence[Wanted], given: Mapping[str, PolicyGpus]) -> None:
+    known = {one.policy: one for one in needs}
     if strange := [policy for policy in given if policy not in known]:
         raise ConfigError(f"gpus.{strange[0]}: there is no such policy; expected {', '.join(known)}")
     for policy, one in known.items():

@@ -22,15 +22,15 @@ def place_gpus(policies: Sequence[LaunchConfig]) -> None:
     gpus = visible_gpus(owner)
     placed = place(len(gpus), [_wanted(config) for config in policies], owner.gpus)
     for config in policies:
-        if (found := placed.get(config.policy)) is None:
+        if (placement := placed.get(config.policy)) is None:
             continue
-        if config.num_processes not in (0, len(found.trainer)) and found.trainer:
+        if config.num_processes not in (0, len(placement.trainer)) and placement.trainer:
             raise ConfigError(
-                f"num_processes is {config.num_processes}, but the trainer of policy {config.policy} has {len(found.trainer)} "
-                "GPUs; expected one process for each, or 0"
+                f"num_processes is {config.num_processes}, but the trainer of policy {config.policy} has "
+                f"{len(placement.trainer)} GPUs; expected one process for each, or 0"
             )
-        config.give(Placed(found, tuple(gpu.name for gpu in gpus), owner.mem_fraction_static))
-        if found.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
+        config.give(Placed(placement, tuple(gpu.name for gpu in gpus), owner.mem_fraction_static))
+        if placement.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
             raise ConfigError(
                 f"this machine has GPUs ({len(gpus)}), and SGLang, which would use them, is not installed: there is no program "
                 f"{SGLANG!r} on PATH. Install it (pip install sglang), name running servers (ENGINE_URLS), or set ENGINE=local"

@@ -44,8 +44,8 @@ def is_alive(target: Target) -> bool:
 
 def marked(mark: str) -> list[int]:
     """Live processes of this user with `mark`."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
+    variable = f"{MARK}={mark}".encode()
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -53,9 +53,9 @@ def marked(mark: str) -> list[int]:
             environment = (entry / "environ").read_bytes()
         except OSError:
             continue  # gone, or another user's
-        if wanted in environment.split(b"\0") and start_time(int(entry.name)) is not None:
-            found.append(int(entry.name))
-    return found
+        if variable in environment.split(b"\0") and start_time(int(entry.name)) is not None:
+            pids.append(int(entry.name))
+    return pids
 
 
 def stop(
@@ -69,12 +69,12 @@ def stop(
         _stop_stage([target for target in targets if target.stage == stage], force, tell)
 
 
-def _stop_stage(group: Sequence[Target], force: Callable[[], bool], tell: Callable[[str], None]) -> None:
+def _stop_stage(group: Sequence[Target], force: Callable[[], bool], show: Callable[[str], None]) -> None:
     def any_alive() -> bool:
         return any(map(is_alive, group))
 
     if living := [target for target in group if is_alive(target)]:
-        tell("stopping " + ", ".join(target.name for target in living))
+        show("stopping " + ", ".join(target.name for target in living))
     for target in living:
         _signal(target.pid, signal.SIGTERM)
     _wait(any_alive, max(target.grace_s for target in group), force)
@@ -84,7 +84,7 @@ def _stop_stage(group: Sequence[Target], force: Callable[[], bool], tell: Callab
             if force()
             else f"did not end within {target.grace_s:g} s: killing it"
         )
-        tell(f"{target.name} {why}")
+        show(f"{target.name} {why}")
         _signal(target.pid, signal.SIGKILL)
     _wait(any_alive, LEFTOVER_GRACE_S, lambda: False)
     for target in group:

@@ -34,18 +34,18 @@ ServiceFlags = dict[str, list[str]]  # {section: flags passed to its service}
 def split_arguments(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """The launcher's arguments, and {name: value} of the other flags. Raises ConfigError for a flag without a value."""
     mine, others, known = [], {}, {f"--{name}" for name in own} | {"--help", "-h"}
-    left = list(arguments)
-    while left:
-        word = left.pop(0)
+    remaining = list(arguments)
+    while remaining:
+        word = remaining.pop(0)
         flag, equals, value = word.partition("=")
         own_flag = flag in known
         if not flag.startswith("--") or own_flag:
             mine.append(word)
-            if own_flag and not equals and left and not left[0].startswith("--"):
-                mine.append(left.pop(0))
+            if own_flag and not equals and remaining and not remaining[0].startswith("--"):
+                mine.append(remaining.pop(0))
             continue
         if not equals:
-            value = left.pop(0) if left and not left[0].startswith("--") else ""
+            value = remaining.pop(0) if remaining and not remaining[0].startswith("--") else ""
         others[flag.removeprefix("--")] = value
     return mine, others
 
@@ -110,12 +110,12 @@ def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any
     """
     question = json.dumps({"given": given, "context": list(context)})
     command = module_command("tandem.launch.service_flags")
-    asked = subprocess.run(
+    completed = subprocess.run(
         command, input=question, cwd=ROOT, capture_output=True, text=True, timeout=TRAINER_TIMEOUT_S, check=False
     )
-    if asked.returncode:
-        raise ConfigError(f"the trainer's settings cannot be read:\n{asked.stderr[-2000:]}")
-    answer: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    if completed.returncode:
+        raise ConfigError(f"the trainer's settings cannot be read:\n{completed.stderr[-2000:]}")
+    answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return answer
 
 

@@ -41,10 +41,8 @@ async def start_environments(config: LaunchConfig, children: Children, database:
     child = start_environment_service(config, children, database)
     if child is None:
         return None
-    found: str = await until(
-        config, "the environments", "a worker loads each once", lambda: _served_environments(child)
-    )
-    return found
+    url: str = await until(config, "the environments", "a worker loads each once", lambda: _served_environments(child))
+    return url
 
 
 def start_environment_service(config: LaunchConfig, children: Starter, database: str) -> Child | None:
@@ -57,13 +55,13 @@ def start_environment_service(config: LaunchConfig, children: Starter, database:
 
 
 def _served_environments(child: Child) -> str | None:
-    found = ENVIRONMENTS_SERVED.search(child.log_text())
-    return found[1] if found else None
+    match = ENVIRONMENTS_SERVED.search(child.log_text())
+    return match[1] if match else None
 
 
 def _tools_url(child: Child) -> str | None:
-    found = TOOLS_URL.search(child.log_text())
-    return found[1] if found else None
+    match = TOOLS_URL.search(child.log_text())
+    return match[1] if match else None
 
 
 def _listens(url: str) -> bool:

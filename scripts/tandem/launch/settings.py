@@ -188,9 +188,9 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         try:
             own, others = split_arguments(arguments, cls.model_fields)
             own += cls._default_config(own)
-            found = cls._derived_place(own)
-            config = super().load([*own, *(f"--{name}={value}" for name, value in found.values.items())])
-            config._derived = found
+            place = cls._derived_place(own)
+            config = super().load([*own, *(f"--{name}={value}" for name, value in place.values.items())])
+            config._derived = place
             context = ["--config", str(config.config)] if config.config else []
             config._service_flags = hand_out(others, cls.model_fields, context)
             return config
@@ -214,11 +214,13 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         section = read_section(home_path(given["config"]), cls) if given.get("config") else {}
         if {"num_machines", "machine_rank", "join"} & (given.keys() | section.keys()):
             return Derived()
-        found = derived(os.environ)
-        if found.source == "torchrun":  # MASTER_ADDR and MASTER_PORT in the environment are its own
+        by_variables = derived(os.environ)
+        if by_variables.source == "torchrun":  # MASTER_ADDR and MASTER_PORT in the environment are its own
             given = {word.removeprefix("--").partition("=")[0]: word for word in arguments}
         own = given.keys() | section.keys()
-        return Derived(found.source, {name: value for name, value in found.values.items() if name not in own})
+        return Derived(
+            by_variables.source, {name: value for name, value in by_variables.values.items() if name not in own}
+        )
 
     @field_validator("engine_urls", "eval_file", mode="before")
     @classmethod
@@ -320,13 +322,15 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     def max_steps(self) -> int | None:
         """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
         flags = dict(word.split("=", 1) for word in self.service_flags.get("trainer", ()))
-        said = [flags.get(f"--{name}") for name in MAX_STEPS] + [os.environ.get(name) for name in MAX_STEPS_VARIABLES]
-        if given := next(filter(None, said), None):
+        given_anywhere = [flags.get(f"--{name}") for name in MAX_STEPS] + [
+            os.environ.get(name) for name in MAX_STEPS_VARIABLES
+        ]
+        if given := next(filter(None, given_anywhere), None):
             return _steps(given, MAX_STEPS_VARIABLES[0])
         if self.config is None:
             return None
         common, own = read_sections(ROOT / self.config), read_policies(ROOT / self.config).get(self.policy, {})
-        sections = [require_keys(found.get("trainer"), f"{self.config}: trainer") for found in (common, own)]
+        sections = [require_keys(content.get("trainer"), f"{self.config}: trainer") for content in (common, own)]
         places = [
             place for section in sections for place in (section.get("optimizer"), section) if isinstance(place, dict)
         ]

@@ -109,8 +109,8 @@ async def _size(store: Store, config: LaunchConfig, sampler: SamplerConfig) -> S
 async def _speed(store: Store, policy: str, api_key: str | None) -> float:
     """Raises ProbeRefused."""
     while True:
-        if (found := await probe(await store.services.live(policy), api_key)) is not None:
-            return found
+        if (measured := await probe(await store.services.live(policy), api_key)) is not None:
+            return measured
         await asyncio.sleep(ASK_S)
 
 
@@ -129,7 +129,7 @@ async def probe(services: Sequence[InferenceService], api_key: str | None = None
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     async with httpx.AsyncClient(timeout=PROBE_S, trust_env=False, headers=headers) as client:
         speeds = await asyncio.gather(*(_probe_one(client, service) for service in up))
-    return sum(found for found in speeds if found) or None
+    return sum(speed for speed in speeds if speed) or None
 
 
 async def _probe_one(client: httpx.AsyncClient, service: InferenceService) -> float | None:

@@ -56,8 +56,8 @@ async def summarize(
 async def _of_training(store: Store, config: LaunchConfig, metrics: StepMetrics) -> dict[str, Any]:
     """Figures of a policy's training, and the paths of its weights."""
     newest = await store.versions.newest(config.policy)
-    found = (config.policy_folder / CHECKPOINTS).glob("*")
-    checkpoints = sorted(folder for folder in found if STEP_FOLDER.fullmatch(folder.name))
+    folders = (config.policy_folder / CHECKPOINTS).glob("*")
+    checkpoints = sorted(folder for folder in folders if STEP_FOLDER.fullmatch(folder.name))
     step_s = sum(metrics.column("time/total_s"))
     return {
         "steps": metrics.last_step,

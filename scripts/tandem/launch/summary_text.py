@@ -42,8 +42,8 @@ def show(
 
 def _of(summary: dict[str, Any], policy: str) -> dict[str, Any]:
     """The policy's part of the summary."""
-    found: dict[str, Any] = summary if policy == summary["policy"] else summary["other_policies"][policy]
-    return found
+    policy_summary: dict[str, Any] = summary if policy == summary["policy"] else summary["other_policies"][policy]
+    return policy_summary
 
 
 def _eval_table(evaluations: dict[str, Any], whose: str) -> Table:

@@ -34,10 +34,10 @@ def sampler_settings(config: LaunchConfig) -> SamplerConfig:
     return SamplerConfig.load([*required, *context, *config.service_flags.get("sampler", [])])
 
 
-def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
+def check_tasks(config: LaunchConfig, show: Tell) -> list[TaskDemand]:
     """Read every task file of this launch; returns the demands on tools. Raises ConfigError for unplayable tasks."""
     settings = sampler_settings(config)
-    check = TaskCheck(_samplers(config, settings, tell))
+    check = TaskCheck(_samplers(config, settings, show))
     mix, model = config.mix(), payload_model(config)
     if mix is not None:
         splits = {EVAL_SPLIT} if config.only_evaluate else {EVAL_SPLIT, TRAIN_SPLIT}
@@ -49,11 +49,11 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
         if mix is None or not mix.of_split(split):
             check_playable(ROOT / path, ImportTarget(split, payload_model=model, check=check))
     for text in check.counted_warnings:
-        tell(text)
+        show(text)
     return check.asked
 
 
-def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samplers:
+def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samplers:
     """What is known about the samplers after importing their code."""
     has_judge = False
     try:
@@ -65,7 +65,7 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
     except ConfigError as exc:
         if config.num_samplers:
             raise
-        tell(f"tasks are not checked against the samplers, which run elsewhere: {exc}")
+        show(f"tasks are not checked against the samplers, which run elsewhere: {exc}")
         return Samplers()
     traits = kinds.traits()
     default, named = traits.pop(None), BUNDLED | {name: one for name, one in traits.items() if name is not None}
@@ -93,9 +93,9 @@ def _default_scorers(settings: SamplerConfig, *, has_judge: bool) -> tuple[str, 
     return (settings.default_scorer or ("agentcpm" if has_judge else "exact_match"),)
 
 
-async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[TaskDemand], tell: Tell) -> None:
+async def check_tools(config: LaunchConfig, tools_url: str | None, demands: Sequence[TaskDemand], show: Tell) -> None:
     """Check that the tool servers offer the tasks' tools. Raises ConfigError if they answer without them."""
-    naming = [one for one in asked if one.tools or one.exclude_tools]
+    naming = [one for one in demands if one.tools or one.exclude_tools]
     if tools_url is None or not naming or not config.num_samplers:
         return
     settings = sampler_settings(config)
@@ -105,7 +105,7 @@ async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequen
     except ConfigError:
         raise
     except TandemError as exc:
-        tell(f"the tasks' tools are not checked: {exc}")
+        show(f"the tasks' tools are not checked: {exc}")
         return
     if problems:
         raise ConfigError("\n".join(f"{count} tasks: {text}" for text, count in problems.items()))

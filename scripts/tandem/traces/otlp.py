@@ -120,22 +120,26 @@ class Exporter:
             if answer.status == HTTPStatus.OK:
                 self._accepted(answer.body, answer.kind, spans)
                 return
-            said = without(self._secrets, answer.said) + through_proxy(self._url)
+            message = without(self._secrets, answer.said) + through_proxy(self._url)
             if answer.status is not None and answer.status not in AGAIN:
-                raise NotReceived(f"{shown(self._url)} refused {spans} spans: {said}")
+                raise NotReceived(f"{shown(self._url)} refused {spans} spans: {message}")
             wait_s = min(2.0**attempt, LONGEST_WAIT_S) if answer.retry_after_s is None else answer.retry_after_s
             if wait_s > LONGEST_WAIT_S:
-                raise NotReceived(f"{shown(self._url)} takes no spans for {wait_s:.0f} s ({said}); export again then")
+                raise NotReceived(
+                    f"{shown(self._url)} takes no spans for {wait_s:.0f} s ({message}); export again then"
+                )
             if attempt + 1 == TRIES or time.monotonic() + wait_s > end or self._stop.wait(wait_s):
                 break  # a wait is the receiver's own, or twice the last one
-        raise NotReceived(f"{shown(self._url)} did not take {spans} spans in {attempt + 1} attempts; the last: {said}")
+        raise NotReceived(
+            f"{shown(self._url)} did not take {spans} spans in {attempt + 1} attempts; the last: {message}"
+        )
 
     def _answer_in_time(self, data: bytes) -> "_Answer":
         """One try, within `TRY_S`, however slowly the receiver sends."""
-        found: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-        threading.Thread(target=lambda: found.put(self._one_try(data)), name="otlp", daemon=True).start()
+        answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        threading.Thread(target=lambda: answers.put(self._one_try(data)), name="otlp", daemon=True).start()
         try:
-            return found.get(timeout=TRY_S)
+            return answers.get(timeout=TRY_S)
         except queue.Empty:
             return _Answer(None, said=f"no whole answer within {TRY_S:g} s")
 
@@ -213,16 +217,16 @@ class _Answer:
 
 def _secrets(values: Iterable[str]) -> list[str]:
     """The values of headers that a receiver may echo, in the forms in which it may: the longest first."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for value in values:
         for part in (value, *value.split()):
-            found |= {part, urllib.parse.quote(part), json.dumps(part)[1:-1]}
+            secrets |= {part, urllib.parse.quote(part), json.dumps(part)[1:-1]}
             with contextlib.suppress(ValueError):  # of `Basic`: user and password
                 decoded = base64.b64decode(part, validate=True).decode("ascii")
-                found |= {decoded, decoded.partition(":")[2]}
+                secrets |= {decoded, decoded.partition(":")[2]}
     schemes = {"bearer", "basic", "digest"}
     return sorted(
-        (one for one in found if len(one) >= SHORTEST_SECRET and one.lower() not in schemes), key=len, reverse=True
+        (one for one in secrets if len(one) >= SHORTEST_SECRET and one.lower() not in schemes), key=len, reverse=True
     )
 
 

@@ -79,14 +79,14 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
         error=record.error or "failed" if record.status is RecordStatus.FAILED else None,
     )
     for dispatch in episode.dispatches:
-        asked, told = _ns(dispatch.created_at) or start, _ns(dispatch.finished_at) or end
-        told = max(asked, told)
+        sent_at, finished_at = _ns(dispatch.created_at) or start, _ns(dispatch.finished_at) or end
+        finished_at = max(sent_at, finished_at)
         longest = max((call.duration_s for call in dispatch.tool_calls), default=0.0)
-        replied = max(asked, told - _seconds(longest))
+        replied = max(sent_at, finished_at - _seconds(longest))
         wrong = (dispatch.error or dispatch.status.value) if dispatch.status in WRONG else None
         span = _id(8, "span", run, dispatch.id)
         named = f"chat {dispatch.policy or record.policy}"
-        yield Span(trace, span, root, named, asked, replied, _of_turn(run, record, dispatch), wrong, to_engine=True)
+        yield Span(trace, span, root, named, sent_at, replied, _of_turn(run, record, dispatch), wrong, to_engine=True)
         for number, call in enumerate(dispatch.tool_calls):
             attributes: Attributes = {
                 "gen_ai.operation.name": "execute_tool",
@@ -115,7 +115,7 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
 
 def _of_episode(run: str, episode: Episode) -> Attributes:
     record, task, dispatches = episode.record, episode.task, episode.dispatches
-    found: dict[str, Value | None] = {
+    attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": "invoke_agent",
         "openinference.span.kind": "AGENT",
         "gen_ai.provider.name": PROVIDER,
@@ -148,7 +148,7 @@ def _of_episode(run: str, episode: Episode) -> Attributes:
         "tandem.num_turns": record.num_turns,
         "error.type": record.termination if record.status is RecordStatus.FAILED else None,
     }
-    return _stated(found)
+    return _stated(attributes)
 
 
 def _definitions(episode: Episode) -> str | None:
@@ -162,12 +162,12 @@ def _definitions(episode: Episode) -> str | None:
 
 
 def _of_turn(run: str, record: Record, dispatch: DispatchedSamplingTask) -> Attributes:
-    asked, response = dispatch.sampling_params, dispatch.response
+    params, response = dispatch.sampling_params, dispatch.response
     policy = dispatch.policy or record.policy
     logprobs = unpack_floats(response.output_logprobs) if response is not None else np.zeros(0)
     versions = [version for version, _ in dispatch.weight_versions]
     model = dispatch.played_by.model if dispatch.played_by is not None else None
-    found: dict[str, Value | None] = {
+    attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": "chat",
         "session.id": record.task,
         "openinference.span.kind": "LLM",
@@ -177,10 +177,10 @@ def _of_turn(run: str, record: Record, dispatch: DispatchedSamplingTask) -> Attr
         "gen_ai.response.model": model or (f"{dispatch.sampled_by or policy}:{versions[-1]}" if versions else None),
         "gen_ai.response.id": dispatch.id,
         "gen_ai.response.finish_reasons": None if response is None else [response.finish_reason],
-        "gen_ai.request.temperature": _number(asked.get("temperature")),
-        "gen_ai.request.top_p": _number(asked.get("top_p")),
-        "gen_ai.request.max_tokens": asked.get("max_new_tokens")
-        if isinstance(asked.get("max_new_tokens"), int)
+        "gen_ai.request.temperature": _number(params.get("temperature")),
+        "gen_ai.request.top_p": _number(params.get("top_p")),
+        "gen_ai.request.max_tokens": params.get("max_new_tokens")
+        if isinstance(params.get("max_new_tokens"), int)
         else None,
         "gen_ai.usage.input_tokens": dispatch.usage.get("prompt"),
         "gen_ai.usage.output_tokens": dispatch.usage.get("completion"),
@@ -201,14 +201,14 @@ def _of_turn(run: str, record: Record, dispatch: DispatchedSamplingTask) -> Attr
         "tandem.continuations": dispatch.continuations or None,
         "error.type": dispatch.status.value if dispatch.status in WRONG else None,
     }
-    return _stated(found)
+    return _stated(attributes)
 
 
-def _stated(found: Mapping[str, Value | None]) -> Attributes:
+def _stated(attributes: Mapping[str, Value | None]) -> Attributes:
     """Those that have a value; JSON receivers refuse nan and inf."""
     return {
         name: value
-        for name, value in found.items()
+        for name, value in attributes.items()
         if value is not None and not (isinstance(value, float) and not math.isfinite(value))
     }
 
@@ -219,9 +219,9 @@ def _number(value: Any) -> float | None:
 
 def _limits(episode: Episode) -> tuple[int, int]:
     """From the first of its documents' times to the last."""
-    found = [episode.record.created_at, episode.record.finished_at]
-    found += [time for dispatch in episode.dispatches for time in (dispatch.created_at, dispatch.finished_at)]
-    times = [ns for ns in map(_ns, found) if ns is not None]
+    moments = [episode.record.created_at, episode.record.finished_at]
+    moments += [time for dispatch in episode.dispatches for time in (dispatch.created_at, dispatch.finished_at)]
+    times = [ns for ns in map(_ns, moments) if ns is not None]
     return min(times, default=0), max(times, default=0)
 
 

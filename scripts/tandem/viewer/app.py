@@ -25,11 +25,11 @@ from starlette.types import ASGIApp
 from shared.errors import DataError
 from shared.names import check_run_name
 from shared.store import Store
-from tandem.viewer.asked import TWIN, NotThere, PageRequest
 from tandem.viewer.dashboard import POLL_LIVE_S, dashboard_page, state_page
 from tandem.viewer.episode_pages import EPISODE_PAGES
 from tandem.viewer.guard import Guard
 from tandem.viewer.notes import note_routes
+from tandem.viewer.page_request import TWIN, NotThere, PageRequest
 from tandem.viewer.pages import POLL_LIST_S, Page, failure, run_routes
 from tandem.viewer.polling import curves_answer
 from tandem.viewer.rendering import FOLDER

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tandem.viewer.asked import PageRequest
 from tandem.viewer.curves import Chart, Series, Values
 from tandem.viewer.dashboard import chosen_policy, curves
+from tandem.viewer.page_request import PageRequest
 
 MOST_SERIES = 2  # of each run in a chart
 MOST_DIFFERENCES = 200
@@ -31,7 +31,7 @@ class RunComparison:
 
 async def comparison(names: list[str], a: PageRequest, b: PageRequest) -> RunComparison:
     """`?x=hours`: by the time since each run's first step."""
-    first, second = [await _charts(asked) for asked in (a, b)]
+    first, second = [await _charts(request) for request in (a, b)]
     by_hours = a.text("x") == "hours"
     if by_hours:
         first, second = _from_start(first), _from_start(second)
@@ -39,13 +39,13 @@ async def comparison(names: list[str], a: PageRequest, b: PageRequest) -> RunCom
         _together(first.get(key), second.get(key), (a.run.name, b.run.name), by_hours)
         for key in dict.fromkeys([*first, *second])
     ]
-    settings = [await asked.store.settings.last(asked.run) for asked in (a, b)]
+    settings = [await request.store.settings.last(request.run) for request in (a, b)]
     return RunComparison(names, a.run.name, b.run.name, charts, differences(*settings))
 
 
-async def _charts(asked: PageRequest) -> dict[str, Chart]:
-    policies = sorted(asked.run.admission) or await asked.store.questions.policies()
-    _, charts = await curves(asked, chosen_policy(asked, policies))
+async def _charts(request: PageRequest) -> dict[str, Chart]:
+    policies = sorted(request.run.admission) or await request.store.questions.policies()
+    _, charts = await curves(request, chosen_policy(request, policies))
     return {chart.key: chart for chart in charts}
 
 
@@ -73,9 +73,9 @@ def _together(a: Chart | None, b: Chart | None, names: tuple[str, str], by_hours
     every = sorted(step_at)
     series = []
     for chart, at, name in zip((a, b), places, names, strict=True):
-        for found in chart.series[:MOST_SERIES] if chart else ():
-            moved = [_at(every, at, values) for values in (found.values, found.low, found.high)]
-            series.append(Series(f"{name}: {found.label}", *moved))
+        for line in chart.series[:MOST_SERIES] if chart else ():
+            moved = [_at(every, at, values) for values in (line.values, line.low, line.high)]
+            series.append(Series(f"{name}: {line.label}", *moved))
     times: Values = list(every) if by_hours else [None] * len(every)
     return Chart(one.key, one.title, one.unit, one.note, [step_at[place] for place in every], times, series)
 
@@ -95,18 +95,18 @@ def _at(every: Sequence[float], own: Values, values: Values) -> Values:
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[SettingDifference]:
     """Of the resolved settings of every kind of service; names that only one has are `–` in the other."""
     left, right = _flat(a), _flat(b)
-    found = []
+    rows = []
     for name in sorted({*left, *right}):
         if left.get(name) != right.get(name):
-            found.append(SettingDifference(name, left.get(name, "–"), right.get(name, "–")))
-    return found[:MOST_DIFFERENCES]
+            rows.append(SettingDifference(name, left.get(name, "–"), right.get(name, "–")))
+    return rows[:MOST_DIFFERENCES]
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{before}{name}.")
+            flat |= _flat(value, f"{before}{name}.")
         else:
-            found[f"{before}{name}"] = repr(value)[:LONGEST_VALUE]
-    return found
+            flat[f"{before}{name}"] = repr(value)[:LONGEST_VALUE]
+    return flat

@@ -10,7 +10,7 @@ from shared.names import EVAL_SPLIT
 from shared.store.views.query import Query
 from shared.store.views.rollouts import record_queries
 from shared.store.views.steps import versions_query
-from tandem.viewer.asked import BadQuestion, PageRequest
+from tandem.viewer.page_request import BadQuestion, PageRequest
 from tandem.viewer.rollout import TurnView, episode_of, turn_view
 from tandem.viewer.tasks import policies_of
 
@@ -26,13 +26,13 @@ class TwoRollouts:
     queries: list[Query]
 
 
-async def rollouts_page(asked: PageRequest) -> TwoRollouts:
-    names = [asked.text("a"), asked.text("b")]
+async def rollouts_page(request: PageRequest) -> TwoRollouts:
+    names = [request.text("a"), request.text("b")]
     if names == [None, None]:
         return TwoRollouts([], [], None, None, record_queries("RECORD", "TASK"))
     if None in names:
         raise BadQuestion("expected two rollouts: ?a=RECORD&b=RECORD")
-    episodes = [await episode_of(asked, name) for name in names]
+    episodes = [await episode_of(request, name) for name in names]
     a, b = (episode.state for episode in episodes)
     longest = max(len(a.turns), len(b.turns))
     rows = [[turn_view(s.turns[k], s) if k < len(s.turns) else None for s in (a, b)] for k in range(longest)]
@@ -73,13 +73,13 @@ class TwoVersions:
     queries: list[Query]
 
 
-async def versions_page(asked: PageRequest) -> TwoVersions:
-    policies = policies_of(asked)
-    policy = asked.text("policy", policies[0]) or policies[0]
-    numbers = [asked.number("a", 0), asked.number("b", 0)]
-    database = asked.store.database
+async def versions_page(request: PageRequest) -> TwoVersions:
+    policies = policies_of(request)
+    policy = request.text("policy", policies[0]) or policies[0]
+    numbers = [request.number("a", 0), request.number("b", 0)]
+    database = request.store.database
     published = versions_query(policy, numbers)
-    found = [PolicyVersion.from_mongo(document) for document in await published.run(database)]
+    versions = [PolicyVersion.from_mongo(document) for document in await published.run(database)]
     rounds = [_round_query(policy, number) for number in numbers]
     first, second = [{d["tid"]: d for d in await query.run(database)} for query in rounds]
     tasks = []
@@ -100,7 +100,7 @@ async def versions_page(asked: PageRequest) -> TwoVersions:
     return TwoVersions(
         policy=policy,
         policies=policies,
-        versions=found,
+        versions=versions,
         asked_for=numbers,
         tasks=sorted(tasks, key=lambda task: task.means[1] - task.means[0]),
         means=[math.fsum(t.means[k] for t in tasks) / len(tasks) if tasks else None for k in (0, 1)],

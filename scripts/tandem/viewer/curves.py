@@ -147,12 +147,12 @@ def _rates(rows: Sequence[StepRow]) -> list[Series]:
     return [Series("sampled", sampled), Series("trainer", _values(rows, TRAINER_RATE))]
 
 
-def _held_out_chart(found: Sequence[HeldOutScore], versions: Mapping[int, tuple[int, datetime | None]]) -> Chart:
-    time_of = dict(versions[one.version] for one in found if one.version in versions)
+def _held_out_chart(scores: Sequence[HeldOutScore], versions: Mapping[int, tuple[int, datetime | None]]) -> Chart:
+    time_of = dict(versions[one.version] for one in scores if one.version in versions)
     at = sorted(time_of)
     series = []
-    for source in sorted({one.source for one in found}):
-        by_step = {versions[one.version][0]: one for one in found if one.source == source and one.version in versions}
+    for source in sorted({one.source for one in scores}):
+        by_step = {versions[one.version][0]: one for one in scores if one.source == source and one.version in versions}
         points = [by_step.get(step) for step in at]
         half = [None if one is None else CONFIDENT * one.std / math.sqrt(one.tasks) for one in points]
         series.append(

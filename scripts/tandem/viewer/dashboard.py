@@ -12,8 +12,8 @@ from shared.store.unforeseen import TaskSetAside
 from shared.store.views import dashboard as views
 from shared.store.views.runs import RunRow, run_row
 from shared.store.views.terms import RunTerms, terms_of_run
-from tandem.viewer.asked import BadQuestion, PageRequest
 from tandem.viewer.curves import NAMES, SOURCE, Chart, charts_of
+from tandem.viewer.page_request import BadQuestion, PageRequest
 
 POLL_LIVE_S = 5  # how often a page of a run that goes on asks again
 MOST_LISTED = 60  # processes
@@ -66,22 +66,22 @@ class Dashboard(CurrentState):
     alarm_steps: list[AlarmSteps]
 
 
-async def dashboard_page(asked: PageRequest) -> Dashboard:
-    row = await run_row(asked.store)
-    policy = chosen_policy(asked, row.policies)
-    (rows, charts), state = await asyncio.gather(curves(asked, policy), current_state(asked, row, policy))
+async def dashboard_page(request: PageRequest) -> Dashboard:
+    row = await run_row(request.store)
+    policy = chosen_policy(request, row.policies)
+    (rows, charts), state = await asyncio.gather(curves(request, policy), current_state(request, row, policy))
     current = {field.name: getattr(state, field.name) for field in fields(state)}
     return Dashboard(**current, charts=charts, alarm_steps=alarm_steps(rows))
 
 
-async def state_page(asked: PageRequest) -> CurrentState:
+async def state_page(request: PageRequest) -> CurrentState:
     """What an open dashboard asks for every `POLL_LIVE_S`; its curves only after a step."""
-    row = await run_row(asked.store)
-    return await current_state(asked, row, chosen_policy(asked, row.policies))
+    row = await run_row(request.store)
+    return await current_state(request, row, chosen_policy(request, row.policies))
 
 
-async def current_state(asked: PageRequest, row: RunRow, policy: str) -> CurrentState:
-    store = asked.store
+async def current_state(request: PageRequest, row: RunRow, policy: str) -> CurrentState:
+    store = request.store
     (workers, alive), queue, faults, malformed, set_aside, engines = await asyncio.gather(
         views.workers(store),
         views.queue(store, policy),
@@ -111,18 +111,18 @@ async def current_state(asked: PageRequest, row: RunRow, policy: str) -> Current
     )
 
 
-def chosen_policy(asked: PageRequest, policies: Sequence[str]) -> str:
-    policy = asked.text("policy") or (policies[0] if policies else "")
+def chosen_policy(request: PageRequest, policies: Sequence[str]) -> str:
+    policy = request.text("policy") or (policies[0] if policies else "")
     if policies and policy not in policies:
         raise BadQuestion(f"policy is {policy[:80]!r}; expected {', '.join(policies)}")
     return policy
 
 
-async def curves(asked: PageRequest, policy: str) -> tuple[list[views.StepRow], list[Chart]]:
-    sources = await views.reward_sources(asked.store, policy, SOURCE)
-    rows = await views.step_rows(asked.store, asked.run, policy, [*NAMES, *sources])
-    held_out = await views.held_out(asked.store, policy)
-    step_of = await views.steps_of_versions(asked.store, policy, sorted({one.version for one in held_out}))
+async def curves(request: PageRequest, policy: str) -> tuple[list[views.StepRow], list[Chart]]:
+    sources = await views.reward_sources(request.store, policy, SOURCE)
+    rows = await views.step_rows(request.store, request.run, policy, [*NAMES, *sources])
+    held_out = await views.held_out(request.store, policy)
+    step_of = await views.steps_of_versions(request.store, policy, sorted({one.version for one in held_out}))
     return rows, charts_of(rows, held_out, step_of)
 
 

@@ -15,7 +15,7 @@ from shared.errors import DataError
 from shared.store.views.groups import attempts_query
 from shared.store.views.rollouts import search
 from shared.store.views.steps import data_query
-from tandem.viewer.asked import BadQuestion, PageRequest
+from tandem.viewer.page_request import BadQuestion, PageRequest
 from tandem.viewer.pages import plain
 from tandem.viewer.rollout import episode_of
 from tandem.viewer.search import noted_records, wanted_of
@@ -25,51 +25,51 @@ PACKED = {"prompt_ids": unpack_ints, "output_ids": unpack_ints, "output_logprobs
 FORMATS = ("jsonl", "openai")
 
 
-async def rollout_export(asked: PageRequest) -> Response:
-    return _download(asked, [(await episode_of(asked)).record.id])
+async def rollout_export(request: PageRequest) -> Response:
+    return _download(request, [(await episode_of(request)).record.id])
 
 
-async def group_export(asked: PageRequest) -> Response:
-    query = attempts_query(asked.id("gid"))
-    return _download(asked, [document["_id"] for document in await query.run(asked.store.database)])
+async def group_export(request: PageRequest) -> Response:
+    query = attempts_query(request.id("gid"))
+    return _download(request, [document["_id"] for document in await query.run(request.store.database)])
 
 
-async def step_export(asked: PageRequest) -> Response:
-    text = asked.id("step")
+async def step_export(request: PageRequest) -> Response:
+    text = request.id("step")
     if not text.isdecimal() or len(text) > 15:
         raise BadQuestion(f"step is {text[:80]!r}; expected a whole number")
-    query = data_query(asked.id("policy"), int(text))
-    return _download(asked, [document["record"] for document in await query.run(asked.store.database)])
+    query = data_query(request.id("policy"), int(text))
+    return _download(request, [document["record"] for document in await query.run(request.store.database)])
 
 
-async def search_export(asked: PageRequest) -> Response:
-    wanted = wanted_of(asked)
-    noted = await noted_records(asked, wanted)
-    found, _ = await search(asked.store.database, wanted, 0, MOST_EPISODES, noted=noted)
-    return _download(asked, [document["_id"] for document in found])
+async def search_export(request: PageRequest) -> Response:
+    chosen = wanted_of(request)
+    noted = await noted_records(request, chosen)
+    documents, _ = await search(request.store.database, chosen, 0, MOST_EPISODES, noted=noted)
+    return _download(request, [document["_id"] for document in documents])
 
 
-def _download(asked: PageRequest, records: Sequence[str]) -> Response:
-    form = asked.id("form")
+def _download(request: PageRequest, records: Sequence[str]) -> Response:
+    form = request.id("form")
     if form not in FORMATS:
         raise BadQuestion(f"the format is {form[:80]!r}; expected {' or '.join(FORMATS)}")
-    lines = _lines(asked, records[:MOST_EPISODES], form)
-    name = f"{asked.run.name}-{form}.jsonl"
+    lines = _lines(request, records[:MOST_EPISODES], form)
+    name = f"{request.run.name}-{form}.jsonl"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
 
-async def _lines(asked: PageRequest, records: Sequence[str], form: str) -> AsyncIterator[str]:
+async def _lines(request: PageRequest, records: Sequence[str], form: str) -> AsyncIterator[str]:
     for identity in records:
         try:
-            record: Record | None = await asked.store.records.get(identity)
+            record: Record | None = await request.store.records.get(identity)
         except DataError as exc:
             yield json.dumps({"record": identity, "error": str(exc)}) + "\n"
             continue
         if record is None:  # deleted while the file was written
             continue
         try:
-            episode = await read_episode(asked.store, record)
+            episode = await read_episode(request.store, record)
             rows = conversations(episode.state, episode.tools) if form == "openai" else [whole(episode)]
         except DataError as exc:  # the others are still worth their file
             rows = [{"record": identity, "error": str(exc)}]

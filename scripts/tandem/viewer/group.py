@@ -25,7 +25,7 @@ from shared.tokens.flatten import flatten, tree_of
 from shared.tokens.merging import LossRules, MergeCounts, insert_all, merge_counts
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import runs
-from tandem.viewer.asked import NotThere, PageRequest
+from tandem.viewer.page_request import NotThere, PageRequest
 from tandem.what_if.sampled import Spell, speller
 
 SIDE_BY_SIDE = 32  # attempts whose turns are compared
@@ -73,14 +73,14 @@ class GroupView:
     queries: list[Query]
 
 
-async def group_page(asked: PageRequest) -> GroupView:
-    gid, database = asked.id("gid"), asked.store.database
-    task, records, data, queries = await read_group(asked, gid)
+async def group_page(request: PageRequest) -> GroupView:
+    gid, database = request.id("gid"), request.store.database
+    task, records, data, queries = await read_group(request, gid)
     ended = [record for record in records if record.traj or record.num_turns][:SIDE_BY_SIDE]
     turns = turns_query([record.id for record in ended])
-    found = await turns.run(database)
-    cut = len(found) == MOST_TURNS
-    columns = {record.id: [_cell(d) for d in found if d["record"] == record.id] for record in ended}
+    documents = await turns.run(database)
+    cut = len(documents) == MOST_TURNS
+    columns = {record.id: [_cell(d) for d in documents if d["record"] == record.id] for record in ended}
     lettered, parts_at = _lettered(columns)
     longest = max(map(len, lettered.values()), default=0)
     shown = [r for r in records if r.id in lettered]
@@ -94,7 +94,7 @@ async def group_page(asked: PageRequest) -> GroupView:
         rows=[[lettered[r.id][k] if k < len(lettered[r.id]) else None for r in shown] for k in range(longest)],
         left_out=len(records) - len(shown),
         cut=cut,
-        lost_turns=0 if cut else len({name for r in ended for name in r.traj} - {d["_id"] for d in found}),
+        lost_turns=0 if cut else len({name for r in ended for name in r.traj} - {d["_id"] for d in documents}),
         has_origin=task.payload.fork is None or bool(await turn_query(task.payload.fork.dispatch).run(database)),
         previous=previous,
         following=following,
@@ -102,13 +102,13 @@ async def group_page(asked: PageRequest) -> GroupView:
     )
 
 
-async def read_group(asked: PageRequest, gid: str) -> tuple[Task, list[Record], dict[str, DBRecordData], list[Query]]:
+async def read_group(request: PageRequest, gid: str) -> tuple[Task, list[Record], dict[str, DBRecordData], list[Query]]:
     """The group's documents; data of the task's own policy, by record."""
-    database = asked.store.database
+    database = request.store.database
     queries = [task_query(gid), attempts_query(gid), data_query(gid)]
     tasks, records, data = [await query.run(database) for query in queries]
     if not tasks:
-        raise NotThere(f"run {asked.run.name} has no group {gid[:200]!r}")
+        raise NotThere(f"run {request.run.name} has no group {gid[:200]!r}")
     task = Task.from_mongo(tasks[0])
     own = [d for d in _read(DBRecordData, data) if d.policy == task.policy]
     return task, _read(Record, records), {d.record: d for d in own}, queries
@@ -116,13 +116,13 @@ async def read_group(asked: PageRequest, gid: str) -> tuple[Task, list[Record], 
 
 def _read(model: type[Any], documents: list[Document]) -> list[Any]:
     """Those that fit their model; `tandem audit` names the others."""
-    found: list[Model] = []
+    models: list[Model] = []
     for document in documents:
         try:
-            found.append(model.from_mongo(document))
+            models.append(model.from_mongo(document))
         except MalformedDocument:
             continue
-    return found
+    return models
 
 
 def seconds_of(start: Any, end: Any) -> float | None:
@@ -154,8 +154,8 @@ def _lettered(columns: dict[str, list[TurnCell]]) -> tuple[dict[str, list[TurnCe
         there = [record for record in columns if k < len(columns[record])]
         for record in there:
             cell = columns[record][k]
-            said = (cell.text, cell.chars, str([(c.get("name"), c.get("arguments")) for c in cell.calls]))
-            so_far[record] = (hash((so_far[record], said)),)
+            content = (cell.text, cell.chars, str([(c.get("name"), c.get("arguments")) for c in cell.calls]))
+            so_far[record] = (hash((so_far[record], content)),)
         ways = Counter(so_far[record] for record in there)
         letters = {way: _letter(n) for n, (way, _) in enumerate(ways.most_common())}
         for record in there:
@@ -197,15 +197,15 @@ class TreeView:
     queries: list[Query]
 
 
-async def tree_page(asked: PageRequest) -> TreeView:
-    gid = asked.id("gid")
-    task, records, data, queries = await read_group(asked, gid)
+async def tree_page(request: PageRequest) -> TreeView:
+    gid = request.id("gid")
+    task, records, data, queries = await read_group(request, gid)
     answered = [r for r in records if r.num_tokens or r.traj]
     problems = []
     if sum(data[r.id].num_tokens if r.id in data else r.num_tokens for r in answered) > MOST_TREE_TOKENS:
         problems.append(f"the group has more than {MOST_TREE_TOKENS:,} tokens; its tree is not drawn")
         answered = []
-    tokens = await asked.store.records.tokens_of([r.id for r in answered]) if answered else {}
+    tokens = await request.store.records.tokens_of([r.id for r in answered]) if answered else {}
     trees: list[RecordTree] = []
     slots = []
     for record in answered[:MOST_ATTEMPTS]:
@@ -214,9 +214,9 @@ async def tree_page(asked: PageRequest) -> TreeView:
             slots.append(record.traj_id)
         except (DataError, MalformedDocument) as exc:
             problems.append(str(exc))
-    rules = await loss_rules(asked, task.policy)
+    rules = await loss_rules(request, task.policy)
     in_step = [tree for tree in trees if tree.record_id in data and data[tree.record_id].group_size > 0]
-    spell = await speller(asked.store, task.policy)
+    spell = await speller(request.store, task.policy)
     branches = _branches(trees, slots, spell)
     return TreeView(
         task=task,
@@ -237,9 +237,9 @@ def _tree(record: Record, data: DBRecordData | None, tokens: list[DispatchTokens
     return flatten(record.id, tokens, {d.id: 0.0 for d in tokens})
 
 
-async def loss_rules(asked: PageRequest, policy: str) -> LossRules:
+async def loss_rules(request: PageRequest, policy: str) -> LossRules:
     """Of the trainer's last start."""
-    config = await asked.store.settings.of_trainer(asked.run, policy)
+    config = await request.store.settings.of_trainer(request.run, policy)
     return LossRules(
         bool(config.get("drop_zero_advantage", False)),
         float(config.get("minimal_advantage", 0.0)),
@@ -259,24 +259,24 @@ def _branches(trees: list[RecordTree], slots: list[int], spell: Spell) -> list[B
         sampled_N[nodes[trees[t].dispatches_N >= 0]] = True
         for node in np.unique(nodes).tolist():
             through.setdefault(node, []).append(slots[t])
-    found: list[Branch] = []
+    branches: list[Branch] = []
     depth_of_last: dict[int, int] = {-1: -1}
     for start, stop in _edges(parents_N, through):
         depth = depth_of_last.get(int(parents_N[start]), -1) + 1
         depth_of_last[stop - 1] = depth
         text = spell(layout.ids_N[start : min(stop, start + SPELT_TOKENS)].tolist())
-        found.append(Branch(depth, stop - start, int(sampled_N[start:stop].sum()), through[start], text))
-    return found
+        branches.append(Branch(depth, stop - start, int(sampled_N[start:stop].sum()), through[start], text))
+    return branches
 
 
 def _edges(parents_N: Any, through: dict[int, list[int]]) -> list[tuple[int, int]]:
     """Runs of the tree, cut where an attempt ends in the middle of one."""
-    found = []
+    edges = []
     for start, stop in runs(parents_N):
         begun = start
         for node in range(start + 1, stop):
             if len(through[node]) != len(through[node - 1]):
-                found.append((begun, node))
+                edges.append((begun, node))
                 begun = node
-        found.append((begun, stop))
-    return found
+        edges.append((begun, stop))
+    return edges

@@ -63,8 +63,8 @@ class Guard:
         if self._token is None:
             host = headers.get("host", "")
             if _host_name(host) not in LOOPBACK_HOSTS:
-                said = f"Host is {host[:200]!r}; expected a name of this machine, such as localhost, or a token\n"
-                return PlainTextResponse(said, 403)
+                text = f"Host is {host[:200]!r}; expected a name of this machine, such as localhost, or a token\n"
+                return PlainTextResponse(text, 403)
         elif not any(hmac.compare_digest(given.encode(), self._token.encode()) for given in _given(headers)):
             return PlainTextResponse(
                 "a token is needed: as bearer token, or as password of any user\n",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shared.store.views.ledger import MOST_GROUPS, TRAINED, WAITING, Fate, fates
 from shared.store.views.query import Query
 from tandem.evaluation.selection_bias import ALARM_DISTANCE, ALARM_P, Comparison, compare, part, quartiles
-from tandem.viewer.asked import PageRequest
+from tandem.viewer.page_request import PageRequest
 from tandem.viewer.tasks import policies_of
 
 GROUPS = 400  # by default
@@ -41,25 +41,25 @@ class LedgerView:
     queries: list[Query]
 
 
-async def ledger_page(asked: PageRequest) -> LedgerView:
-    policies = policies_of(asked)
-    policy = asked.text("policy", policies[0]) or policies[0]
-    groups = asked.number("groups", GROUPS, least=1, most=MOST_GROUPS)
-    before = asked.number("before", 0) or None
-    found, queries = await fates(asked.store.database, policy, before, groups)
-    decided = [fate for fate in found if fate.fate != WAITING]
+async def ledger_page(request: PageRequest) -> LedgerView:
+    policies = policies_of(request)
+    policy = request.text("policy", policies[0]) or policies[0]
+    groups = request.number("groups", GROUPS, least=1, most=MOST_GROUPS)
+    before = request.number("before", 0) or None
+    rows, queries = await fates(request.store.database, policy, before, groups)
+    decided = [fate for fate in rows if fate.fate != WAITING]
     names = categories(decided)
     sides = [_side(name, decided, of, len(names)) for name, of in names.items()]
-    examples = {(fate.fate, fate.reason): fate.record for fate in found}
-    counts = Counter((fate.fate, fate.reason) for fate in found)
+    examples = {(fate.fate, fate.reason): fate.record for fate in rows}
+    counts = Counter((fate.fate, fate.reason) for fate in rows)
     return LedgerView(
         policy=policy,
         policies=policies,
         groups=groups,
         most_groups=MOST_GROUPS,
         before=before,
-        episodes=len(found),
-        by_fate=dict(Counter(fate.fate for fate in found)),
+        episodes=len(rows),
+        by_fate=dict(Counter(fate.fate for fate in rows)),
         by_reason=[(*key, n, examples[key]) for key, n in counts.most_common(50)],
         sides=sides,
         alarms=sum(side.is_alarm for side in sides),
@@ -88,9 +88,11 @@ def categories(decided: list[Fate]) -> dict[str, Callable[[Fate], str]]:
 
 
 def _side(name: str, decided: list[Fate], of: Callable[[Fate], str], comparisons: int) -> Side:
-    found = compare((fate.group, of(fate), fate.fate == TRAINED) for fate in decided)
+    comparison = compare((fate.group, of(fate), fate.fate == TRAINED) for fate in decided)
     lost: dict[str, Counter[str]] = {}
     for fate in decided:
         if fate.fate != TRAINED:
             lost.setdefault(of(fate), Counter())[f"{fate.fate}: {fate.reason}"] += 1
-    return Side(name, found, found.is_alarm(comparisons), {key: counts.most_common(3) for key, counts in lost.items()})
+    return Side(
+        name, comparison, comparison.is_alarm(comparisons), {key: counts.most_common(3) for key, counts in lost.items()}
+    )

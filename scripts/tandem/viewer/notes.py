@@ -17,7 +17,7 @@ from starlette.routing import Route
 from shared.documents.notes import MAX_NAME_CHARS, MAX_NOTE_CHARS, MAX_PATH_CHARS, Note, SavedView
 from shared.errors import StoreRefused
 from shared.processes.mongod import UNAUTHORIZED
-from tandem.viewer.asked import BadQuestion, NotThere, PageRequest, in_url
+from tandem.viewer.page_request import BadQuestion, NotThere, PageRequest, in_url
 from tandem.viewer.pages import answered, failure
 from tandem.viewer.sub_path import root_of
 
@@ -30,8 +30,8 @@ class NotesView:
     views: Sequence[SavedView]
 
 
-async def notes_page(asked: PageRequest) -> NotesView:
-    return NotesView(await asked.store.notes.newest(), await asked.store.notes.views())
+async def notes_page(request: PageRequest) -> NotesView:
+    return NotesView(await request.store.notes.newest(), await request.store.notes.views())
 
 
 def note_routes(request_of: Callable[[Request], Awaitable[PageRequest]]) -> list[Route]:
@@ -49,9 +49,9 @@ def _endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         async def made() -> Response:
-            asked = await request_of(request)
+            page_request = await request_of(request)
             try:
-                path = await write(asked, await _form(request))
+                path = await write(page_request, await _form(request))
             except (OperationFailure, StoreRefused) as exc:
                 cause = exc if isinstance(exc, OperationFailure) else exc.__cause__
                 if not isinstance(cause, OperationFailure) or cause.code != UNAUTHORIZED:
@@ -61,7 +61,7 @@ def _endpoint(
                     "of this version (`tandem database prepare` brings them)"
                 )
                 return failure(request, 403, message, False)
-            return RedirectResponse(f"{root_of(asked.request)}/runs/{in_url(asked.run.name)}{path}", 303)
+            return RedirectResponse(f"{root_of(page_request.request)}/runs/{in_url(page_request.run.name)}{path}", 303)
 
         return await answered(request, made, False)
 
@@ -91,7 +91,7 @@ def _field(form: Form, name: str, most: int, *, needed: bool = True) -> str:
     return text
 
 
-async def add_note(asked: PageRequest, form: Form) -> str:
+async def add_note(request: PageRequest, form: Form) -> str:
     record = _field(form, "record", MAX_PATH_CHARS)
     note = Note(
         id=_field(form, "id", MAX_NAME_CHARS, needed=False) or uuid.uuid4().hex,
@@ -99,27 +99,27 @@ async def add_note(asked: PageRequest, form: Form) -> str:
         text=_field(form, "text", MAX_NOTE_CHARS),
         author=_field(form, "author", MAX_NAME_CHARS, needed=False),
     )
-    if await asked.store.records.get(record) is None:
-        raise NotThere(f"run {asked.run.name} has no episode {record[:200]!r}")
-    await asked.store.notes.add(note)
+    if await request.store.records.get(record) is None:
+        raise NotThere(f"run {request.run.name} has no episode {record[:200]!r}")
+    await request.store.notes.add(note)
     return f"/rollouts/{in_url(record)}#notes"
 
 
-async def remove_note(asked: PageRequest, form: Form) -> str:
+async def remove_note(request: PageRequest, form: Form) -> str:
     record = _field(form, "record", MAX_PATH_CHARS)
-    await asked.store.notes.remove(_field(form, "id", MAX_NAME_CHARS))
+    await request.store.notes.remove(_field(form, "id", MAX_NAME_CHARS))
     return f"/rollouts/{in_url(record)}#notes"
 
 
-async def save_view(asked: PageRequest, form: Form) -> str:
+async def save_view(request: PageRequest, form: Form) -> str:
     """`path`: behind /runs/RUN, with parameters."""
     path = _field(form, "path", MAX_PATH_CHARS, needed=False)
     if path and (path[0] not in "/?" or path.startswith("//") or "\\" in path or not path.isprintable()):
         raise BadQuestion(f"path is {path[:80]!r}; expected a page of the run, such as /search?source=gsm8k")
-    await asked.store.notes.save_view(SavedView(id=_field(form, "name", MAX_NAME_CHARS), path=path))
+    await request.store.notes.save_view(SavedView(id=_field(form, "name", MAX_NAME_CHARS), path=path))
     return "/notes#views"
 
 
-async def remove_view(asked: PageRequest, form: Form) -> str:
-    await asked.store.notes.remove_view(_field(form, "name", MAX_NAME_CHARS))
+async def remove_view(request: PageRequest, form: Form) -> str:
+    await request.store.notes.remove_view(_field(form, "name", MAX_NAME_CHARS))
     return "/notes#views"

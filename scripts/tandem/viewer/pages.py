@@ -27,7 +27,7 @@ from shared.documents.states import RunState
 from shared.errors import ConfigError, MalformedDocument, TandemError
 from shared.redaction import redacted
 from shared.store.views.query import Query, note_what_is_read
-from tandem.viewer.asked import TWIN, BadQuestion, NotThere, PageRequest
+from tandem.viewer.page_request import TWIN, BadQuestion, NotThere, PageRequest
 from tandem.viewer.rendering import render
 from tandem.viewer.unreadable import UnreadableDocument, of_malformed, unreadable
 
@@ -54,44 +54,49 @@ class Page:
     live_s: int = 0
 
 
-def run_routes(pages: Iterable[Page], asked_of: Callable[[Request], Awaitable[PageRequest]]) -> list[Route]:
+def run_routes(pages: Iterable[Page], request_of: Callable[[Request], Awaitable[PageRequest]]) -> list[Route]:
     """HTML and JSON routes of a run's pages, in the order in which they are tried."""
-    found = []
+    listed = []
     for page in pages:
         for twin in (TWIN, ""):
-            found.append(Route(f"/runs/{{run}}{page.path}{twin}", _endpoint(page, asked_of, bool(twin))))
-    return found
+            listed.append(Route(f"/runs/{{run}}{page.path}{twin}", _endpoint(page, request_of, bool(twin))))
+    return listed
 
 
 def _endpoint(
-    page: Page, asked_of: Callable[[Request], Awaitable[PageRequest]], as_json: bool
+    page: Page, request_of: Callable[[Request], Awaitable[PageRequest]], as_json: bool
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         async def made() -> Response:
-            asked = await asked_of(request)
-            return await _page(page, asked, as_json)
+            page_request = await request_of(request)
+            return await _page(page, page_request, as_json)
 
         return await answered(request, made, as_json)
 
     return endpoint
 
 
-async def _page(page: Page, asked: PageRequest, as_json: bool) -> Response:
+async def _page(page: Page, page_request: PageRequest, as_json: bool) -> Response:
     note_what_is_read()
     try:
-        view = await page.view(asked)
+        view = await page.view(page_request)
         if isinstance(view, Response):
             return view
         if as_json:
             return JSONResponse(plain(view))
-        live_s = 0 if asked.run.state is RunState.ENDED else page.live_s
-        values: dict[str, Any] = {"view": view, "request": asked.request, "section": page.section, "live_s": live_s}
-        return unless_known(asked.request, render(page.template, run=asked.run, **values))
+        live_s = 0 if page_request.run.state is RunState.ENDED else page.live_s
+        values: dict[str, Any] = {
+            "view": view,
+            "request": page_request.request,
+            "section": page.section,
+            "live_s": live_s,
+        }
+        return unless_known(page_request.request, render(page.template, run=page_request.run, **values))
     except (TandemError, PyMongoError, TimeoutError):
         raise
     except Exception as exc:  # of a document that no model forbids: the reader is told which, the terminal where
-        log.exception("page %s", redacted(asked.request.url.path[:300]))
-        raise await unreadable(asked, exc) from exc
+        log.exception("page %s", redacted(page_request.request.url.path[:300]))
+        raise await unreadable(page_request, exc) from exc
 
 
 def unless_known(request: Request, response: Response) -> Response:
@@ -113,8 +118,8 @@ async def answered(request: Request, made: Callable[[], Awaitable[Response]], as
     except (BadQuestion, ConfigError) as exc:
         return failure(request, 400, str(exc), as_json)
     except MalformedDocument as exc:
-        found = of_malformed(exc)
-        return failure(request, 500, redacted(str(found)), as_json, found.query)
+        malformed = of_malformed(exc)
+        return failure(request, 500, redacted(str(malformed)), as_json, malformed.query)
     except UnreadableDocument as exc:
         return failure(request, 500, redacted(str(exc)), as_json, exc.query)
     except TimeoutError:
@@ -122,10 +127,10 @@ async def answered(request: Request, made: Callable[[], Awaitable[Response]], as
             request, 503, f"the database took longer than {PAGE_LIMIT_S:g} s; try a narrower filter", as_json
         )
     except (TandemError, PyMongoError) as exc:
-        said = str(exc)
+        message = str(exc)
         if isinstance(exc, PyMongoError) and exc.timeout:
-            said = f"the database took longer than {PAGE_LIMIT_S:g} s; try a narrower filter"
-        return failure(request, 503, redacted(said), as_json)
+            message = f"the database took longer than {PAGE_LIMIT_S:g} s; try a narrower filter"
+        return failure(request, 503, redacted(message), as_json)
     except Exception as exc:  # of a page of several runs, or of reading the run itself: never a bare 500
         log.exception("page %s", redacted(request.url.path[:300]))
         return failure(request, 500, redacted(f"{type(exc).__name__}: {str(exc)[:300]}"), as_json)

@@ -11,21 +11,21 @@ from starlette.responses import JSONResponse, Response
 from shared.store.condition import OPEN_CONDITIONS, condition_of
 from shared.store.views.dashboard import curves_depend_on
 from shared.store.views.runs import policies_of_run
-from tandem.viewer.asked import PageRequest
 from tandem.viewer.dashboard import POLL_LIVE_S, chosen_policy, curves
+from tandem.viewer.page_request import PageRequest
 from tandem.viewer.pages import plain
 
 
-async def curves_answer(asked: PageRequest) -> Response:
-    policies = await policies_of_run(asked.store, asked.run)
-    policy = chosen_policy(asked, policies)
-    condition = (await condition_of(asked.store)).condition.value
-    newest = [await asked.store.versions.newest(name) for name in policies]
+async def curves_answer(request: PageRequest) -> Response:
+    policies = await policies_of_run(request.store, request.run)
+    policy = chosen_policy(request, policies)
+    condition = (await condition_of(request.store)).condition.value
+    newest = [await request.store.versions.newest(name) for name in policies]
     step = min((version.step for version in newest if version is not None), default=None)
-    seen = (condition, step, asked.run.starts.get(policy), await curves_depend_on(asked.store, policy))
+    seen = (condition, step, request.run.starts.get(policy), await curves_depend_on(request.store, policy))
     tag = f'W/"{hashlib.sha256(repr((policy, *seen)).encode()).hexdigest()[:20]}"'
-    if asked.request.headers.get("if-none-match") == tag:
+    if request.request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
-    _, charts = await curves(asked, policy)
-    found = {"row": {"step": step}, "poll_s": POLL_LIVE_S if condition in OPEN_CONDITIONS else 0, "charts": charts}
-    return JSONResponse(plain(found), headers={"etag": tag})
+    _, charts = await curves(request, policy)
+    current = {"row": {"step": step}, "poll_s": POLL_LIVE_S if condition in OPEN_CONDITIONS else 0, "charts": charts}
+    return JSONResponse(plain(current), headers={"etag": tag})

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse
 
 from shared.documents.run import Run
 from shared.outside_text import UNSEEN
-from tandem.viewer.asked import in_url
+from tandem.viewer.page_request import in_url
 from tandem.viewer.sub_path import root_of
 
 FOLDER = Path(__file__).parent
@@ -21,7 +21,7 @@ NOTHING = "–"
 
 def visible(text: str) -> str:
     """The text with each character that would not be seen, or change how others are, as its code: `⟨U+202E⟩`."""
-    return UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+    return UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 def printed(value: Any) -> Any:

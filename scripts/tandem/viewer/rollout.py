@@ -16,8 +16,8 @@ from shared.episodes.state import EpisodeState, TurnState
 from shared.episodes.stored import StoredEpisode, read_episode
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import forks_query, record_queries, siblings, turn_query
-from tandem.viewer.asked import BadQuestion, NotThere, PageRequest
 from tandem.viewer.group import seconds_of
+from tandem.viewer.page_request import BadQuestion, NotThere, PageRequest
 
 MOST_NAMED = 5  # documents that are missing
 
@@ -100,8 +100,8 @@ class RolloutView:
     queries: list[Query]
 
 
-async def rollout_page(asked: PageRequest) -> RolloutView:
-    episode = await episode_of(asked)
+async def rollout_page(request: PageRequest) -> RolloutView:
+    episode = await episode_of(request)
     record, state = episode.record, episode.state
     forks = forks_query(record.policy, list({*record.traj, *(turn.dispatch.id for turn in state.turns)}))
     return RolloutView(
@@ -117,9 +117,9 @@ async def rollout_page(asked: PageRequest) -> RolloutView:
         data=episode.data,
         settings=episode.settings,
         tools=episode.tools,
-        siblings=await siblings(asked.store.database, record.task),
-        forks=await forks.run(asked.store.database),
-        notes=await asked.store.notes.of(record.id),
+        siblings=await siblings(request.store.database, record.task),
+        forks=await forks.run(request.store.database),
+        notes=await request.store.notes.of(record.id),
         max_note_chars=MAX_NOTE_CHARS,
         queries=[*record_queries(record.id, record.task), forks],
     )
@@ -127,27 +127,27 @@ async def rollout_page(asked: PageRequest) -> RolloutView:
 
 def _missing(episode: StoredEpisode) -> list[str]:
     record, stored = episode.record, {turn.dispatch.id for turn in episode.state.turns}
-    found = []
+    missing = []
     if episode.task is None:
-        found.append(f"its task {record.task} is not stored: its question and its group cannot be shown")
+        missing.append(f"its task {record.task} is not stored: its question and its group cannot be shown")
     lost = [name for name in record.traj if name not in stored]
     if lost:
         named = ", ".join(lost[:MOST_NAMED]) + (", …" if len(lost) > MOST_NAMED else "")
-        found.append(f"turns that are not stored, {len(lost)} of {len(record.traj)}: {named}")
+        missing.append(f"turns that are not stored, {len(lost)} of {len(record.traj)}: {named}")
     hashes = {turn.dispatch.tools_hash for turn in episode.state.turns} - {""}
     lost = sorted(hashes - set(episode.tools))
     if lost:
-        found.append(f"the tools that the model received are not stored: {', '.join(lost[:MOST_NAMED])}")
-    return found
+        missing.append(f"the tools that the model received are not stored: {', '.join(lost[:MOST_NAMED])}")
+    return missing
 
 
-async def episode_of(asked: PageRequest, identity: str | None = None) -> StoredEpisode:
+async def episode_of(request: PageRequest, identity: str | None = None) -> StoredEpisode:
     """Raises NotThere."""
-    wanted = asked.id("record_id") if identity is None else identity
-    record = await asked.store.records.get(wanted)
+    name = request.id("record_id") if identity is None else identity
+    record = await request.store.records.get(name)
     if record is None:
-        raise NotThere(f"run {asked.run.name} has no rollout {wanted[:200]!r}")
-    return await read_episode(asked.store, record)
+        raise NotThere(f"run {request.run.name} has no rollout {name[:200]!r}")
+    return await read_episode(request.store, record)
 
 
 def turn_view(turn: TurnState, state: EpisodeState) -> TurnView:
@@ -218,10 +218,10 @@ def _said(message: Mapping[str, Any]) -> SaidMessage:
     )
 
 
-async def text_page(asked: PageRequest) -> Response:
+async def text_page(request: PageRequest) -> Response:
     """One text of a turn, whole, as a download: `part` is reply, messageN, resultN or rawN."""
-    episode = await episode_of(asked)
-    number, part = asked.number("turn", 0), asked.text("part", "reply") or "reply"
+    episode = await episode_of(request)
+    number, part = request.number("turn", 0), request.text("part", "reply") or "reply"
     turn = next((turn for turn in episode.state.turns if turn.number == number), None)
     if turn is None:
         raise NotThere(f"{episode.record.id} has no turn {number}")

@@ -7,7 +7,7 @@ from shared.documents.states import RecordStatus, Termination
 from shared.names import SPLITS
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import LOOKED_THROUGH, MOST_FOUND, MOST_PAGES, RolloutFilter, search
-from tandem.viewer.asked import BadQuestion, PageRequest, check_split
+from tandem.viewer.page_request import BadQuestion, PageRequest, check_split
 
 LONGEST = 300  # characters of a filter
 LARGEST = 2**63 - 1  # that a document can hold
@@ -28,18 +28,18 @@ class SearchView:
     queries: list[Query]
 
 
-async def search_page(asked: PageRequest) -> SearchView:
-    wanted = wanted_of(asked)
-    page = asked.number("page", 0, most=MOST_PAGES)
-    noted = await noted_records(asked, wanted)
-    found, queries = await search(asked.store.database, wanted, page, noted=noted)
-    values = {field.name: getattr(wanted, field.name) for field in fields(RolloutFilter)}
+async def search_page(request: PageRequest) -> SearchView:
+    chosen = wanted_of(request)
+    page = request.number("page", 0, most=MOST_PAGES)
+    noted = await noted_records(request, chosen)
+    documents, queries = await search(request.store.database, chosen, page, noted=noted)
+    values = {field.name: getattr(chosen, field.name) for field in fields(RolloutFilter)}
     return SearchView(
         wanted={name: value for name, value in values.items() if value not in (None, False)},
-        found=found[:MOST_FOUND],
+        found=documents[:MOST_FOUND],
         page=page,
-        has_more=len(found) > MOST_FOUND and page < MOST_PAGES,
-        reads_turns=wanted.reads_turns,
+        has_more=len(documents) > MOST_FOUND and page < MOST_PAGES,
+        reads_turns=chosen.reads_turns,
         looked_through=LOOKED_THROUGH,
         splits=SPLITS,
         statuses=[status.value for status in RecordStatus],
@@ -48,16 +48,16 @@ async def search_page(asked: PageRequest) -> SearchView:
     )
 
 
-async def noted_records(asked: PageRequest, wanted: RolloutFilter) -> list[str] | None:
+async def noted_records(request: PageRequest, chosen: RolloutFilter) -> list[str] | None:
     """Episodes with such a note; None: notes do not matter."""
-    return None if wanted.note is None else await asked.store.notes.records_with(wanted.note.strip("*"))
+    return None if chosen.note is None else await request.store.notes.records_with(chosen.note.strip("*"))
 
 
-def wanted_of(asked: PageRequest) -> RolloutFilter:
+def wanted_of(request: PageRequest) -> RolloutFilter:
     """Raises BadQuestion."""
     given: dict[str, Any] = {}
     for name in (f.name for f in fields(RolloutFilter)):
-        text = asked.text(name)
+        text = request.text(name)
         if text is None:
             continue
         if len(text) > LONGEST:
@@ -76,9 +76,9 @@ def _value(name: str, text: str) -> Any:
             raise BadQuestion(f"{name} is {text[:80]!r}; expected a text without the character 0")
         return text
     try:
-        found = NUMBERS[name](text)
+        value = NUMBERS[name](text)
     except ValueError as exc:
         raise BadQuestion(f"{name} is {text[:80]!r}; expected a number") from exc
-    if isinstance(found, int) and abs(found) > LARGEST:
+    if isinstance(value, int) and abs(value) > LARGEST:
         raise BadQuestion(f"{name} is {text[:80]!r}; expected a number of at most {LARGEST}")
-    return found
+    return value

@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from shared.store.server_runs import MOST_RUNS, run_names
 from shared.store.views.runs import list_runs
-from tandem.viewer.asked import TWIN, PageRequest
 from tandem.viewer.compare_runs import RunComparison, comparison
+from tandem.viewer.page_request import TWIN, PageRequest
 from tandem.viewer.pages import POLL_LIST_S, answered, plain, unless_known
 from tandem.viewer.rendering import render
 
@@ -23,10 +23,10 @@ def server_routes(client: AsyncMongoClient[dict[str, Any]], request_of: RequestO
         as_json = request.url.path.endswith(TWIN)
 
         async def made() -> Response:
-            found = await list_runs(client)
+            listed = await list_runs(client)
             if as_json:
-                return JSONResponse(plain(found))
-            page = render("runs.html", view=found, request=request, section="runs", live_s=POLL_LIST_S)
+                return JSONResponse(plain(listed))
+            page = render("runs.html", view=listed, request=request, section="runs", live_s=POLL_LIST_S)
             return unless_known(request, page)
 
         return await answered(request, made, as_json)

@@ -21,7 +21,7 @@ from shared.store.views.steps import (
     versions_query,
     without_data_query,
 )
-from tandem.viewer.asked import BadQuestion, NotThere, PageRequest
+from tandem.viewer.page_request import BadQuestion, NotThere, PageRequest
 from tandem.viewer.tasks import policies_of
 
 
@@ -35,12 +35,12 @@ class StepsView:
     queries: list[Query]
 
 
-async def steps_page(asked: PageRequest) -> StepsView:
-    policies = policies_of(asked)
-    policy = asked.text("policy", policies[0]) or policies[0]
-    query = list_query(policy, asked.number("before", 0) or None)
-    steps = await query.run(asked.store.database)
-    starts = asked.run.starts.get(policy, [])
+async def steps_page(request: PageRequest) -> StepsView:
+    policies = policies_of(request)
+    policy = request.text("policy", policies[0]) or policies[0]
+    query = list_query(policy, request.number("before", 0) or None)
+    steps = await query.run(request.store.database)
+    starts = request.run.starts.get(policy, [])
     rows = [
         {
             **{name: value for name, value in step.items() if name != "metrics"},
@@ -77,15 +77,15 @@ class StepView:
     queries: list[Query]
 
 
-async def step_page(asked: PageRequest) -> StepView:
-    policy, number, database = asked.id("policy"), _number(asked.id("step")), asked.store.database
-    told, marks = step_query(policy, number), data_query(policy, number)
-    said = [TrainedStep.from_mongo(document) for document in await told.run(database)]
+async def step_page(request: PageRequest) -> StepView:
+    policy, number, database = request.id("policy"), _number(request.id("step")), request.store.database
+    listing, marks = step_query(policy, number), data_query(policy, number)
+    logged = [TrainedStep.from_mongo(document) for document in await listing.run(database)]
     data = await marks.run(database)
-    if not said and not data:
-        raise NotThere(f"run {asked.run.name} has no step {number} of policy {policy[:80]!r}")
-    starts = asked.run.starts.get(policy, [])
-    surviving = next((step for step in said if step.survives(starts)), None)
+    if not logged and not data:
+        raise NotThere(f"run {request.run.name} has no step {number} of policy {policy[:80]!r}")
+    starts = request.run.starts.get(policy, [])
+    surviving = next((step for step in logged if step.survives(starts)), None)
     versions = sorted({version for d in data for version in d.get("versions") or ()})
     sampled_by = versions_query(policy, versions)
     published = [PolicyVersion.from_mongo(document) for document in await sampled_by.run(database)]
@@ -99,7 +99,7 @@ async def step_page(asked: PageRequest) -> StepView:
         policy=policy,
         step=number,
         said=surviving,
-        undone=[step for step in said if step is not surviving],
+        undone=[step for step in logged if step is not surviving],
         data=_groups(data),
         records=len(data),
         cut=len(data) == MOST_RECORDS,
@@ -115,7 +115,7 @@ async def step_page(asked: PageRequest) -> StepView:
         why_without=counted(without_data, "outcome"),
         differences=differences,
         disagreement=_disagreement(surviving, data),
-        queries=[told, marks, sampled_by, aside, without, differ],
+        queries=[listing, marks, sampled_by, aside, without, differ],
     )
 
 
@@ -144,8 +144,8 @@ def _groups(data: list[Document]) -> list[dict[str, Any]]:
 
 
 def _advantage(data: Document) -> float | None:
-    found = [d["advantage"] for d in data["dispatches"]]
-    return sum(found) / len(found) if found else None
+    advantages = [d["advantage"] for d in data["dispatches"]]
+    return sum(advantages) / len(advantages) if advantages else None
 
 
 def _versions(data: list[Document], published: list[PolicyVersion], step: int) -> list[dict[str, Any]]:
@@ -165,13 +165,13 @@ def _versions(data: list[Document], published: list[PolicyVersion], step: int) -
     ]
 
 
-def _disagreement(said: TrainedStep | None, data: list[Document]) -> str:
+def _disagreement(logged: TrainedStep | None, data: list[Document]) -> str:
     """Where the trainer's word and the marks differ; empty if they agree."""
-    if said is None:
+    if logged is None:
         return (
             "no trainer of the surviving history says that it took this step; `tandem audit` explains marks and steps"
         )
     marked = Counter(d["task"] for d in data)
-    if dict(marked) == dict(said.groups):
+    if dict(marked) == dict(logged.groups):
         return ""
-    return f"the trainer says {sum(n for _, n in said.groups)} records, the marks are on {sum(marked.values())}"
+    return f"the trainer says {sum(n for _, n in logged.groups)} records, the marks are on {sum(marked.values())}"

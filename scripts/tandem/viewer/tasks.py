@@ -17,7 +17,7 @@ from shared.store.views.groups import (
     pass_rates,
 )
 from shared.store.views.query import Document, Query
-from tandem.viewer.asked import PageRequest, check_split
+from tandem.viewer.page_request import PageRequest, check_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,20 @@ class TasksView:
     queries: list[Query]
 
 
-async def tasks_page(asked: PageRequest) -> TasksView:
-    policies = policies_of(asked)
-    policy = asked.text("policy", policies[0]) or policies[0]
-    split = check_split(asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT)
-    source, status = asked.text("source"), asked.text("status")
-    database = asked.store.database
+async def tasks_page(request: PageRequest) -> TasksView:
+    policies = policies_of(request)
+    policy = request.text("policy", policies[0]) or policies[0]
+    split = check_split(request.text("split", TRAIN_SPLIT) or TRAIN_SPLIT)
+    source, status = request.text("source"), request.text("status")
+    database = request.store.database
     stretches, sampled = await pass_rates(database, policy, split)
-    before = asked.number("before", 0) or await newest_seq(database, policy, split)
+    before = request.number("before", 0) or await newest_seq(database, policy, split)
     where: Document = {"source": source} if source else {}
     where |= {"status": status} if status else {"status": {"$ne": TaskStatus.CREATED.value}}
     listed = list_query(policy, split, before, where)
     groups = [_with_difficulty(document) for document in await listed.run(database)]
     sources = sorted({name for stretch in stretches for name in stretch.by_source})
-    admission = asked.run.admission.get(policy)
+    admission = request.run.admission.get(policy)
     return TasksView(
         policy=policy,
         policies=policies,
@@ -70,9 +70,9 @@ async def tasks_page(asked: PageRequest) -> TasksView:
     )
 
 
-def policies_of(asked: PageRequest) -> list[str]:
+def policies_of(request: PageRequest) -> list[str]:
     """Of the run, those with a trainer first; never empty."""
-    run = asked.run
+    run = request.run
     return [*run.admission, *(p for p in run.starts if p not in run.admission)] or [DEFAULT_POLICY]
 
 

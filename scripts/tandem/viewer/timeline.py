@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from shared.store.views import timeline as views
-from tandem.viewer.asked import BadQuestion, PageRequest
+from tandem.viewer.page_request import BadQuestion, PageRequest
 
 WIDTH = 1000.0  # units, of the window
 MOST_LANES = 64
@@ -62,12 +62,12 @@ class Timeline:
     later: str | None
 
 
-async def timeline_page(asked: PageRequest) -> Timeline:
-    seconds = asked.number("seconds", 30, least=1, most=86_400)
-    end = _time(asked.text("end")) or await views.newest_end(asked.store)
+async def timeline_page(request: PageRequest) -> Timeline:
+    seconds = request.number("seconds", 30, least=1, most=86_400)
+    end = _time(request.text("end")) or await views.newest_end(request.store)
     if end is None:
         return Timeline(None, None, seconds, WINDOWS_S, [], 0, [], [], False, None, None)
-    window = await views.window_of(asked.store, end, seconds)
+    window = await views.window_of(request.store, end, seconds)
     lanes = _lanes(window)
     return Timeline(
         begin=window.begin,
@@ -80,7 +80,7 @@ async def timeline_page(asked: PageRequest) -> Timeline:
         ticks=_ticks(window, seconds),
         is_cut=window.is_cut,
         earlier=(end - timedelta(seconds=seconds)).isoformat(timespec="milliseconds"),
-        later=(end + timedelta(seconds=seconds)).isoformat(timespec="milliseconds") if asked.text("end") else None,
+        later=(end + timedelta(seconds=seconds)).isoformat(timespec="milliseconds") if request.text("end") else None,
     )
 
 

@@ -16,8 +16,8 @@ from shared.store.views.query import Query
 from shared.store.views.rollouts import logprobs_query, turn_query
 from shared.store.views.steps import step_query, versions_query
 from shared.tokens.merging import LossRules
-from tandem.viewer.asked import BadQuestion, NotThere, PageRequest
 from tandem.viewer.group import loss_rules
+from tandem.viewer.page_request import BadQuestion, NotThere, PageRequest
 from tandem.viewer.rollout import episode_of
 from tandem.viewer.trained_tokens import NOT_STORED, NOT_TRAINED, TrainedToken, TrainedTurn, trained_turn
 from tandem.what_if.sampled import Spell, speller
@@ -74,10 +74,10 @@ class TokensView:
     queries: list[Query]
 
 
-async def tokens_page(asked: PageRequest) -> TokensView:
-    episode = await episode_of(asked)
-    turn = _turn(episode, asked.number("turn", episode.state.turns[0].number if episode.state.turns else 0))
-    colour = asked.text("by", "logprob") or "logprob"
+async def tokens_page(request: PageRequest) -> TokensView:
+    episode = await episode_of(request)
+    turn = _turn(episode, request.number("turn", episode.state.turns[0].number if episode.state.turns else 0))
+    colour = request.text("by", "logprob") or "logprob"
     if colour not in COLOURS:
         raise BadQuestion(f"by is {colour[:80]!r}; expected {', '.join(COLOURS)}")
     data = next((d for d in episode.data if d.policy == turn.policy), None)
@@ -85,23 +85,23 @@ async def tokens_page(asked: PageRequest) -> TokensView:
     steps = data.trained_steps if data else []
     versions = [version for version, _ in turn.dispatch.weight_versions]
     query = versions_query(turn.policy, versions)
-    published = [PolicyVersion.from_mongo(document) for document in await query.run(asked.store.database)]
+    published = [PolicyVersion.from_mongo(document) for document in await query.run(request.store.database)]
     computed = logprobs_query(data.id if data else "", turn.number)
     trained = trained_turn(
-        await computed.run(asked.store.database) if steps else [], steps, asked.run.starts.get(turn.policy, [])
+        await computed.run(request.store.database) if steps else [], steps, request.run.starts.get(turn.policy, [])
     )
-    first = asked.number("first", 0)
+    first = request.number("first", 0)
     prompt = unpack_ints(turn.dispatch.prompt_ids).tolist()
     advantage = turn.dispatch.advantage if entry is None else entry.advantage
-    why_not = _why_not(turn, data, entry, await loss_rules(asked, turn.policy))
+    why_not = _why_not(turn, data, entry, await loss_rules(request, turn.policy))
     is_trained = not why_not
     shade = _shades(colour, versions, advantage, steps)
-    spell = await speller(asked.store, turn.policy)
+    spell = await speller(request.store, turn.policy)
     behind = {v.version: [v.staleness(step - 1) for step in steps] for v in published}
     rows = [Token(k, i, spell([i]), False, None, None, [], [], False) for k, i in enumerate(prompt)]
     rows += _sampled(turn, len(prompt), spell, behind, trained, is_trained, shade)
-    place = asked.number("position", -1, least=-1)  # in the whole context, as documents and the page of a step count
-    chosen = asked.number("token", place - turn.shared if place >= turn.shared else -1, least=-1)
+    place = request.number("position", -1, least=-1)  # in the whole context, as documents and the page of a step count
+    chosen = request.number("token", place - turn.shared if place >= turn.shared else -1, least=-1)
     if chosen >= 0 and not first <= chosen < first + MOST_SHOWN:
         first = chosen // MOST_SHOWN * MOST_SHOWN
     shown = rows[first : first + MOST_SHOWN]
@@ -124,7 +124,7 @@ async def tokens_page(asked: PageRequest) -> TokensView:
         is_trained=is_trained,
         why_not=why_not,
         steps=steps,
-        step_metrics={step: await _metrics(asked, turn.policy, step) for step in steps},
+        step_metrics={step: await _metrics(request, turn.policy, step) for step in steps},
         policy=turn.policy,
         spelt=any(token.text for token in shown),
         why_no_difference="" if trained.by_step else NOT_STORED if steps else NOT_TRAINED,
@@ -153,7 +153,7 @@ def _sampled(
         return []
     logprobs = unpack_floats(response.output_logprobs).tolist()
     versions = [version for version, n in turn.dispatch.weight_versions for _ in range(n)]
-    found = []
+    shaded = []
     for k, identity in enumerate(turn.output_ids):
         version = versions[k] if k < len(versions) else None
         logprob = logprobs[k] if k < len(logprobs) else None
@@ -168,8 +168,8 @@ def _sampled(
             trained=trained.at(turn.shared + first + k, logprob),
             has_loss=is_trained,
         )
-        found.append(replace(token, shade=shade(token)))
-    return found
+        shaded.append(replace(token, shade=shade(token)))
+    return shaded
 
 
 Shade = Callable[[Token], int]
@@ -228,6 +228,6 @@ def _why_not(turn: TurnState, data: DBRecordData | None, entry: DataDispatch | N
     return data.reason or "settlement masked it"
 
 
-async def _metrics(asked: PageRequest, policy: str, step: int) -> dict[str, float | None]:
-    logged = await asked.store.steps.metrics_of(policy, step, asked.run.starts.get(policy, []))
+async def _metrics(request: PageRequest, policy: str, step: int) -> dict[str, float | None]:
+    logged = await request.store.steps.metrics_of(policy, step, request.run.starts.get(policy, []))
     return {name: logged[name] for name in STEP_METRICS if name in logged}

@@ -7,7 +7,7 @@ from shared.names import SPLITS, TRAIN_SPLIT
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import LOOKED_THROUGH
 from shared.store.views.tools import what_broke
-from tandem.viewer.asked import PageRequest, check_split
+from tandem.viewer.page_request import PageRequest, check_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class ToolsView:
     queries: list[Query]
 
 
-async def tools_page(asked: PageRequest) -> ToolsView:
-    split = check_split(asked.text("split", TRAIN_SPLIT) or TRAIN_SPLIT)
-    episodes, tools, broken, queries = await what_broke(asked.store.database, split)
+async def tools_page(request: PageRequest) -> ToolsView:
+    split = check_split(request.text("split", TRAIN_SPLIT) or TRAIN_SPLIT)
+    episodes, tools, broken, queries = await what_broke(request.store.database, split)
     return ToolsView(
         split=split,
         splits=SPLITS,

@@ -50,7 +50,7 @@ class TrainedTurn:
 
     def at(self, place: int, engine_logprob: float | None) -> list[TrainedToken]:
         """The token with `place` tokens before it in its context, by step."""
-        found = []
+        trained = []
         for step, turn in self.by_step.items():
             index = place - turn.first
             if not 0 <= index < len(turn.marks) or not turn.marks[index]:
@@ -59,8 +59,8 @@ class TrainedTurn:
             difference = None if engine_logprob is None else logprob - engine_logprob
             ratio = None if difference is None else math.exp(max(-MOST_LOG_RATIO, min(MOST_LOG_RATIO, difference)))
             marks = [words for mark, words in WORDS.items() if turn.marks[index] & mark]
-            found.append(TrainedToken(step, logprob, difference, ratio, marks))
-        return found
+            trained.append(TrainedToken(step, logprob, difference, ratio, marks))
+        return trained
 
 
 def trained_turn(documents: Sequence[Document], steps: Sequence[int], starts: Sequence[int]) -> TrainedTurn:

@@ -13,7 +13,7 @@ from shared.documents.trainer_logprobs import TrainerLogprobs
 from shared.errors import MalformedDocument, TandemError
 from shared.store.views import groups, rollouts, steps
 from shared.store.views.query import Database, Document, Query, was_read
-from tandem.viewer.asked import PageRequest
+from tandem.viewer.page_request import PageRequest
 
 MODELS: dict[str, type[Model]] = {
     model.collection: model
@@ -36,8 +36,8 @@ CHECKED_AT_ONCE = 500
 class UnreadableDocument(TandemError):
     """A page could not be made: status 500. `query`: finds the document; None: none of those that were read is wrong."""
 
-    def __init__(self, said: str, query: Query | None) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, query: Query | None) -> None:
+        super().__init__(message)
         self.query = query
 
 
@@ -45,49 +45,51 @@ def of_malformed(exc: MalformedDocument) -> UnreadableDocument:
     return UnreadableDocument(f"a document does not fit its model: {exc}", _finds(exc.collection, exc.document_id))
 
 
-async def unreadable(asked: PageRequest, exc: Exception) -> UnreadableDocument:
+async def unreadable(request: PageRequest, exc: Exception) -> UnreadableDocument:
     """What to say of `exc`, which a page's function raised."""
-    said = f"{type(exc).__name__}: {str(exc)[:300]}"
-    async for collection, document in _read_again(asked):
+    reason = f"{type(exc).__name__}: {str(exc)[:300]}"
+    async for collection, document in _read_again(request):
         problem = _problem(collection, document)
         if problem is not None:
-            found = _finds(collection, document["_id"])
-            return UnreadableDocument(f"{collection} {str(document['_id'])[:200]}: {problem} ({said})", found)
-    return UnreadableDocument(f"the page could not be made of its documents, though each fits its model: {said}", None)
+            query = _finds(collection, document["_id"])
+            return UnreadableDocument(f"{collection} {str(document['_id'])[:200]}: {problem} ({reason})", query)
+    return UnreadableDocument(
+        f"the page could not be made of its documents, though each fits its model: {reason}", None
+    )
 
 
 def _finds(collection: str, identity: object) -> Query:
     return Query("the document", collection, {"_id": identity}, limit=1)
 
 
-async def _read_again(asked: PageRequest) -> AsyncIterator[tuple[str, Document]]:
+async def _read_again(request: PageRequest) -> AsyncIterator[tuple[str, Document]]:
     """Those that the page asked for by name, then those that its queries found, whole."""
-    database = asked.store.database
-    for query in await _named(asked, database):
+    database = request.store.database
+    for query in await _named(request, database):
         for document in await query.run(database):
             yield query.collection, document
-    left = MOST_CHECKED
+    budget = MOST_CHECKED
     for collection, names in was_read().items():
-        for start in range(0, min(len(names), left), CHECKED_AT_ONCE):
+        for start in range(0, min(len(names), budget), CHECKED_AT_ONCE):
             where = {"_id": {"$in": names[start : start + CHECKED_AT_ONCE]}}
             for document in await Query("", collection, where).run(database):
                 yield collection, document
-        left -= len(names)
+        budget -= len(names)
 
 
-async def _named(asked: PageRequest, database: Database) -> list[Query]:
-    named = asked.request.path_params
+async def _named(request: PageRequest, database: Database) -> list[Query]:
+    named = request.request.path_params
     if "record_id" in named:
-        record = asked.id("record_id")
-        found = await Query("", "records", {"_id": record}, {"task": 1}, limit=1).run(database)
-        return rollouts.record_queries(record, str(found[0].get("task")) if found else "")
+        record = request.id("record_id")
+        rows = await Query("", "records", {"_id": record}, {"task": 1}, limit=1).run(database)
+        return rollouts.record_queries(record, str(rows[0].get("task")) if rows else "")
     if "gid" in named:
-        gid = asked.id("gid")
+        gid = request.id("gid")
         records = await Query("", "records", {"task": gid}, {"_id": 1}, limit=groups.MOST_ATTEMPTS).run(database)
         turns = Query("", "dispatched_sampling_tasks", {"record": {"$in": [one["_id"] for one in records]}})
         return [groups.task_query(gid), groups.attempts_query(gid), groups.data_query(gid), turns]
-    if "step" in named and asked.id("step").isdecimal():
-        return [steps.step_query(asked.id("policy"), int(asked.id("step")))]
+    if "step" in named and request.id("step").isdecimal():
+        return [steps.step_query(request.id("policy"), int(request.id("step")))]
     return []
 
 

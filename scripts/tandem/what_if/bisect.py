@@ -112,39 +112,39 @@ async def read(store: Store, config: BisectConfig) -> BisectedTurn:
     return BisectedTurn(episode, turn, published, trained, momentum, rates, await speller(store, policy))
 
 
-def moments(asked: BisectedTurn, weights: StoredWeights, device: str, progress: Progress) -> list[Moment]:
+def moments(bisected: BisectedTurn, weights: StoredWeights, device: str, progress: Progress) -> list[Moment]:
     """The reply under all kept weights. Raises DataError where there are fewer than two."""
     if len(weights.all) < 2:
-        has = ", ".join(f"step {kept.step}" for kept in weights.all) or "none"
+        has = ", ".join(f"step {stored.step}" for stored in weights.all) or "none"
         raise DataError(
             f"a change lies between two kept weights; kept are: {has}. Train with a larger `keep_versions`, or more checkpoints "
             "(`save_steps`, `keep_checkpoints`); --run_dir names another output_dir"
         )
-    found = []
-    for kept in progress.track(weights.all, description="weights"):
+    results = []
+    for stored in progress.track(weights.all, description="weights"):
         with torch.no_grad():
-            logprobs = turn_logprobs(weights.load(kept), [asked.turn], device)[0]
-        found.append(Moment(kept.step, str(kept), logprobs.float().cpu().numpy()))
-    return found
+            logprobs = turn_logprobs(weights.load(stored), [bisected.turn], device)[0]
+        results.append(Moment(stored.step, str(stored), logprobs.float().cpu().numpy()))
+    return results
 
 
-def interval(found: Sequence[Moment], asked_for: Sequence[float], at_step: int | None) -> int:
+def interval(measured: Sequence[Moment], pushes_of: Sequence[float], at_step: int | None) -> int:
     """The index of the moment after the change: where the data asked for most, or that of `at_step`. Raises ConfigError."""
     if at_step is None:
-        return int(np.abs(asked_for).argmax()) + 1
-    after = next((i for i, moment in enumerate(found) if moment.step >= at_step), None)
+        return int(np.abs(pushes_of).argmax()) + 1
+    after = next((i for i, moment in enumerate(measured) if moment.step >= at_step), None)
     if not after:
         raise ConfigError(
-            f"step {at_step} does not lie between kept weights: those of steps {found[0].step} to {found[-1].step}"
+            f"step {at_step} does not lie between kept weights: those of steps {measured[0].step} to {measured[-1].step}"
         )
     return after
 
 
-async def read_groups(store: Store, asked: BisectedTurn, steps: Sequence[int]) -> list[StepGroup]:
+async def read_groups(store: Store, bisected: BisectedTurn, steps: Sequence[int]) -> list[StepGroup]:
     """In order of the steps."""
     groups: list[StepGroup] = []
     for step in steps:
-        data = await store.data.find({"policy": asked.episode.record.policy, "trained_steps": step})
+        data = await store.data.find({"policy": bisected.episode.record.policy, "trained_steps": step})
         stored = await store.records.tokens_of([one.record for one in data])
         for task in dict.fromkeys(one.task for one in data):
             own = [one for one in data if one.task == task]
@@ -153,7 +153,7 @@ async def read_groups(store: Store, asked: BisectedTurn, steps: Sequence[int]) -
 
 
 def pushes(
-    lm: TreeLM, asked: BisectedTurn, token: int | None, groups: Sequence[StepGroup], device: str, progress: Progress
+    lm: TreeLM, bisected: BisectedTurn, token: int | None, groups: Sequence[StepGroup], device: str, progress: Progress
 ) -> list[float]:
     """For each group ⟨g, v / (√s + ε)⟩ · beta1^age: g its gradient of Σ A·log π, v that of the reply's log-prob, s the mean over
     the steps of their squared gradients, age the steps since.
@@ -172,17 +172,17 @@ def pushes(
                 _add(whole, _group_gradient(lm, group.trees, parameters, device))
                 progress.advance(task)
         _add(square, [g * g / len(steps) for g in whole])
-    logprobs = turn_logprobs(lm, [asked.turn], device)[0]
-    wanted = _gradient(logprobs.sum() if token is None else logprobs[token], parameters)
+    logprobs = turn_logprobs(lm, [bisected.turn], device)[0]
+    direction = _gradient(logprobs.sum() if token is None else logprobs[token], parameters)
     size = sum(s.sum().double() for s in square) / max(1, sum(s.numel() for s in square))
     floor = FLOOR * float(size) ** 0.5 + 1e-30
-    scaled = [v / (s.sqrt() + floor) for v, s in zip(wanted, square, strict=True)]
-    found = []
+    scaled = [v / (s.sqrt() + floor) for v, s in zip(direction, square, strict=True)]
+    values = []
     for group in groups:
         gradient = _group_gradient(lm, group.trees, parameters, device)
-        found.append(asked.momentum ** (steps[-1] - group.step) * _dot(gradient, scaled))
+        values.append(bisected.momentum ** (steps[-1] - group.step) * _dot(gradient, scaled))
         progress.advance(task)
-    return found
+    return values
 
 
 def _add(total: Sequence[Tensor], part: Sequence[Tensor]) -> None:
@@ -200,8 +200,8 @@ def _group_gradient(lm: TreeLM, trees: Sequence[RecordTree], parameters: Sequenc
 
 
 def _gradient(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(value, list(parameters), allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    gradients = torch.autograd.grad(value, list(parameters), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
@@ -210,18 +210,20 @@ def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
 
 def bisect(bridge: StoreBridge, config: BisectConfig, progress: Progress) -> tuple[Bisection, Spell]:
     """Raises ConfigError and DataError."""
-    asked = bridge(read(bridge.store, config))
+    bisected = bridge(read(bridge.store, config))
     run_dir = config.run_dir or Path("output") / config.run
-    with kept_weights(asked.published, run_dir, config.device) as weights:
-        found = moments(asked, weights, config.device, progress)
-        own = asked_for(found, config.token, asked.momentum, asked.rates)
-        after = interval(found, own, config.at_step)
-        steps = [step for step in asked.trained if found[after - 1].step < step <= found[after].step]
-        groups = bridge(read_groups(bridge.store, asked, steps))
+    with kept_weights(bisected.published, run_dir, config.device) as weights:
+        measured = moments(bisected, weights, config.device, progress)
+        own = asked_for(measured, config.token, bisected.momentum, bisected.rates)
+        after = interval(measured, own, config.at_step)
+        steps = [step for step in bisected.trained if measured[after - 1].step < step <= measured[after].step]
+        groups = bridge(read_groups(bridge.store, bisected, steps))
         lm = weights.load(weights.all[after - 1])
-        pushed = pushes(lm, asked, config.token, groups, config.device, progress)
+        pushed = pushes(lm, bisected, config.token, groups, config.device, progress)
     trained = [TrainedGroup(group.step, group.data, push) for group, push in zip(groups, pushed, strict=True)]
-    return Bisection(asked.episode.record.id, asked.turn, config.token, found, own, after, trained), asked.spell
+    return Bisection(
+        bisected.episode.record.id, bisected.turn, config.token, measured, own, after, trained
+    ), bisected.spell
 
 
 def main() -> None:
@@ -232,11 +234,11 @@ def main() -> None:
             parallel_session(config.device),
             Progress(console=Console(stderr=True), transient=True) as progress,
         ):
-            found, spell = bisect(bridge, config, progress)
+            bisection, spell = bisect(bridge, config, progress)
     except TandemError as exc:
         sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)
-    tell(found, config.groups, spell, as_json=config.json_output)
+    tell(bisection, config.groups, spell, as_json=config.json_output)
     end_process(0)
 
 

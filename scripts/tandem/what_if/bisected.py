@@ -40,15 +40,15 @@ def asked_for(moments: Sequence[Moment], token: int | None, momentum: float, rat
     the opposite of those before it may not even stop the movement. So here is what u did, from what m did: m is read off the
     changes, and for several steps in between u is taken as equal in all of them.
     """
-    found, m = [], 0.0
+    expected, m = [], 0.0
     for before, after in pairwise(moments):
         count, change = after.step - before.step, after.value(token) - before.value(token)
         moved = change * (1 - momentum**after.step) / rates.get(after.step, 1.0)  # the sum of m over the steps
         carried = m * sum(momentum**k for k in range(1, count + 1))
         u = (moved - carried) / sum(1 - momentum**k for k in range(1, count + 1))
         m = momentum**count * m + (1 - momentum**count) * u
-        found.append(u * rates.get(after.step, 1.0))
-    return found
+        expected.append(u * rates.get(after.step, 1.0))
+    return expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,44 +101,44 @@ class Bisection:
         return math.copysign(1.0, self.own) * group.push / total if total else 0.0
 
 
-def tell(found: Bisection, groups: int, spell: Spell, *, as_json: bool) -> None:
+def tell(bisection: Bisection, groups: int, spell: Spell, *, as_json: bool) -> None:
     out = OutsideConsole()
     if as_json:
-        out.print(json.dumps(_as_json(found)), soft_wrap=True, markup=False)
+        out.print(json.dumps(_as_json(bisection)), soft_wrap=True, markup=False)
         return
     what = (
         "the reply"
-        if found.token is None
-        else f"token {found.token} {spell([found.turn.ids[found.token]])!r} of the reply"
+        if bisection.token is None
+        else f"token {bisection.token} {spell([bisection.turn.ids[bisection.token]])!r} of the reply"
     )
-    out.print(f"record {found.record}, turn {found.turn.number}: {what}", soft_wrap=True, markup=False)
-    out.print(f"  {found.turn.dispatch.response.text if found.turn.dispatch.response else ''}", markup=False)
-    out.print(_curve(found))
-    steps = found.steps
+    out.print(f"record {bisection.record}, turn {bisection.turn.number}: {what}", soft_wrap=True, markup=False)
+    out.print(f"  {bisection.turn.dispatch.response.text if bisection.turn.dispatch.response else ''}", markup=False)
+    out.print(_curve(bisection))
+    steps = bisection.steps
     where = (
         f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]} (no weights are kept in between)"
     )
-    way = "likelier" if found.own > 0 else "less likely"
+    way = "likelier" if bisection.own > 0 else "less likely"
     out.print(
-        f"it turned in [bold]{where}[/bold]: its data asked for {found.own:+.4f}, {way}; log-prob {found.change:+.4f} with the "
-        "momentum of the steps before",
+        f"it turned in [bold]{where}[/bold]: its data asked for {bisection.own:+.4f}, {way}; "
+        f"log-prob {bisection.change:+.4f} with the momentum of the steps before",
         soft_wrap=True,
     )
-    _print_tokens(out, found, spell)
-    _print_groups(out, found, groups)
+    _print_tokens(out, bisection, spell)
+    _print_groups(out, bisection, groups)
 
 
-def _curve(found: Bisection) -> Table:
+def _curve(bisection: Bisection) -> Table:
     rows = Table()
     for name in ("step", "weights", "log-prob", "probability", "change", "its data asked for", ""):
         rows.add_column(name, justify="left" if name in ("weights", "") else "right")
-    values = [moment.value(found.token) for moment in found.moments]
+    values = [moment.value(bisection.token) for moment in bisection.moments]
     low, high = min(values), max(values)
-    for at, (moment, value) in enumerate(zip(found.moments, values, strict=True)):
+    for at, (moment, value) in enumerate(zip(bisection.moments, values, strict=True)):
         bar = "█" * (1 + round((BAR_WIDTH - 1) * (value - low) / (high - low))) if high > low else ""
-        change = (f"{value - values[at - 1]:+.4f}", f"{found.asked_for[at - 1]:+.4f}") if at else ("", "")
-        style = "bold red" if at == found.after else None
-        mark = " ◀" if at == found.after else ""
+        change = (f"{value - values[at - 1]:+.4f}", f"{bisection.asked_for[at - 1]:+.4f}") if at else ("", "")
+        style = "bold red" if at == bisection.after else None
+        mark = " ◀" if at == bisection.after else ""
         cells = (
             str(moment.step),
             moment.weights,
@@ -151,15 +151,15 @@ def _curve(found: Bisection) -> Table:
     return rows
 
 
-def _print_tokens(out: OutsideConsole, found: Bisection, spell: Spell) -> None:
-    before, after = found.moments[found.after - 1].logprobs, found.moments[found.after].logprobs
+def _print_tokens(out: OutsideConsole, bisection: Bisection, spell: Spell) -> None:
+    before, after = bisection.moments[bisection.after - 1].logprobs, bisection.moments[bisection.after].logprobs
     order = np.argsort(-np.abs(after - before))[:TOKENS_SHOWN].tolist()
-    told = [f"{spell([found.turn.ids[k]])!r} ({k}) {after[k] - before[k]:+.3f}" for k in order]
-    out.print(f"tokens that changed most: {', '.join(told)}", soft_wrap=True, markup=False)
+    changes = [f"{spell([bisection.turn.ids[k]])!r} ({k}) {after[k] - before[k]:+.3f}" for k in order]
+    out.print(f"tokens that changed most: {', '.join(changes)}", soft_wrap=True, markup=False)
 
 
-def _print_groups(out: OutsideConsole, found: Bisection, groups: int) -> None:
-    ranked = found.by_push()
+def _print_groups(out: OutsideConsole, result: Bisection, groups: int) -> None:
+    ranked = result.by_push()
     if not ranked:
         out.print("no group of these steps has its data in the database")
         return
@@ -168,7 +168,7 @@ def _print_groups(out: OutsideConsole, found: Bisection, groups: int) -> None:
         rows.add_column(name, justify="left" if name in ("task", "source", "rewards") else "right", overflow="fold")
     for group in ranked[:groups]:
         rewards = " ".join(f"{one.reward:g}" for one in group.data)
-        share = f"{found.share(group):+.0%}"
+        share = f"{result.share(group):+.0%}"
         rows.add_row(
             str(group.step), escape(group.task), escape(group.data[0].source), rewards, f"{group.push:+.3g}", share
         )
@@ -179,21 +179,21 @@ def _print_groups(out: OutsideConsole, found: Bisection, groups: int) -> None:
         out.print(f"{group.task}: its records", soft_wrap=True, markup=False)
         for one in group.data:
             advantages = sorted({dispatch.advantage for dispatch in one.dispatches if dispatch.trained})
-            told = ", ".join(f"{advantage:+.4f}" for advantage in advantages) or "none"
-            out.print(f"  {one.record}  reward {one.reward:g}  advantage {told}", soft_wrap=True, markup=False)
+            shown = ", ".join(f"{advantage:+.4f}" for advantage in advantages) or "none"
+            out.print(f"  {one.record}  reward {one.reward:g}  advantage {shown}", soft_wrap=True, markup=False)
 
 
-def _as_json(found: Bisection) -> dict[str, Any]:
+def _as_json(bisection: Bisection) -> dict[str, Any]:
     moments = [
-        {"step": moment.step, "weights": moment.weights, "logprob": moment.value(found.token)}
-        for moment in found.moments
+        {"step": moment.step, "weights": moment.weights, "logprob": moment.value(bisection.token)}
+        for moment in bisection.moments
     ]
     groups = [
         {
             "step": group.step,
             "task": group.task,
             "push": group.push,
-            "share": found.share(group),
+            "share": bisection.share(group),
             "records": [
                 {
                     "record": one.record,
@@ -203,13 +203,13 @@ def _as_json(found: Bisection) -> dict[str, Any]:
                 for one in group.data
             ],
         }
-        for group in found.by_push()
+        for group in bisection.by_push()
     ]
     return {
-        "record": found.record,
-        "turn": found.turn.number,
-        "token": found.token,
+        "record": bisection.record,
+        "turn": bisection.turn.number,
+        "token": bisection.token,
         "moments": moments,
-        "turned": {"steps": found.steps, "change": found.change, "asked_for": found.own},
+        "turned": {"steps": bisection.steps, "change": bisection.change, "asked_for": bisection.own},
         "groups": groups,
     }

@@ -74,15 +74,17 @@ async def replay(
 
 
 def _compared(turn: SampledTurn, logprobs: list[float], version: int, *, any_version: bool) -> ReplayedTurn:
-    found = asked(np.array(logprobs, dtype=np.float32))
+    recomputed = asked(np.array(logprobs, dtype=np.float32))
     others = sorted(set(turn.versions.tolist()) - {version})
     if not others:
-        return ReplayedTurn(turn, found)
+        return ReplayedTurn(turn, recomputed)
     names = ", ".join(f"v{other}" for other in others)
     if any_version:
-        return ReplayedTurn(turn, found, f"nothing is left out, but its tokens of {names} are compared with v{version}")
-    found[turn.versions != version] = np.nan
-    return ReplayedTurn(turn, found, f"its tokens of {names}, since the engine serves v{version}")
+        return ReplayedTurn(
+            turn, recomputed, f"nothing is left out, but its tokens of {names} are compared with v{version}"
+        )
+    recomputed[turn.versions != version] = np.nan
+    return ReplayedTurn(turn, recomputed, f"its tokens of {names}, since the engine serves v{version}")
 
 
 def main() -> int | None:

@@ -56,24 +56,24 @@ async def read_fork(store: Store, origin: Origin, task: Task) -> Fork:
     names = {slot.traj_id: slot.record_id for slot in task.slots if slot.record_id is not None}
     records = await store.records.get_many(list(names.values()))
     dispatches = await store.records.dispatches_of(list(records))
-    found = []
+    episodes = []
     for slot in task.slots:
         record = records.get(names.get(slot.traj_id, ""))
         state = None if record is None else EpisodeState(record, dispatches[record.id])
         parts = None if state is None else parting(origin, state.turns)
-        found.append(ForkedEpisode(slot.traj_id, record, slot.score, slot.error, state, parts))
-    return Fork(task, origin, found)
+        episodes.append(ForkedEpisode(slot.traj_id, record, slot.score, slot.error, state, parts))
+    return Fork(task, origin, episodes)
 
 
 def parting(origin: Origin, fork: Sequence[TurnState]) -> tuple[int, int] | None:
     """The first turn of the origin, and the token of its reply, with which the fork leaves it; None: it has the same replies."""
-    left = origin.state.turns[origin.turn :]
-    for number, (theirs, ours) in enumerate(zip(left, fork, strict=False), start=origin.turn):
+    remaining = origin.state.turns[origin.turn :]
+    for number, (theirs, ours) in enumerate(zip(remaining, fork, strict=False), start=origin.turn):
         if theirs.output_ids != ours.output_ids:
             pairs = zip(theirs.output_ids, ours.output_ids, strict=False)
             shorter = min(len(theirs.output_ids), len(ours.output_ids))
             return number, next((k for k, (one, other) in enumerate(pairs) if one != other), shorter)
-    return None if len(left) == len(fork) else (origin.turn + min(len(left), len(fork)), 0)
+    return None if len(remaining) == len(fork) else (origin.turn + min(len(remaining), len(fork)), 0)
 
 
 def tell(fork: Fork, *, as_json: bool) -> int:

@@ -16,12 +16,12 @@ from trainer.trees.tree import Merging, merge
 def turn_logprobs(lm: TreeLM, turns: Sequence[SampledTurn], device: str) -> list[Tensor]:
     """For each turn the log-prob of every sampled token, with gradient where that is enabled."""
     rows = rows_of(lm, [_chain(turn) for turn in turns])
-    found: list[list[Tensor]] = [[] for _ in turns]
+    parts_of: list[list[Tensor]] = [[] for _ in turns]
     for row in rows:
         logprob_E = row_logprobs(lm, row.to(device), attn=lm.mask(device))[0]
         for at in row.trajectory_E.unique().tolist():
-            found[at].append(logprob_E[row.trajectory_E == at])
-    return [torch.cat(parts) for parts in found]
+            parts_of[at].append(logprob_E[row.trajectory_E == at])
+    return [torch.cat(parts) for parts in parts_of]
 
 
 def rows_of(lm: TreeLM, trees: Sequence[RecordTree]) -> list[Row]:

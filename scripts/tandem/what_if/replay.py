@@ -55,29 +55,29 @@ class ReplayConfig(ServiceConfig):
 
 def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progress: Progress) -> Replay:
     """Each token under the version that sampled it; a version without kept weights leaves NaN and a note."""
-    found = [np.full(len(turn.ids), np.nan, dtype=np.float32) for turn in episode.turns]
+    recomputed = [np.full(len(turn.ids), np.nan, dtype=np.float32) for turn in episode.turns]
     missing: dict[int, list[str]] = {}
     numbers = sorted({version for turn in episode.turns for version in turn.versions.tolist()})
     for number in progress.track(numbers, description="versions"):
         at = [i for i, turn in enumerate(episode.turns) if (turn.versions == number).any()]
-        kept = weights.of_version(number)
-        if kept is None:
+        stored = weights.of_version(number)
+        if stored is None:
             for i in at:
                 missing.setdefault(i, []).append(f"v{number}")
             continue
-        lm = weights.load(kept)
+        lm = weights.load(stored)
         with torch.no_grad():
             again = turn_logprobs(lm, [episode.turns[i] for i in at], device)
         for i, logprobs in zip(at, again, strict=True):
             mine = episode.turns[i].versions == number
-            found[i][mine] = asked(logprobs.float().cpu().numpy()[mine])
+            recomputed[i][mine] = asked(logprobs.float().cpu().numpy()[mine])
     turns = [
-        ReplayedTurn(turn, found[i], f"the weights of {', '.join(missing[i])} are pruned" if i in missing else "")
+        ReplayedTurn(turn, recomputed[i], f"the weights of {', '.join(missing[i])} are pruned" if i in missing else "")
         for i, turn in enumerate(episode.turns)
     ]
     result = Replay(episode, "the trainer's forward under the kept weights of their versions", turns)
     if not result.compared:
-        has = ", ".join(f"{kept} (step {kept.step})" for kept in weights.all) or "none"
+        has = ", ".join(f"{stored} (step {stored.step})" for stored in weights.all) or "none"
         raise DataError(
             f"record {episode.record.id} was sampled by versions {', '.join(map(str, numbers))}, whose weights are gone; kept "
             f"are: {has}. `keep_versions` and `save_steps` of the trainer keep more; --run_dir names another output_dir"

@@ -70,8 +70,8 @@ class Replay:
 
     def biggest(self, count: int) -> list[tuple[ReplayedTurn, int]]:
         """The tokens with the largest differences, the largest first."""
-        found = [(turn, at) for turn in self.turns for at in np.flatnonzero(turn.is_compared).tolist()]
-        return sorted(found, key=lambda one: -float(one[0].difference[one[1]]))[:count]
+        compared = [(turn, at) for turn in self.turns for at in np.flatnonzero(turn.is_compared).tolist()]
+        return sorted(compared, key=lambda one: -float(one[0].difference[one[1]]))[:count]
 
 
 def tell(replay: Replay, tolerance: float, show: int, spell: Spell, *, as_json: bool) -> int:
@@ -99,17 +99,17 @@ def _print(replay: Replay, tolerance: float, show: int, spell: Spell) -> None:
     biggest = replay.biggest(show)
     if biggest:
         out.print(_biggest(biggest, spell))
-    told = f"{replay.compared} tokens compared, largest |Δ log-prob| {replay.largest:.2e}, tolerance {tolerance:g}"
+    summary = f"{replay.compared} tokens compared, largest |Δ log-prob| {replay.largest:.2e}, tolerance {tolerance:g}"
     verdict = "[green]agrees[/green]" if replay.agrees(tolerance) else "[red]differs[/red]"
-    out.print(f"{verdict}: {told}" if replay.compared else f"[red]nothing compared[/red]: {told}", soft_wrap=True)
+    out.print(f"{verdict}: {summary}" if replay.compared else f"[red]nothing compared[/red]: {summary}", soft_wrap=True)
 
 
 def _numbers_of(turn: ReplayedTurn) -> tuple[str, ...]:
     seen = turn.is_compared
     if not seen.any():
         return ("–",) * 4
-    stored, found, difference = turn.sampled.logprobs[seen], turn.found[seen], turn.difference[seen]
-    return (f"{stored.sum():.4f}", f"{found.sum():.4f}", f"{difference.mean():.2e}", f"{difference.max():.2e}")
+    stored, recomputed, difference = turn.sampled.logprobs[seen], turn.found[seen], turn.difference[seen]
+    return (f"{stored.sum():.4f}", f"{recomputed.sum():.4f}", f"{difference.mean():.2e}", f"{difference.max():.2e}")
 
 
 def _biggest(biggest: Sequence[tuple[ReplayedTurn, int]], spell: Spell) -> Table:
@@ -119,9 +119,11 @@ def _biggest(biggest: Sequence[tuple[ReplayedTurn, int]], spell: Spell) -> Table
     for turn, at in biggest:
         one = turn.sampled
         before, text = _texts(one, at, spell)
-        stored, found = float(one.logprobs[at]), float(turn.found[at])
+        stored, recomputed = float(one.logprobs[at]), float(turn.found[at])
         cells = (str(one.number), str(at), str(one.ids[at]), escape(before), escape(text))
-        rows.add_row(*cells, f"{stored:.4f}", f"{found:.4f}", f"{found - stored:+.2e}", f"v{one.versions[at]}")
+        rows.add_row(
+            *cells, f"{stored:.4f}", f"{recomputed:.4f}", f"{recomputed - stored:+.2e}", f"v{one.versions[at]}"
+        )
     return rows
 
 

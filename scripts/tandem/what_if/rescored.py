@@ -87,11 +87,11 @@ async def rescored(
         stored, last, answer = _stored(task, record, own, config, agents, chosen, tools=tools)
         return await score_text(stored, last, answer), stored.episode
 
-    found = await asyncio.gather(*(one(record) for record in records.values()), return_exceptions=True)
-    for result in found:
+    results = await asyncio.gather(*(one(record) for record in records.values()), return_exceptions=True)
+    for result in results:
         if isinstance(result, BaseException):
             raise result
-    return dict(zip(records, [result for result in found if not isinstance(result, BaseException)], strict=True))
+    return dict(zip(records, [result for result in results if not isinstance(result, BaseException)], strict=True))
 
 
 def _stored(
@@ -118,10 +118,10 @@ def _stored(
     for dispatch in own:
         assert dispatch.response is not None, "it is answered"
         parsed = parser(dispatch.response.text, tools.get(dispatch.tools_hash, ()))
-        said = message_of(with_call_ids(parsed, dispatch.turn))
+        message = message_of(with_call_ids(parsed, dispatch.turn))
         transcript = threads.setdefault(dispatch.thread, Transcript())
-        transcript.told(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
-        transcript.replied(said, frozenset({words_of(said), words_of({"content": dispatch.response.text})}))
+        transcript.received(dispatch.messages, restart=dispatch.branch_cause is BranchCause.CONTEXT_POLICY)
+        transcript.replied(message, frozenset({words_of(message), words_of({"content": dispatch.response.text})}))
         log.tool_calls[dispatch.id] = tuple(dispatch.tool_calls)
     last = ScoredText.of_reply(own[-1]) if own else NOTHING
     answer = extract_answer(last.answer_text, task.payload.answer_schema)
@@ -170,12 +170,14 @@ def _record(record: Document, scored: Rescored | None) -> Document:
     if scored is None:
         return made
     score, log = scored
-    kept = {name: v for name, v in (record.get("metrics") or {}).items() if not name.startswith(("score_", "judge_"))}
+    own_metrics = {
+        name: v for name, v in (record.get("metrics") or {}).items() if not name.startswith(("score_", "judge_"))
+    }
     return made | {
         "score": float(score.value),
         "reward_details": dict(score.details),
         "answer": log.answer,
-        "metrics": kept | log.metrics,
+        "metrics": own_metrics | log.metrics,
         "without_feedback": None,
     }
 

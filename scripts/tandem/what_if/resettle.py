@@ -101,8 +101,8 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
 
 def _agents(path: Path | None) -> Agents:
     """The judge alone: nothing is played."""
-    found = None if path is None else read_agents_config(path).scorer_agent
-    return Agents(judge=None if found is None else Judge(found))
+    configured = None if path is None else read_agents_config(path).scorer_agent
+    return Agents(judge=None if configured is None else Judge(configured))
 
 
 async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
@@ -131,8 +131,8 @@ async def _claim_name(target: Store, config: ResettleConfig) -> None:
     if SETTINGS not in (await target.runs.read()).settings:
         # Its samplers would settle the groups by their own settings.
         own = {"tasks": await target.questions.has_tasks(), "processes": bool(await target.workers.all())}
-        for what, found in own.items():
-            if found:
+        for what, actual in own.items():
+            if actual:
                 raise ConfigError(f"run {config.target} has {what} of its own; choose another name for --as")
     await target.resettling.claim_settings(SETTINGS, await target.settings.keep(SETTINGS, expected, worker_of(config)))
     stored = (await target.settings.last(await target.runs.read()))[SETTINGS]
@@ -204,7 +204,7 @@ async def _settle_all(
 
     scoring = GroupScoring(target, worker, config, agents.judge, settled)
     row = progress.add_task("settling", total=await target.resettling.count_unsettled(config.policy))
-    while left := await target.resettling.count_unsettled(config.policy):
+    while remaining := await target.resettling.count_unsettled(config.policy):
         task = await claim_next(target, worker, config.policy, scoring.left)
         if task is None:
             if scoring.left:
@@ -214,7 +214,7 @@ async def _settle_all(
             await scoring.score(task)
         else:
             await settle(target, task)
-        progress.update(row, completed=(progress.tasks[row].total or left) - left)
+        progress.update(row, completed=(progress.tasks[row].total or remaining) - remaining)
 
 
 async def _measure(source: Store, target: Store, config: ResettleConfig, outcome: Resettled) -> None:

@@ -32,13 +32,13 @@ def tell(outcome: Resettled) -> int:
         rows.add_column(name, justify="right" if name else "left")
     old, new = _scores(outcome.before), _scores(outcome.after)
     differing = sum(1 for name, score in new.items() if old.get(name) != score)
-    for run, groups, scores, told in (
+    for run, groups, scores, note in (
         (outcome.run, outcome.before, old, ""),
         (outcome.target, outcome.after, new, str(differing)),
     ):
         with_data = sum(1 for group in groups.values() if group["status"] == "settled")
         mean = f"{math.fsum(scores.values()) / len(scores):.4f}" if scores else "–"
-        rows.add_row(run, str(len(groups)), str(with_data), str(len(scores)), mean, told)
+        rows.add_row(run, str(len(groups)), str(with_data), str(len(scores)), mean, note)
     out.print(rows)
     out.print(f"{outcome.copied - len(outcome.failed)} groups were written now", markup=False)
     for task, why in list(outcome.failed.items())[:SHOWN]:

@@ -44,11 +44,11 @@ class SampledEpisode:
 
     def turn(self, number: int) -> SampledTurn:
         """Raises ConfigError."""
-        found = next((turn for turn in self.turns if turn.number == number), None)
-        if found is None:
+        match = next((turn for turn in self.turns if turn.number == number), None)
+        if match is None:
             has = ", ".join(str(turn.number) for turn in self.turns) or "none"
             raise ConfigError(f"record {self.record.id}: no sampled turn {number}; its sampled turns are: {has}")
-        return found
+        return match
 
 
 async def read_episode(store: Store, record_id: str) -> SampledEpisode:
@@ -59,17 +59,17 @@ async def read_episode(store: Store, record_id: str) -> SampledEpisode:
     state = EpisodeState(record, (await store.records.dispatches_of([record.id]))[record.id])
     if state.problems:
         raise DataError(f"record {record.id}: its documents contradict each other: {state.problems[0]}")
-    turns, left_out = [], []
+    turns, omitted = [], []
     for turn in state.turns:
         reason = _left_out(turn, record)
         if reason is not None:
-            left_out.append(f"turn {turn.number}: {reason}")
+            omitted.append(f"turn {turn.number}: {reason}")
         else:
             turns.append(_sampled(state, turn))
     if not turns:
-        told = f": {left_out[0]}" if left_out else ""
-        raise DataError(f"record {record.id} has no tokens that policy {record.policy} sampled{told}")
-    return SampledEpisode(record, turns, left_out)
+        why = f": {omitted[0]}" if omitted else ""
+        raise DataError(f"record {record.id} has no tokens that policy {record.policy} sampled{why}")
+    return SampledEpisode(record, turns, omitted)
 
 
 def _left_out(turn: TurnState, record: Record) -> str | None:

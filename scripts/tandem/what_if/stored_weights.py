@@ -48,8 +48,8 @@ class StoredWeights:
         versions = [v for v in published if not v.pruned and v.withdrawn_to is None and v.path]
         by_step = {v.step: Kept(v.step, v) for v in versions}
         for path in sorted((run_dir / CHECKPOINTS).glob("step-*")):
-            found = STEP_FOLDER.fullmatch(path.name)
-            if found and (step := int(found[1])) not in by_step:
+            match = STEP_FOLDER.fullmatch(path.name)
+            if match and (step := int(match[1])) not in by_step:
                 by_step[step] = Kept(step, None, path)
         self.all = [by_step[step] for step in sorted(by_step)]
 
@@ -60,16 +60,16 @@ class StoredWeights:
             return None
         if version.withdrawn_to is not None:  # no checkpoint of its step is of its history
             return None if version.pruned or not version.path else Kept(version.step, version)
-        return next((kept for kept in self.all if kept.step == version.step), None)
+        return next((stored for stored in self.all if stored.step == version.step), None)
 
-    def load(self, kept: Kept) -> TreeLM:
+    def load(self, stored: Kept) -> TreeLM:
         """Raises DataError for damaged files."""
-        if kept.folder is not None:
-            return self._on_device(_checkpoint(kept.folder))
-        assert kept.version is not None, "weights are a version or a checkpoint"
-        reached = self._assembly.reach(kept.version, self._published, newer_than=kept.version.version)
+        if stored.folder is not None:
+            return self._on_device(_checkpoint(stored.folder))
+        assert stored.version is not None, "weights are a version or a checkpoint"
+        reached = self._assembly.reach(stored.version, self._published, newer_than=stored.version.version)
         lm = TreeLM(load_model(reached.folder, attn_implementation=OWN.attention))
-        self._assembly.keep_only(kept.version.version)
+        self._assembly.keep_only(stored.version.version)
         return self._on_device(lm)
 
     def _on_device(self, lm: TreeLM) -> TreeLM:
@@ -100,7 +100,7 @@ def _checkpoint(folder: Path) -> TreeLM:
         source_of(folder), dtype=stored_dtype(folder), trainable=trainable, attn_implementation=OWN.attention
     )
     lm = TreeLM(model)
-    wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
-    load_tensors(folder, wanted)
-    set_model_state_dict(lm, wanted["model"], options=TRAINED)
+    tensors = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
+    load_tensors(folder, tensors)
+    set_model_state_dict(lm, tensors["model"], options=TRAINED)
     return lm

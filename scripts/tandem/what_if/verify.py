@@ -96,15 +96,15 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
             f"run {config.run} trains offline: its data was sampled by the versions of run {other}; verify that"
         )
     published = await store.versions.all(config.policy)
-    kept = {v.version: v for v in published if not v.pruned}
-    if not kept:
+    available = {v.version: v for v in published if not v.pruned}
+    if not available:
         raise DataError(f"policy {config.policy}: the files of every version are pruned; nothing to compare with")
-    data = await _newest(store, config, kept)
+    data = await _newest(store, config, available)
     stored = await store.records.tokens_of([d.record for d in data])
     results = []
     with tempfile.TemporaryDirectory(prefix="tandem-verify-") as cache:
         assembly = Assembly(Path(cache))
-        for number, version in sorted(kept.items()):
+        for number, version in sorted(available.items()):
             trees = [tree_of(d, stored[d.record]) for d in data if d.min_version <= number <= d.max_version]
             if trees:
                 reached = assembly.reach(version, published, newer_than=number)
@@ -121,10 +121,10 @@ def _load(directory: Path, device: str) -> TreeLM:
     return lm
 
 
-async def _newest(store: Store, config: VerifyConfig, kept: dict[int, PolicyVersion]) -> list[DBRecordData]:
-    where = {"policy": config.policy, "min_version": {"$in": list(kept)}}
-    found = await store.data.find(where)
-    return found[-config.records :]
+async def _newest(store: Store, config: VerifyConfig, available: dict[int, PolicyVersion]) -> list[DBRecordData]:
+    where = {"policy": config.policy, "min_version": {"$in": list(available)}}
+    records = await store.data.find(where)
+    return records[-config.records :]
 
 
 def main() -> None:

@@ -69,8 +69,8 @@ class Count:
 
 
 async def last_step(store: Store, policy: str) -> int:
-    found = await store.database["trained_steps"].find_one({"policy": policy}, {"step": 1}, sort=[("step", -1)])
-    return int(found["step"]) if found else 0
+    newest = await store.database["trained_steps"].find_one({"policy": policy}, {"step": 1}, sort=[("step", -1)])
+    return int(newest["step"]) if newest else 0
 
 
 async def step_rows(store: Store, run: Run, policy: str, names: Sequence[str], *, alarms: bool = True) -> list[StepRow]:
@@ -79,21 +79,21 @@ async def step_rows(store: Store, run: Run, policy: str, names: Sequence[str], *
     every = max(1, -(-last // MOST_POINTS))
     where: Document = {"policy": policy, "step": {"$mod": [every, last % every]}}
     fields: Document = {"step": 1, "trainer_generation": 1, "groups": 1, "created_at": 1}
-    wanted = [*names, *(await _names_at_last_step(store, policy, ALARM) if alarms else ())]
-    if any("." in name for name in wanted):  # a source with a dot: a projection would look for it in a deeper document
+    shown = [*names, *(await _names_at_last_step(store, policy, ALARM) if alarms else ())]
+    if any("." in name for name in shown):  # a source with a dot: a projection would look for it in a deeper document
         fields["metrics"] = 1
     else:
-        fields |= {f"metrics.{name}": 1 for name in wanted}
-    found = store.database["trained_steps"].find(where, fields).sort([("step", 1)]).limit(4 * MOST_POINTS)
+        fields |= {f"metrics.{name}": 1 for name in shown}
+    cursor = store.database["trained_steps"].find(where, fields).sort([("step", 1)]).limit(4 * MOST_POINTS)
     rows: dict[int, StepRow] = {}
     starts = run.starts.get(policy, [])
-    async for document in found:
+    async for document in cursor:
         note_read("trained_steps", [document])
         if not _survives(document, starts):
             continue
         sizes = [size for _, size in document.get("groups", [])]
         rows[document["step"]] = StepRow(
-            document["step"], len(sizes), sum(sizes), document.get("created_at"), _of(document, wanted)
+            document["step"], len(sizes), sum(sizes), document.get("created_at"), _of(document, shown)
         )
     return list(rows.values())
 
@@ -151,10 +151,10 @@ async def held_out(store: Store, policy: str) -> list[HeldOutScore]:
     sums: dict[tuple[int, str], list[float]] = {}
     async for row in await store.database["tasks"].aggregate(pipeline):
         for source in ("", row["_id"]["source"]):
-            kept = sums.setdefault((row["_id"]["version"], source), [0, 0.0, 0.0])
+            totals = sums.setdefault((row["_id"]["version"], source), [0, 0.0, 0.0])
             for place, name in enumerate(("n", "sum", "squares")):
-                kept[place] += row[name]
-    return [_held_out(version, source, *found) for (version, source), found in sorted(sums.items())]
+                totals[place] += row[name]
+    return [_held_out(version, source, *figures) for (version, source), figures in sorted(sums.items())]
 
 
 def _held_out(version: int, source: str, n: float, total: float, squares: float) -> HeldOutScore:
@@ -167,17 +167,17 @@ async def steps_of_versions(
     store: Store, policy: str, versions: Sequence[int]
 ) -> dict[int, tuple[int, datetime | None]]:
     """{version: (its step, when it was announced)}"""
-    found = store.database["policy_versions"].find(
+    cursor = store.database["policy_versions"].find(
         {"policy": policy, "version": {"$in": list(versions)}}, {"version": 1, "step": 1, "created_at": 1}
     )
-    return {document["version"]: (document["step"], document.get("created_at")) async for document in found}
+    return {document["version"]: (document["step"], document.get("created_at")) async for document in cursor}
 
 
 async def queue(store: Store, policy: str) -> list[Count]:
     """Groups that are being played, wait for settlement, and records that wait for the trainer or were set aside."""
     tasks: Document = {"policy": policy, "split": TRAIN_SPLIT}
     data: Document = {"policy": policy}
-    asked = (
+    counted = (
         ("groups not begun", "tasks", {**tasks, "status": TaskStatus.CREATED.value}),
         ("groups being played", "tasks", {**tasks, "status": TaskStatus.RUNNING.value}),
         ("groups to be settled", "tasks", {**tasks, "status": TaskStatus.COMPLETED.value}),
@@ -185,32 +185,32 @@ async def queue(store: Store, policy: str) -> list[Count]:
         ("records too stale", "record_data", {**data, "status": DataStatus.STALE.value}),
         ("records dropped", "record_data", {**data, "status": DataStatus.DROPPED.value}),
     )
-    return list(await asyncio.gather(*(_count(store, *one) for one in asked)))
+    return list(await asyncio.gather(*(_count(store, *one) for one in counted)))
 
 
 async def _count(store: Store, name: str, collection: str, where: Document) -> Count:
-    found = await store.database[collection].count_documents(where, limit=MOST_COUNTED + 1)
-    return Count(name, min(found, MOST_COUNTED), found > MOST_COUNTED)
+    count = await store.database[collection].count_documents(where, limit=MOST_COUNTED + 1)
+    return Count(name, min(count, MOST_COUNTED), count > MOST_COUNTED)
 
 
 async def faults(store: Store) -> list[Fault]:
     """Of the newest failed attempts, the most frequent first."""
     fields = {"termination": 1, "error": 1}
-    found: list[Document] = []
+    documents: list[Document] = []
     for split in (TRAIN_SPLIT, EVAL_SPLIT):
         where = {"split": split, "status": RecordStatus.FAILED.value}
         newest = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(MOST_FAULTS)
-        found += await newest.to_list()
-    examples = {str(document.get("termination")): document for document in reversed(found)}
-    counts = Counter(str(document.get("termination")) for document in found)
+        documents += await newest.to_list()
+    examples = {str(document.get("termination")): document for document in reversed(documents)}
+    counts = Counter(str(document.get("termination")) for document in documents)
     return [
         Fault(why, n, str(examples[why].get("error") or ""), examples[why]["_id"]) for why, n in counts.most_common()
     ]
 
 
 async def malformed(store: Store) -> list[str]:
-    found = store.database["malformed_documents"].find().limit(20)
-    return [str(document.get("problem", document["_id"])) async for document in found]
+    cursor = store.database["malformed_documents"].find().limit(20)
+    return [str(document.get("problem", document["_id"])) async for document in cursor]
 
 
 async def workers(store: Store) -> tuple[list[Worker], set[str]]:
@@ -220,13 +220,13 @@ async def workers(store: Store) -> tuple[list[Worker], set[str]]:
 
 async def engines(store: Store) -> list[Document]:
     """Every engine: url, policy, version, status, load, heartbeat, error. One that is not heard of is DOWN."""
-    heard = await store.services.is_live()
+    live = await store.services.is_live()
     return [
         {
             "url": one.url,
             "policy": one.policy,
             "version": one.version,
-            "status": one.status.value if one.id in heard else ServiceStatus.DOWN.value,
+            "status": one.status.value if one.id in live else ServiceStatus.DOWN.value,
             "running": one.running,
             "waiting": one.waiting,
             "token_usage": one.token_usage,

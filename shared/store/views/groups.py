@@ -139,8 +139,8 @@ def list_query(policy: str, split: str, before: int, where: Mapping[str, Any]) -
 async def newest_seq(database: Database, policy: str, split: str) -> int:
     """One above the newest opened task's."""
     opened = {"policy": policy, "split": split, "status": {"$in": [*PLAYED, TaskStatus.RUNNING.value]}}
-    found = await Query("", "tasks", opened, {"seq": 1}, [("seq", -1)], 1).run(database)
-    return int(found[0]["seq"]) + 1 if found else 0
+    rows = await Query("", "tasks", opened, {"seq": 1}, [("seq", -1)], 1).run(database)
+    return int(rows[0]["seq"]) + 1 if rows else 0
 
 
 # ---------------------------------------------------------------------- one group
@@ -151,8 +151,8 @@ async def neighbours(database: Database, policy: str, split: str, seq: int) -> t
     of = {"policy": policy, "split": split}
     earlier = Query("", "tasks", {**of, "seq": {"$lt": seq}}, {"_id": 1}, [("seq", -1)], 1)
     later = Query("", "tasks", {**of, "seq": {"$gt": seq}}, {"_id": 1}, [("seq", 1)], 1)
-    found = [await query.run(database) for query in (earlier, later)]
-    previous, following = (str(one[0]["_id"]) if one else None for one in found)
+    rows = [await query.run(database) for query in (earlier, later)]
+    previous, following = (str(one[0]["_id"]) if one else None for one in rows)
     return previous, following
 
 

@@ -51,19 +51,19 @@ def groups_query(policy: str, before: int | None, groups: int) -> Query:
 
 
 async def fates(database: Database, policy: str, before: int | None, groups: int) -> tuple[list[Fate], list[Query]]:
-    asked = groups_query(policy, before, groups)
-    tasks = {document["_id"]: document for document in await asked.run(database)}
-    found: list[Fate] = []
+    listing = groups_query(policy, before, groups)
+    tasks = {document["_id"]: document for document in await listing.run(database)}
+    rows: list[Fate] = []
     queries: list[Query] = []
     names = list(tasks)
     for start in range(0, len(names), AT_ONCE):
         some = names[start : start + AT_ONCE]
         records, data = _records_query(some), _data_query(some)
-        queries = [asked, records, data]
+        queries = [listing, records, data]
         marks = {one["record"]: one for one in await data.run(database) if one["policy"] == policy}
         ended = [one for one in await records.run(database) if one.get("termination") is not None]
-        found += [_fate(r, tasks[r["task"]], marks.get(r["_id"])) for r in ended]
-    return found, queries or [asked]
+        rows += [_fate(r, tasks[r["task"]], marks.get(r["_id"])) for r in ended]
+    return rows, queries or [listing]
 
 
 # Both ask by task alone: with the policy or the termination too, the planner may take an index of that and read the whole run.

@@ -40,8 +40,8 @@ class Query:
         if self.pipeline is not None:
             cursor = await documents.aggregate(list(self.pipeline), maxTimeMS=MAX_TIME_MS)
             return await cursor.to_list(MOST_ROWS)
-        found = documents.find(self.where, self.fields, max_time_ms=MAX_TIME_MS).skip(self.skip).limit(self.limit)
-        rows = await (found.sort(list(self.sort)) if self.sort else found).to_list()
+        selected = documents.find(self.where, self.fields, max_time_ms=MAX_TIME_MS).skip(self.skip).limit(self.limit)
+        rows = await (selected.sort(list(self.sort)) if self.sort else selected).to_list()
         note_read(self.collection, rows)
         return rows
 
@@ -60,10 +60,10 @@ class Query:
         target = f"db.getCollection({json.dumps(self.collection)})"
         if self.pipeline is not None:
             return f"{target}.aggregate({shell_text(list(self.pipeline))})"
-        asked = shell_text(self.where) + (f", {shell_text(self.fields)}" if self.fields else "")
+        arguments = shell_text(self.where) + (f", {shell_text(self.fields)}" if self.fields else "")
         ordered = f".sort({shell_text(dict(self.sort))})" if self.sort else ""
         skipped = f".skip({self.skip})" if self.skip else ""
-        return f"{target}.find({asked}){ordered}{skipped}.limit({self.limit})"
+        return f"{target}.find({arguments}){ordered}{skipped}.limit({self.limit})"
 
     def to_json(self) -> Document:
         return {"title": self.title, "place": self.compass_place, "compass": self.compass, "mongosh": self.mongosh}

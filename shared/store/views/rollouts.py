@@ -58,34 +58,34 @@ class RolloutFilter:
 
     def where(self) -> Document:
         """On `records`. Names `split` and `status` always: the index "recent" begins with them."""
-        found: Document = {
+        conditions: Document = {
             "split": self.split or {"$in": [TRAIN_SPLIT, EVAL_SPLIT]},
             "status": self.status or {"$in": ENDED},
         }
         for name in ("source", "termination", "tid", "worker"):
             value = getattr(self, name)
             if value is not None:
-                found[name] = value
+                conditions[name] = value
         if self.step is not None:
-            found["last_trained_step"] = self.step
+            conditions["last_trained_step"] = self.step
         if self.version is not None:
-            found["policy_versions"] = self.version
+            conditions["policy_versions"] = self.version
         bounds = {"$gte": self.min_score, "$lte": self.max_score}
         given = {op: value for op, value in bounds.items() if value is not None}
         if given:
-            found["score"] = given
-        return found
+            conditions["score"] = given
+        return conditions
 
     def in_turns(self, records: Sequence[str]) -> Document:
         """On `dispatched_sampling_tasks`."""
-        found: Document = {"record": {"$in": list(records)}}
+        conditions: Document = {"record": {"$in": list(records)}}
         call: Document = ({"name": self.tool} if self.tool else {}) | ({"is_error": True} if self.tool_error else {})
         if call:
-            found["tool_calls"] = {"$elemMatch": call}
+            conditions["tool_calls"] = {"$elemMatch": call}
         if self.text:
             whole = {"$regex": _literally(self.text), "$options": "i"}
-            found["$or"] = [{"response.text": whole}, {"tool_calls.result": whole}, {"messages.content": whole}]
-        return found
+            conditions["$or"] = [{"response.text": whole}, {"tool_calls.result": whole}, {"messages.content": whole}]
+        return conditions
 
 
 def _literally(text: str) -> str:
@@ -93,31 +93,31 @@ def _literally(text: str) -> str:
 
 
 async def search(
-    database: Database, wanted: RolloutFilter, page: int, limit: int = MOST_FOUND, *, noted: Sequence[str] | None = None
+    database: Database, chosen: RolloutFilter, page: int, limit: int = MOST_FOUND, *, noted: Sequence[str] | None = None
 ) -> tuple[list[Document], list[Query]]:
     """Records, the newest first, one more than `limit` if there are more; and what was asked. `noted`: only of these."""
     records = Query(
         "the episodes of this search",
         "records",
-        wanted.where() | ({} if noted is None else {"_id": {"$in": list(noted)}}),
+        chosen.where() | ({} if noted is None else {"_id": {"$in": list(noted)}}),
         RECORD_FIELDS,
         [("finished_at", -1)],
-        LOOKED_THROUGH if wanted.reads_turns else limit + 1,
-        0 if wanted.reads_turns else page * limit,
+        LOOKED_THROUGH if chosen.reads_turns else limit + 1,
+        0 if chosen.reads_turns else page * limit,
     )
-    found = [{**dict.fromkeys(RECORD_FIELDS), **document} for document in await records.run(database)]
-    if not wanted.reads_turns:
-        return found, [records]
+    candidates = [{**dict.fromkeys(RECORD_FIELDS), **document} for document in await records.run(database)]
+    if not chosen.reads_turns:
+        return candidates, [records]
     turns = Query(
         "turns of these episodes with the tool, the error or the text",
         "dispatched_sampling_tasks",
-        wanted.in_turns([document["_id"] for document in found]),
+        chosen.in_turns([document["_id"] for document in candidates]),
         {"record": 1, "turn": 1},
         limit=LOOKED_THROUGH,
     )
     named: Mapping[str, int] = {d["record"]: d["turn"] for d in reversed(await turns.run(database))}
-    kept = [{**document, "turn": named[document["_id"]]} for document in found if document["_id"] in named]
-    return kept[page * limit : (page + 1) * limit + 1], [records, turns]
+    matching = [{**document, "turn": named[document["_id"]]} for document in candidates if document["_id"] in named]
+    return matching[page * limit : (page + 1) * limit + 1], [records, turns]
 
 
 def record_queries(record: str, task: str) -> list[Query]:

@@ -56,16 +56,16 @@ async def run_row(store: Store) -> RunRow:
     policies = await policies_of_run(store, run)
     newest = [await store.versions.newest(policy) for policy in policies]
     steps = [version.step for version in newest if version is not None]
-    wanted = [admission.num_steps for admission in run.admission.values() if admission.num_steps is not None]
-    found = await condition_of(store)
+    num_steps = [admission.num_steps for admission in run.admission.values() if admission.num_steps is not None]
+    state = await condition_of(store)
     last_seen, alive = await _heard(store)
     return RunRow(
         name=store.run,
-        state=found.condition.value,
-        reason=found.reason,
+        state=state.condition.value,
+        reason=state.reason,
         policies=policies,
         step=min(steps, default=None),
-        num_steps=min(wanted, default=None),
+        num_steps=min(num_steps, default=None),
         tasks=await store.database["tasks"].estimated_document_count(),
         records=await store.database["records"].estimated_document_count(),
         dispatches=await store.database["dispatched_sampling_tasks"].estimated_document_count(),

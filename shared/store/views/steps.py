@@ -106,8 +106,8 @@ def versions_query(policy: str, versions: Sequence[int]) -> Query:
 async def first_version_with(database: Database, policy: str, step: int) -> PolicyVersion | None:
     """The first weights of the surviving history that include a step. In that history a later version has a later step."""
     where = {"policy": policy, "step": {"$gte": step}, "withdrawn_to": None}
-    found = await Query("", "policy_versions", where, None, [("step", 1), ("version", 1)], 1).run(database)
-    return PolicyVersion.from_mongo(found[0]) if found else None
+    versions = await Query("", "policy_versions", where, None, [("step", 1), ("version", 1)], 1).run(database)
+    return PolicyVersion.from_mongo(versions[0]) if versions else None
 
 
 def staleness_of(versions: Sequence[PolicyVersion], step: int) -> dict[int, int]:

@@ -33,14 +33,14 @@ class RunTerms:
 
 
 async def terms_of(store: Store, run: Run | None, policies: list[str]) -> list[RunTerms]:
-    found = []
+    terms = []
     for policy in policies:
         cost = None if run is None else run.step_costs.get(policy)
         costs = [] if cost is None else [text for text in (cost.size_text(), cost.time_text()) if text]
         rules = next(iter(await store.rules.all(policy)), None)
         origin = None if rules is None else rules.origin
-        found.append(RunTerms(policy, costs, origin, chosen_of(rules)))
-    return [one for one in found if one.costs or one.rules]
+        terms.append(RunTerms(policy, costs, origin, chosen_of(rules)))
+    return [one for one in terms if one.costs or one.rules]
 
 
 async def terms_of_run(store: Store, policy: str) -> list[RunTerms]:

@@ -54,8 +54,8 @@ class Window:
 
 async def newest_end(store: Store) -> datetime | None:
     """When the last episode ended."""
-    found = [document async for document in _newest(store, None, 1)]
-    return max((document["finished_at"] for document in found), default=None)
+    newest = [document async for document in _newest(store, None, 1)]
+    return max((document["finished_at"] for document in newest), default=None)
 
 
 async def window_of(store: Store, end: datetime, seconds: float) -> Window:
@@ -93,21 +93,21 @@ async def _newest(store: Store, between: tuple[datetime, datetime] | None, limit
     for split in SPLITS:  # forks too: they are what a process did
         for status in ENDED:
             where = {"split": split, "status": status, "finished_at": when}
-            found = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(limit)
-            async for document in found:
+            cursor = store.database["records"].find(where, fields).sort([("finished_at", -1)]).limit(limit)
+            async for document in cursor:
                 yield document
 
 
 def _episode(document: Document) -> LaneSpan:
     score = document.get("score")
-    said = f"{document['source']}, " + (f"score {score:g}" if score is not None else document["status"])
+    label = f"{document['source']}, " + (f"score {score:g}" if score is not None else document["status"])
     versions = document.get("policy_versions") or [None]
     failed = document["status"] == RecordStatus.FAILED.value
     return LaneSpan(
         document.get("created_at") or document["finished_at"],
         document["finished_at"],
         "episode",
-        said,
+        label,
         versions[-1],
         document["_id"],
         failed,
@@ -117,18 +117,18 @@ def _episode(document: Document) -> LaneSpan:
 async def _turns(store: Store, records: list[str]) -> list[tuple[str, LaneSpan]]:
     """Requests to engines."""
     fields = {"service": 1, "created_at": 1, "finished_at": 1, "weight_versions": 1, "record": 1, "turn": 1, "error": 1}
-    found = store.database["dispatched_sampling_tasks"].find({"record": {"$in": records}}, fields).limit(MOST_TURNS)
+    cursor = store.database["dispatched_sampling_tasks"].find({"record": {"$in": records}}, fields).limit(MOST_TURNS)
     spans = []
-    async for one in found:
+    async for one in cursor:
         note_read("dispatched_sampling_tasks", [one])
         if one.get("service") is None or one.get("created_at") is None or one.get("finished_at") is None:
             continue
         versions = [version for version, _ in one.get("weight_versions", [])]
-        said = f"turn {one['turn']}"
-        said += f", versions {versions[0]} to {versions[-1]}" if len(set(versions)) > 1 else ""
+        label = f"turn {one['turn']}"
+        label += f", versions {versions[0]} to {versions[-1]}" if len(set(versions)) > 1 else ""
         version = versions[-1] if versions else None
         span = LaneSpan(
-            one["created_at"], one["finished_at"], "turn", said, version, one["record"], bool(one.get("error"))
+            one["created_at"], one["finished_at"], "turn", label, version, one["record"], bool(one.get("error"))
         )
         spans.append((f"engine {one['service']}", span))
     return spans

@@ -78,8 +78,8 @@ async def what_broke(
     database: Database, split: str
 ) -> tuple[list[Document], list[Document], list[Document], list[Query]]:
     """(episodes, calls by tool, broken turns by error, what was asked)."""
-    asked = episodes_query(split)
-    episodes = await asked.run(database)
+    listing = episodes_query(split)
+    episodes = await listing.run(database)
     names = [document["_id"] for document in episodes]
     calls, broken = calls_query(names), broken_query(names)
-    return episodes, await calls.run(database), await broken.run(database), [asked, calls, broken]
+    return episodes, await calls.run(database), await broken.run(database), [listing, calls, broken]

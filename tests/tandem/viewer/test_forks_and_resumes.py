@@ -8,7 +8,7 @@ from shared.documents.run import Admission
 from shared.episodes.origin import queue_fork, read_origin
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tandem.viewer.asked import in_url
+from tandem.viewer.page_request import in_url
 from tests.shared.builders import claim
 from tests.shared.episodes import play, whole_run
 from tests.tandem.viewer.conftest import Client

@@ -8,7 +8,7 @@ import pytest
 from bson import json_util
 
 from shared.store import Store
-from tandem.viewer.asked import in_url
+from tandem.viewer.page_request import in_url
 from tests.shared.episodes import whole_run
 from tests.tandem.viewer.conftest import Client
 

@@ -15,7 +15,7 @@ import pytest
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tandem.viewer.app import RUN_PAGES
-from tandem.viewer.asked import in_url
+from tandem.viewer.page_request import in_url
 from tandem.viewer.rendering import visible
 from tests.tandem.viewer.conftest import TOKEN, Client, ClientOf
 

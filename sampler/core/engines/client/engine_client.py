@@ -109,12 +109,12 @@ class EngineClient:
             streamed = StreamedAnswer(on_ids)
             response = await self._send(url, "POST", "/generate", limit_s, body, streamed.feed)
             answer = streamed.whole(f"{url}/generate", response)
-        found = read_generation(
+        reply = read_generation(
             url, rid, answer, RequestBounds(len(input_ids), None if most is None else int(most), vocabulary)
         )
         if on_ids is not None:
-            self._tokens_per_s[url] = len(found.output_ids) / max(1e-3, time.monotonic() - began)
-        return found
+            self._tokens_per_s[url] = len(reply.output_ids) / max(1e-3, time.monotonic() - began)
+        return reply
 
     async def score_prompt(self, url: str, input_ids: Sequence[int], start: int, rid: str) -> PromptScores:
         """Log-probs, at temperature 1, of the tokens after position `start`; nothing of them is sampled."""
@@ -188,12 +188,12 @@ class EngineClient:
     ) -> dict[str, Any]:
         response = await self._send(url, method, path, timeout_s, body)
         try:
-            found = response.json()
+            content = response.json()
         except (ValueError, RecursionError) as exc:
             raise EngineContractBroken(f"{url}{path}: answer is not JSON: {shown(text_of(response.content))}") from exc
-        if not isinstance(found, dict):
-            raise EngineContractBroken(f"{url}{path}: answer is {type(found).__name__}; expected a JSON object")
-        return found
+        if not isinstance(content, dict):
+            raise EngineContractBroken(f"{url}{path}: answer is {type(content).__name__}; expected a JSON object")
+        return content
 
     async def _send(
         self,

@@ -41,7 +41,7 @@ class Generation:
     abort_message: str = ""
 
 
-def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: RequestBounds) -> Generation:
+def read_generation(url: str, rid: str, answer: Mapping[str, Any], bounds: RequestBounds) -> Generation:
     """Raises EngineContractBroken; for an abort with a status, EngineUnavailable or EngineRefused."""
     where = f"{url}: request {rid}"
     meta = mapping(where, "meta_info", answer.get("meta_info"))
@@ -50,7 +50,7 @@ def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: Reques
     if kind not in FINISH_REASONS:
         raise broken(where, "finish_reason.type", kind, "stop, length or abort")
     _refuse_failed_abort(where, kind, reason)
-    output_ids = _ids(where, answer.get("output_ids"), asked)
+    output_ids = _ids(where, answer.get("output_ids"), bounds)
     message = reason.get("message")
     return Generation(
         url=url,
@@ -60,7 +60,7 @@ def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: Reques
         matched=_matched(where, reason.get("matched")),
         version_runs=_version_runs(where, meta, len(output_ids)),
         # Both are missing in a request that was aborted while waiting.
-        prompt_tokens=whole(where, "prompt_tokens", meta.get("prompt_tokens", asked.prompt_tokens)),
+        prompt_tokens=whole(where, "prompt_tokens", meta.get("prompt_tokens", bounds.prompt_tokens)),
         cached_tokens=whole(where, "cached_tokens", meta.get("cached_tokens") or 0),
         abort_message="" if kind != "abort" or message is None else text(where, "message", message)[:MAX_MESSAGE_CHARS],
     )
@@ -75,11 +75,11 @@ def _refuse_failed_abort(where: str, kind: str, reason: Mapping[str, Any]) -> No
     raise EngineUnavailable(message) if status >= 500 or status in LATER else EngineRefused(message)
 
 
-def _ids(where: str, value: object, asked: RequestBounds) -> list[int]:
+def _ids(where: str, value: object, bounds: RequestBounds) -> list[int]:
     ids = listed(where, "output_ids", value)
-    if asked.max_new_tokens is not None and len(ids) > asked.max_new_tokens:
-        raise EngineContractBroken(f"{where}: {len(ids)} output_ids; expected at most {asked.max_new_tokens} as asked")
-    most = MAX_INT32 if asked.vocabulary is None else asked.vocabulary - 1
+    if bounds.max_new_tokens is not None and len(ids) > bounds.max_new_tokens:
+        raise EngineContractBroken(f"{where}: {len(ids)} output_ids; expected at most {bounds.max_new_tokens} as asked")
+    most = MAX_INT32 if bounds.vocabulary is None else bounds.vocabulary - 1
     for at, token in enumerate(ids):
         if type(token) is not int or not 0 <= token <= most:
             raise broken(where, f"output_ids[{at}]", token, f"a token of the vocabulary, 0 to {most}")
@@ -91,7 +91,7 @@ def _logprobs(where: str, value: object, output_ids: list[int]) -> list[float]:
     pairs = listed(where, "output_token_logprobs", [] if value is None and not output_ids else value)
     if len(pairs) != len(output_ids):
         raise EngineContractBroken(f"{where}: {len(pairs)} log-probs for {len(output_ids)} tokens")
-    found = []
+    logprobs = []
     for at, (pair, token) in enumerate(zip(pairs, output_ids, strict=True)):
         if not isinstance(pair, list) or len(pair) < 2:
             raise broken(where, f"output_token_logprobs[{at}]", pair, "[log-prob, token id, …]")
@@ -100,8 +100,8 @@ def _logprobs(where: str, value: object, output_ids: list[int]) -> list[float]:
             raise EngineContractBroken(f"{where}: log-prob {at} belongs to token {shown(scored)}, output is {token}")
         if number(where, f"log-prob {at}", logprob) > ROUNDING_NATS:
             raise broken(where, f"log-prob {at}", logprob, "at most 0")
-        found.append(float(logprob))
-    return found
+        logprobs.append(float(logprob))
+    return logprobs
 
 
 def _matched(where: str, value: object) -> int | str | None:
@@ -111,23 +111,25 @@ def _matched(where: str, value: object) -> int | str | None:
 
 
 def _version_runs(where: str, meta: Mapping[str, Any], n_tokens: int) -> list[list[int]]:
-    if (found := meta.get("weight_versions")) is None:
-        found = [{"version": meta.get("weight_version"), "start": 0, "end": n_tokens}]
+    if (reported := meta.get("weight_versions")) is None:
+        reported = [{"version": meta.get("weight_version"), "start": 0, "end": n_tokens}]
     runs: list[list[int]] = []
     reached = 0
-    for at, each in enumerate(listed(where, "weight_versions", found)):
+    for at, each in enumerate(listed(where, "weight_versions", reported)):
         run = mapping(where, f"weight_versions[{at}]", each)
         start = whole(where, f"weight_versions[{at}].start", run.get("start"))
         end = whole(where, f"weight_versions[{at}].end", run.get("end"))
         if start != reached or end < reached:
             raise EngineContractBroken(
-                f"{where}: weight version runs {shown(found)} do not cover {n_tokens} tokens in order"
+                f"{where}: weight version runs {shown(reported)} do not cover {n_tokens} tokens in order"
             )
         if end > reached:
             append_run(runs, _version(where, run.get("version")), end - reached)
         reached = end
     if reached != n_tokens:
-        raise EngineContractBroken(f"{where}: weight version runs {shown(found)} cover {reached} of {n_tokens} tokens")
+        raise EngineContractBroken(
+            f"{where}: weight version runs {shown(reported)} cover {reached} of {n_tokens} tokens"
+        )
     return runs
 
 

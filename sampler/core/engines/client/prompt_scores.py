@@ -38,7 +38,7 @@ def read_prompt_scores(
         raise EngineContractBroken(
             f"{where}: {len(pairs)} input_token_logprobs; expected {len(input_ids) - start}, those from position {start} on"
         )
-    found = []
+    logprobs = []
     for at, (pair, token) in enumerate(zip(pairs, input_ids[start:], strict=True)):
         if not isinstance(pair, list) or len(pair) < 2:
             raise broken(where, f"input_token_logprobs[{at}]", pair, "[log-prob, token id, …]")
@@ -50,5 +50,5 @@ def read_prompt_scores(
             continue  # of the position that was asked for
         if number(where, f"prompt log-prob {at}", pair[0]) > ROUNDING_NATS:
             raise broken(where, f"prompt log-prob {at}", pair[0], "at most 0")
-        found.append(float(pair[0]))
-    return PromptScores(found, sampled.version_runs[0][0])
+        logprobs.append(float(pair[0]))
+    return PromptScores(logprobs, sampled.version_runs[0][0])

@@ -45,13 +45,13 @@ def refusal(where: str, response: httpx.Response) -> EngineError:
 def error_text(body: str) -> str:
     """The message in SGLang's error bodies: four JSON shapes, FastAPI's `detail`, or plain text."""
     try:
-        found = json.loads(body)
+        payload = json.loads(body)
     except (ValueError, RecursionError):
         return body.strip()[:MAX_MESSAGE_CHARS] or "no message"
-    if isinstance(found, dict):
-        error = found.get("error")
+    if isinstance(payload, dict):
+        error = payload.get("error")
         if isinstance(error, dict):
             error = error.get("message")
-        found = error or found.get("message") or found.get("detail") or found
+        payload = error or payload.get("message") or payload.get("detail") or payload
     # Validation errors quote the whole request body after their first lines.
-    return str(found)[:MAX_MESSAGE_CHARS]
+    return str(payload)[:MAX_MESSAGE_CHARS]

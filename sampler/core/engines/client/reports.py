@@ -45,28 +45,28 @@ class EngineLoad:
     token_usage: float
 
 
-def read_model_info(where: str, found: Mapping[str, Any]) -> ModelInfo:
+def read_model_info(where: str, report: Mapping[str, Any]) -> ModelInfo:
     return ModelInfo(
-        _label(where, "model_path", found.get("model_path", "")),
-        _label(where, "weight_version", found.get("weight_version", "default")),
+        _label(where, "model_path", report.get("model_path", "")),
+        _label(where, "weight_version", report.get("weight_version", "default")),
     )
 
 
-def read_server_info(where: str, found: Mapping[str, Any]) -> ServerInfo:
-    ranks = _count(where, found, "tp_size")
-    whole_model = found.get("dp_size") == 1 and found.get("pp_size", 1) == 1
-    version = found.get("version")
+def read_server_info(where: str, report: Mapping[str, Any]) -> ServerInfo:
+    ranks = _count(where, report, "tp_size")
+    whole_model = report.get("dp_size") == 1 and report.get("pp_size", 1) == 1
+    version = report.get("version")
     return ServerInfo(
-        _max_running_requests(where, found),
+        _max_running_requests(where, report),
         None if version is None else _label(where, "version", version),
         ranks if whole_model else 0,
-        _context(where, found),
+        _context(where, report),
     )
 
 
-def read_load(where: str, found: Mapping[str, Any]) -> EngineLoad:
+def read_load(where: str, report: Mapping[str, Any]) -> EngineLoad:
     """Summed over all data-parallel ranks."""
-    loads = [] if found.get("loads") is None else listed(where, "loads", found["loads"])
+    loads = [] if report.get("loads") is None else listed(where, "loads", report["loads"])
     ranks = [mapping(where, f"loads[{at}]", rank) for at, rank in enumerate(loads)]
     usages = [number(where, "token_usage", rank.get("token_usage") or 0.0) for rank in ranks]
     return EngineLoad(
@@ -76,26 +76,26 @@ def read_load(where: str, found: Mapping[str, Any]) -> EngineLoad:
     )
 
 
-def _context(where: str, found: Mapping[str, Any]) -> int | None:
+def _context(where: str, report: Mapping[str, Any]) -> int | None:
     """What it was started with, or what its cache holds: SGLang takes prompts of at most `max_req_input_len`, six fewer."""
-    prompt = _count(where, found, "max_req_input_len")
-    known = (_count(where, found, "context_length"), prompt and prompt + RESERVED_OF_PROMPT)
+    prompt = _count(where, report, "max_req_input_len")
+    known = (_count(where, report, "context_length"), prompt and prompt + RESERVED_OF_PROMPT)
     return min((one for one in known if one), default=None)
 
 
-def _max_running_requests(where: str, found: Mapping[str, Any]) -> int | None:
+def _max_running_requests(where: str, report: Mapping[str, Any]) -> int | None:
     """The engine's start setting, or else the sum of the ranks' own limits."""
-    if given := _count(where, found, "max_running_requests"):
+    if given := _count(where, report, "max_running_requests"):
         return given
     name = "effective_max_running_requests_per_dp"
-    states = listed(where, "internal_states", found.get("internal_states") or [])
+    states = listed(where, "internal_states", report.get("internal_states") or [])
     ranks = [_count(where, mapping(where, f"internal_states[{at}]", state), name) for at, state in enumerate(states)]
     return sum(ranks) if ranks and all(ranks) else None
 
 
-def _count(where: str, found: Mapping[str, Any], name: str) -> int:
+def _count(where: str, report: Mapping[str, Any], name: str) -> int:
     """0 if absent or null."""
-    value = found.get(name)
+    value = report.get(name)
     return 0 if value is None else whole(where, name, value, most=MAX_INT32)
 
 

@@ -70,14 +70,14 @@ class StreamedAnswer:
         """The last event. Raises EngineContractBroken, and the engine's refusal if that is what the stream says."""
         if not self._newest:  # a transport that gives whole bodies
             self.feed(response.content + _END)
-        found = _parsed(self._newest or response.content)
-        if found is None:
+        answer = _parsed(self._newest or response.content)
+        if answer is None:
             raise EngineContractBroken(f"{where}: its stream ends with {shown(text_of(self._newest))}; expected JSON")
-        if isinstance(error := found.get("error"), dict):
+        if isinstance(error := answer.get("error"), dict):
             status = error.get("code")
             raise refusal(where, httpx.Response(status if isinstance(status, int) else 500, content=self._newest))
-        _require_whole(where, found)
-        return found
+        _require_whole(where, answer)
+        return answer
 
     def _hear(self) -> None:
         if (began := time.monotonic()) < self._hear_at or _FINISHED.search(self._newest):
@@ -91,9 +91,9 @@ class StreamedAnswer:
 
 def _ids_of(event: bytes) -> list[int] | None:
     """The first list of ids, which is ten times smaller than the event."""
-    found = _IDS.search(event)
+    match = _IDS.search(event)
     try:
-        ids: list[int] | None = json.loads(found[1]) if found else None
+        ids: list[int] | None = json.loads(match[1]) if match else None
     except ValueError:
         return None
     return ids
@@ -101,10 +101,10 @@ def _ids_of(event: bytes) -> list[int] | None:
 
 def _parsed(body: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _require_whole(where: str, answer: Mapping[str, Any]) -> None:

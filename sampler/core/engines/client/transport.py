@@ -51,19 +51,19 @@ class KeepAliveTransport(httpx.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        for kept in self._idle.values():
-            for _, connection in kept:
+        for idle in self._idle.values():
+            for _, connection in idle:
                 connection.abort()
         self._idle.clear()
 
     def _take_idle(self, origin: Origin) -> "_Connection | None":
         """The most recently used connection; drops those idle too long, or closed by the server."""
-        kept = self._idle[origin]
+        waiting = self._idle[origin]
         oldest = time.monotonic() - self._idle_s
-        while kept and (kept[0][0] < oldest or not kept[0][1].reusable):
-            kept.popleft()[1].abort()
-        while kept:
-            connection = kept.pop()[1]
+        while waiting and (waiting[0][0] < oldest or not waiting[0][1].reusable):
+            waiting.popleft()[1].abort()
+        while waiting:
+            connection = waiting.pop()[1]
             if connection.reusable:
                 return connection
         return None

@@ -83,8 +83,8 @@ class AtomReader(Cursor, ABC):
         """What stands behind ^."""
 
     @abstractmethod
-    def _mixed(self, left: Term) -> Term | None:
-        """The number of which `left` is the whole part; None: no fraction follows."""
+    def _mixed(self, integer: Term) -> Term | None:
+        """The number of which `integer` is the whole part; None: no fraction follows."""
 
     @abstractmethod
     def _begins_factor(self) -> bool:
@@ -97,17 +97,17 @@ class AtomReader(Cursor, ABC):
         token = self._token()
         written = SAME_BRACKETS.get(token.written, token.written)
         if token.kind == "number":
-            found: Reading = self._numbered(token)
+            atom: Reading = self._numbered(token)
         elif token.kind == "word":
-            found = self._word(token)
+            atom = self._word(token)
         elif written in CLOSING:
-            found = self._bracketed(written)
+            atom = self._bracketed(written)
         elif token.kind == "command":
-            found = self._command(written)
+            atom = self._command(written)
         else:
             raise NotRead(f"{written} is no beginning")
         self._depth -= 1
-        return found
+        return atom
 
     def _numbered(self, token: Lexeme) -> Term:
         assert token.value is not None
@@ -133,14 +133,14 @@ class AtomReader(Cursor, ABC):
         if not is_product(word, beside=not token.spaced and self._at > 1):
             raise NotRead(f"the word {word}")
         names = [Constant(CONSTANTS[c]) if c in ("e", "i") else Variable(c) for c in word[:-1]]
-        found: Term = names[0]
+        product: Term = names[0]
         for name in names[1:]:
-            found = Call("*", found, name)
+            product = Call("*", product, name)
         last = Constant(CONSTANTS[word[-1]]) if word[-1] in ("e", "i") else self._named(word[-1])
         if self._next in ("^", "**"):
             self._at += 1
             last = Call("^", last, self._exponent())
-        return Call("*", found, last)
+        return Call("*", product, last)
 
     def _named(self, name: str) -> Term:
         """With its subscript, and primes."""
@@ -187,9 +187,9 @@ class AtomReader(Cursor, ABC):
     def _argument(self) -> Reading:
         """{…}, or one digit, letter or command. Unlike LaTeX, `\\sqrt(2)` and `\\sqrt 12` take what a reader takes."""
         if self._takes("{"):
-            found = self.listed(("}",))
+            inner = self.listed(("}",))
             self._expect("}")
-            return found
+            return inner
         token = self._tokens[self._at] if self._at < len(self._tokens) else None
         if token is not None and token.kind == "number" and len(token.written) > 1 and not self._is_root_argument():
             digits = token.written
@@ -227,19 +227,19 @@ class AtomReader(Cursor, ABC):
             name, exponent = INVERSES[name], None
         inner = self._function_argument(name)
         if name == "log" and base is not None:
-            found: Term = Call("logb", base, *inner)
+            call: Term = Call("logb", base, *inner)
         elif name == "lg":
-            found = Call("logb", Number(Fraction(10)), *inner)
+            call = Call("logb", Number(Fraction(10)), *inner)
         else:
-            found = Call(name, *inner)
-        return found if exponent is None else Call("^", found, exponent)
+            call = Call(name, *inner)
+        return call if exponent is None else Call("^", call, exponent)
 
     def _function_argument(self, name: str) -> tuple[Term, ...]:
         if self._next in ("(", "{", "["):
             closing = CLOSING[self._token().written]
-            found = self.listed((closing,))
+            argument = self.listed((closing,))
             self._expect(closing)
-            items = found.items if isinstance(found, Collection) and found.kind == "list" else (found,)
+            items = argument.items if isinstance(argument, Collection) and argument.kind == "list" else (argument,)
             if len(items) > 1 and name not in OF_SEVERAL:
                 raise NotRead("a function of several")
             return tuple(as_term(item) for item in items)
@@ -247,10 +247,10 @@ class AtomReader(Cursor, ABC):
         while self._begins_factor() and not self._is_function_next():
             mixed = self._mixed(factors[-1])
             factors.append(mixed if mixed is not None else as_term(self._power()))
-        found = factors[0]
+        argument = factors[0]
         for factor in factors[1:]:
-            found = Call("*", found, factor)
-        return (found,)
+            argument = Call("*", argument, factor)
+        return (argument,)
 
     def _is_function_next(self) -> bool:
         return self._next.lstrip("\\") in FUNCTION_NAMES or self._next in ("(", "|")
@@ -259,10 +259,10 @@ class AtomReader(Cursor, ABC):
         closing = CLOSING[opening]
         if opening in ("|", "\\lvert"):
             self._in_bars += 1
-            found = as_term(self.sum())
+            absolute = as_term(self.sum())
             self._in_bars -= 1
             self._expect(closing)
-            return Call("abs", found)
+            return Call("abs", absolute)
         bars, self._in_bars = self._in_bars, 0
         if self._takes(closing):
             if opening != "\\{":

@@ -21,8 +21,8 @@ def _parsed(text: str) -> list[Any]:
     from math_verify.parser import LatexExtractionConfig
 
     bare = text.strip().strip("$").strip()
-    found = parse(f"${bare}$", (LatexExtractionConfig(),), fallback_mode="no_fallback", parsing_timeout=None)
-    return [one for one in found if not isinstance(one, str)]
+    parsed = parse(f"${bare}$", (LatexExtractionConfig(),), fallback_mode="no_fallback", parsing_timeout=None)
+    return [one for one in parsed if not isinstance(one, str)]
 
 
 def _same_value(a: Any, b: Any) -> bool:

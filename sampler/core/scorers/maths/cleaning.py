@@ -101,10 +101,10 @@ def _compatible(char: str) -> str:
 
 def _boxed(text: str) -> str:
     """The content of the last box, if its braces balance."""
-    found = list(_BOX.finditer(text))
-    if not found:
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
         return text
-    start, depth = found[-1].end(), 1
+    start, depth = boxes[-1].end(), 1
     for at in range(start, len(text)):
         if text[at] in "{}" and text[at - 1] != "\\":
             depth += 1 if text[at] == "{" else -1

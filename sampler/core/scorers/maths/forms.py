@@ -9,17 +9,17 @@ def _same(a: Reading, b: Reading) -> bool:
     return isinstance(a, Term) and isinstance(b, Term) and same_terms(a, b)
 
 
-def plain(found: Reading) -> Reading:
+def plain(reading: Reading) -> Reading:
     """With ± written out, names of values and inequalities of one variable resolved."""
-    if isinstance(found, Term):
-        if found.has(PlusMinus):
-            return Collection("list", (Signed(found, 1), Signed(found, -1)))
-        return found
-    if isinstance(found, Relation):
-        return _resolved(found)
-    if isinstance(found, Collection) and found.kind in ("list", "set"):
-        return _flat(found)
-    return found
+    if isinstance(reading, Term):
+        if reading.has(PlusMinus):
+            return Collection("list", (Signed(reading, 1), Signed(reading, -1)))
+        return reading
+    if isinstance(reading, Relation):
+        return _resolved(reading)
+    if isinstance(reading, Collection) and reading.kind in ("list", "set"):
+        return _flat(reading)
+    return reading
 
 
 def _flat(group: Collection) -> Reading:
@@ -47,29 +47,29 @@ def _flat(group: Collection) -> Reading:
 
 
 def _in_alphabet(group: Collection) -> bool:
-    found = [named(item)[0] or "" for item in group.items]
-    return found == sorted(found)
+    names = [named(item)[0] or "" for item in group.items]
+    return names == sorted(names)
 
 
-def named(found: Reading) -> tuple[str | None, Reading]:
+def named(given: Reading) -> tuple[str | None, Reading]:
     """(x, 5) of `x = 5`, `5 = x`, `x = 2 + 3 = 5` and `f(x) = 5`; (None, the reading) of all else."""
-    if not isinstance(found, Relation) or set(found.signs) - {"=", "approx"}:
-        return None, found
-    sides = _before_approximation(found)
+    if not isinstance(given, Relation) or set(given.signs) - {"=", "approx"}:
+        return None, given
+    sides = _before_approximation(given)
     name = next((n for side in (sides[0], sides[-1]) if (n := _name(side)) is not None), None)
     if name is None or len(sides) < 2:
-        return None, found
+        return None, given
     values = [side for side in sides if _name(side) != name]
     if not values or any(isinstance(v, Term) and name in v.names() for v in values):
-        return None, found
+        return None, given
     if all(_same(values[0], other) for other in values[1:]):
         return name, values[-1]
-    return None, found
+    return None, given
 
 
-def _before_approximation(found: Relation) -> list[Reading]:
-    sides = [found.sides[0]]
-    for sign, side in zip(found.signs, found.sides[1:], strict=True):
+def _before_approximation(relation: Relation) -> list[Reading]:
+    sides = [relation.sides[0]]
+    for sign, side in zip(relation.signs, relation.sides[1:], strict=True):
         if sign == "approx":
             break
         sides.append(side)
@@ -88,20 +88,20 @@ def _name(side: Reading) -> str | None:
     return None
 
 
-def _resolved(found: Relation) -> Reading:
-    if found.signs == ("in",) and not isinstance(found.sides[1], Term):
-        return plain(found.sides[1])
-    sides = _before_approximation(found)
+def _resolved(relation: Relation) -> Reading:
+    if relation.signs == ("in",) and not isinstance(relation.sides[1], Term):
+        return plain(relation.sides[1])
+    sides = _before_approximation(relation)
     if len(sides) == 1:
         return plain(sides[0])
-    if set(found.signs) <= {"=", "approx"} and all(isinstance(s, Term) and not s.names() for s in sides):
-        return sides[-1] if all(_same(sides[0], other) for other in sides[1:]) else found  # 3 · 4 = 12
-    return _inequality(found) or found
+    if set(relation.signs) <= {"=", "approx"} and all(isinstance(s, Term) and not s.names() for s in sides):
+        return sides[-1] if all(_same(sides[0], other) for other in sides[1:]) else relation  # 3 · 4 = 12
+    return _inequality(relation) or relation
 
 
-def _inequality(found: Relation) -> Reading | None:
+def _inequality(relation: Relation) -> Reading | None:
     """As an interval, of one variable between numbers."""
-    signs, sides = found.signs, found.sides
+    signs, sides = relation.signs, relation.sides
     if not set(signs) <= {"<", "<="} and not set(signs) <= {">", ">="}:
         return None
     if signs[0] in (">", ">="):

@@ -34,9 +34,9 @@ def read(text: str) -> Reading:
     if not tokens or len(tokens) > MOST_TOKENS:
         raise NotRead("nothing, or too much")
     parser = _Parser(tokens, matrices)
-    found = parser.listed(())
+    reading = parser.listed(())
     parser.require_end()
-    return found
+    return reading
 
 
 class _Parser(AtomReader):
@@ -60,12 +60,12 @@ class _Parser(AtomReader):
         return Relation(tuple(sides), tuple(signs)) if signs else sides[0]
 
     def _union(self) -> Reading:
-        found = self.sum()
+        union = self.sum()
         while self._next in JOINS:
             sign = JOINS[self._next]
             self._at += 1
-            found = SetOperation(sign, (found, self.sum()))
-        return found
+            union = SetOperation(sign, (union, self.sum()))
+        return union
 
     # ------------------------------------------------------------------ arithmetic
 
@@ -73,16 +73,16 @@ class _Parser(AtomReader):
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise NotRead("nested too deeply")
-        found = self._signed()
+        total = self._signed()
         while self._next in ("+", "-", "\\pm", "\\mp"):
             sign = self._next
             self._at += 1
             right = as_term(self._product())
             if sign in ("\\pm", "\\mp"):
                 right = Call("*", PlusMinus(1 if sign == "\\pm" else -1), right)
-            found = Call("-" if sign == "-" else "+", as_term(found), right)
+            total = Call("-" if sign == "-" else "+", as_term(total), right)
         self._depth -= 1
-        return found
+        return total
 
     def _signed(self) -> Reading:
         sign = self._next
@@ -95,16 +95,16 @@ class _Parser(AtomReader):
         return inner if sign == "+" else Call("neg", inner)
 
     def _product(self) -> Reading:
-        found = self._power()
+        product = self._power()
         while True:
             if self._takes(*TIMES):
-                found = Call("*", as_term(found), as_term(self._factor()))
+                product = Call("*", as_term(product), as_term(self._factor()))
             elif self._takes(*OVER):
-                found = Call("/", as_term(found), as_term(self._factor()))
-            elif isinstance(found, Term) and self._begins_factor():
-                found = self._beside(found)
+                product = Call("/", as_term(product), as_term(self._factor()))
+            elif isinstance(product, Term) and self._begins_factor():
+                product = self._beside(product)
             else:
-                return found
+                return product
 
     def _factor(self) -> Reading:
         if self._next in ("-", "+"):
@@ -122,15 +122,15 @@ class _Parser(AtomReader):
             raise NotRead("a number behind a factor")
         return Call("*", left, as_term(self._power()))
 
-    def _mixed(self, left: Term) -> Term | None:
-        if not (isinstance(left, Number) and left.is_whole):
+    def _mixed(self, whole: Term) -> Term | None:
+        if not (isinstance(whole, Number) and whole.is_whole):
             return None
         if self._next == "\\frac":
             at = self._at
             fraction = self._atom()
             is_proper = is_fraction(fraction) and self._next not in ("^", "!")
             if is_proper:
-                return Call("+", left, fraction) if isinstance(fraction, Term) else None
+                return Call("+", whole, fraction) if isinstance(fraction, Term) else None
             self._at = at
             return None
         tokens = self._tokens[self._at : self._at + 3]
@@ -141,7 +141,7 @@ class _Parser(AtomReader):
                 assert top.value is not None
                 if top.value >= bottom.value:
                     raise NotRead("no mixed number")
-                return Number(left.exact + top.value / bottom.value)
+                return Number(whole.exact + top.value / bottom.value)
         return None
 
     def _begins_factor(self) -> bool:
@@ -183,8 +183,8 @@ class _Parser(AtomReader):
             return Call("^", base, self._exponent())
         return base
 
-    def _postfix(self, found: Reading) -> Reading:
+    def _postfix(self, operand: Reading) -> Reading:
         while self._next == "!":
             self._at += 1
-            found = Call("!", as_term(found))
-        return found
+            operand = Call("!", as_term(operand))
+        return operand

@@ -39,7 +39,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 def tokens_of(text: str) -> list[Lexeme]:
     """Raises NotRead. Between brackets a comma separates; elsewhere `1,000` is one number."""
-    found: list[Lexeme] = []
+    tokens: list[Lexeme] = []
     at, depth, spaced = 0, 0, False
     while at < len(text):
         char = text[at]
@@ -63,9 +63,9 @@ def tokens_of(text: str) -> list[Lexeme]:
             token, at = Lexeme("sign", written, spaced), at + len(written)
         depth += (token.written in _OPEN and token.kind == "sign") - (token.written in _CLOSE and token.kind == "sign")
         depth += (token.written == "\\{") - (token.written == "\\}")
-        found.append(token)
+        tokens.append(token)
         spaced = False
-    return found
+    return tokens
 
 
 def _number(text: str, at: int, spaced: bool, *, is_list: bool) -> tuple[Lexeme, int]:

@@ -20,8 +20,8 @@ def number_of(words: str) -> Fraction | None:
     """Of a number in English words, up to trillions; with halves and other parts."""
     parts = words.casefold().replace("-", " ").replace(",", " ").split()
     if parts[:1] in (["minus"], ["negative"]):
-        found = number_of(" ".join(parts[1:]))
-        return None if found is None else -found
+        positive = number_of(" ".join(parts[1:]))
+        return None if positive is None else -positive
     if match := re.fullmatch(r"(.+) and (an?|one|two|three) (\w+)", " ".join(parts)):
         whole, part = number_of(match[1]), _part_of([match[2], match[3]])
         if whole is not None and part is not None and part < 1:

@@ -84,11 +84,11 @@ def answer_of(text: str) -> AnswerReading:
     words = text_words(plain)
     if (clock := time_of(plain)) is not None:
         return AnswerReading(words, time=clock)
-    found = None if is_date(plain) else _quantity(plain, 0)
+    quantity = None if is_date(plain) else _quantity(plain, 0)
     choice = choice_of(plain)
-    if found is None:
+    if quantity is None:
         return AnswerReading(words, choice=choice)
-    return AnswerReading(words, found.reading, found.unit, found.label, found.is_weak, choice)
+    return AnswerReading(words, quantity.reading, quantity.unit, quantity.label, quantity.is_weak, choice)
 
 
 def _try(text: str) -> Reading | None:
@@ -114,8 +114,8 @@ def _quantity(text: str, depth: int) -> AnswerReading | None:
         _scaled,
         _compound,
     ):
-        if (found := way(text, depth)) is not None:
-            return found
+        if (reading := way(text, depth)) is not None:
+            return reading
     return _sentence(text, depth)
 
 

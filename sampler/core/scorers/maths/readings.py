@@ -64,14 +64,14 @@ def grouped(opening: str, closing: str, inner: Reading) -> Reading:
     return Collection("tuple", items, opening, closing)
 
 
-def is_fraction(found: Reading) -> bool:
-    match found:
+def is_fraction(reading: Reading) -> bool:
+    match reading:
         case Call(name="/", parts=(Number(is_whole=True) as top, Number(is_whole=True) as bottom)):
             return top.exact < bottom.exact
     return False
 
 
-def as_term(found: Reading) -> Term:
-    if not isinstance(found, Term):
+def as_term(reading: Reading) -> Term:
+    if not isinstance(reading, Term):
         raise NotRead("no term")
-    return found
+    return reading

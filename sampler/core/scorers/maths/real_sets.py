@@ -30,29 +30,29 @@ def real_set(intervals: Sequence[Interval]) -> RealSet:
         one for one in proper if _less(one.low, one.high) or (_same(one.low, one.high) and one.has_low and one.has_high)
     ]
     proper.sort(key=lambda one: (_Key(one.low), not one.has_low))
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for one in proper:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         touches = last is not None and (
             _less(one.low, last.high) or (_same(one.low, last.high) and (one.has_low or last.has_high))
         )
         if last is None or not touches:
-            found.append(one)
+            merged.append(one)
         elif _less(last.high, one.high):
-            found[-1] = Interval(last.low, last.has_low, one.high, one.has_high)
+            merged[-1] = Interval(last.low, last.has_low, one.high, one.has_high)
         elif _same(last.high, one.high):
-            found[-1] = Interval(last.low, last.has_low, last.high, last.has_high or one.has_high)
-    return tuple(found)
+            merged[-1] = Interval(last.low, last.has_low, last.high, last.has_high or one.has_high)
+    return tuple(merged)
 
 
 def complement(of: RealSet) -> RealSet:
     low: Value = -mpmath.inf
     has_low = False
-    found = []
+    gaps = []
     for one in of:
-        found.append(Interval(low, has_low, one.low, not one.has_low))
+        gaps.append(Interval(low, has_low, one.low, not one.has_low))
         low, has_low = one.high, not one.has_high
-    return real_set([*found, Interval(low, has_low, mpmath.inf, False)])
+    return real_set([*gaps, Interval(low, has_low, mpmath.inf, False)])
 
 
 def union(a: RealSet, b: RealSet) -> RealSet:

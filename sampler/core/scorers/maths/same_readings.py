@@ -58,15 +58,15 @@ def _is_only_item(group: Reading, item: Reading) -> bool:
     return isinstance(group, Collection) and is_group and len(group.items) == 1 and same(group.items[0], item)
 
 
-def _names(found: Relation) -> frozenset[str]:
-    return frozenset().union(*(side.names() for side in found.sides if isinstance(side, Term)))
+def _names(relation: Relation) -> frozenset[str]:
+    return frozenset().union(*(side.names() for side in relation.sides if isinstance(side, Term)))
 
 
-def _all_named(found: Reading) -> bool:
+def _all_named(reading: Reading) -> bool:
     """x = 1, y = 2: in any order, each by its name."""
-    if not isinstance(found, Collection) or found.kind != "list":
+    if not isinstance(reading, Collection) or reading.kind != "list":
         return False
-    names = [named(item)[0] for item in found.items]
+    names = [named(item)[0] for item in reading.items]
     return None not in names and len(set(names)) == len(names)
 
 
@@ -111,12 +111,12 @@ def _same_collections(a: Collection, b: Collection) -> bool:
 
 def _brackets(group: Collection) -> str:
     """Next to an infinity any bracket is open; angles are round."""
-    found = {"\\langle": "(", "\\rangle": ")"}.get(group.opening, group.opening)
+    opening = {"\\langle": "(", "\\rangle": ")"}.get(group.opening, group.opening)
     ended = {"\\rangle": ")"}.get(group.closing, group.closing)
     if len(group.items) == 2:
-        found = "(" if _is_infinite(group.items[0]) else found
+        opening = "(" if _is_infinite(group.items[0]) else opening
         ended = ")" if _is_infinite(group.items[1]) else ended
-    return found + ended
+    return opening + ended
 
 
 def _is_infinite(item: Reading) -> bool:
@@ -200,52 +200,54 @@ def _constant_ratio(a: Term, b: Term) -> Value | None:
     return ratios[0] if same_everywhere else None
 
 
-def _zero_form(found: Relation) -> tuple[Term, str] | None:
+def _zero_form(relation: Relation) -> tuple[Term, str] | None:
     """(left − right, its sign among =, !=, < and <=)."""
-    left, right = found.sides
+    left, right = relation.sides
     assert isinstance(left, Term)
     assert isinstance(right, Term)
-    sign = found.signs[0]
+    sign = relation.signs[0]
     if sign in (">", ">="):
         left, right, sign = right, left, {">": "<", ">=": "<="}[sign]
     return (Call("-", left, right), sign) if sign in ("=", "!=", "<", "<=") else None
 
 
-def _real(found: Reading) -> RealSet | None:
+def _real(reading: Reading) -> RealSet | None:
     """None: no set of real numbers."""
-    found = plain(found)
-    if isinstance(found, NamedSet):
-        return {"R": EVERYTHING, "empty": ()}.get(found.name)
-    if isinstance(found, SetOperation):
-        a, b = (_real(Collection("set", (part,)) if isinstance(part, Term) else part) for part in found.parts)
+    reading = plain(reading)
+    if isinstance(reading, NamedSet):
+        return {"R": EVERYTHING, "empty": ()}.get(reading.name)
+    if isinstance(reading, SetOperation):
+        a, b = (_real(Collection("set", (part,)) if isinstance(part, Term) else part) for part in reading.parts)
         if a is None or b is None:
             return None
         return {"union": union, "intersection": intersection}.get(
-            found.sign, lambda x, y: intersection(x, complement(y))
+            reading.sign, lambda x, y: intersection(x, complement(y))
         )(a, b)
-    if isinstance(found, Relation) and found.signs == ("!=",):
-        value = next((side for side in found.sides if not isinstance(side, Variable)), None)
+    if isinstance(reading, Relation) and reading.signs == ("!=",):
+        value = next((side for side in reading.sides if not isinstance(side, Variable)), None)
         point = (
-            number_in(value) if isinstance(value, Term) and any(isinstance(s, Variable) for s in found.sides) else None
+            number_in(value)
+            if isinstance(value, Term) and any(isinstance(s, Variable) for s in reading.sides)
+            else None
         )
         return None if point is None else complement(real_set([Interval(point, True, point, True)]))
-    if not isinstance(found, Collection):
+    if not isinstance(reading, Collection):
         return None
-    if found.kind == "tuple" and len(found.items) == 2:
-        return _interval(found)
-    if found.kind == "set":
-        points = [number_in(item) if isinstance(item, Term) else None for item in found.items]
+    if reading.kind == "tuple" and len(reading.items) == 2:
+        return _interval(reading)
+    if reading.kind == "set":
+        points = [number_in(item) if isinstance(item, Term) else None for item in reading.items]
         return real_set([Interval(p, True, p, True) for p in points]) if None not in points else None
-    if found.kind == "list":
+    if reading.kind == "list":
         parts = [
-            _real(item) if not isinstance(item, Collection) or item.kind != "set" else None for item in found.items
+            _real(item) if not isinstance(item, Collection) or item.kind != "set" else None for item in reading.items
         ]
         return real_set([one for part in parts if part is not None for one in part]) if None not in parts else None
     return None
 
 
-def _interval(found: Collection) -> RealSet | None:
-    low, high = (number_in(item) if isinstance(item, Term) else None for item in found.items)
+def _interval(bounds: Collection) -> RealSet | None:
+    low, high = (number_in(item) if isinstance(item, Term) else None for item in bounds.items)
     if low is None or high is None or not inexact(low) <= inexact(high):
         return None
-    return real_set([Interval(low, found.opening == "[", high, found.closing == "]")])
+    return real_set([Interval(low, bounds.opening == "[", high, bounds.closing == "]")])

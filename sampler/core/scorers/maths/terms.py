@@ -192,10 +192,10 @@ def root_of(degree: Value, base: Value) -> Value:
         if n > 10_000:
             raise TooHard("a root")
         if base < 0 and n % 2:
-            found = _exact_root(-base, n)
-            return -found if found is not None else -mpmath.root(inexact(-base), n)
-        found = _exact_root(base, n) if base >= 0 else None
-        return found if found is not None else mpmath.root(inexact(base), n)
+            exact = _exact_root(-base, n)
+            return -exact if exact is not None else -mpmath.root(inexact(-base), n)
+        exact = _exact_root(base, n) if base >= 0 else None
+        return exact if exact is not None else mpmath.root(inexact(base), n)
     return _power(base, _divided(Fraction(1), degree))
 
 

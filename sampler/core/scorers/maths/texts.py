@@ -37,9 +37,9 @@ def text_words(plain: str) -> str:
         return re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", plain)
     lead = re.match(r"(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|solution)\s+is:?\s+", plain, re.IGNORECASE)
     plain = plain[lead.end() :] if lead else plain
-    found = " ".join(re.sub(r"[\s.,;:!?(){}\[\]\"'`*_]+", " ", plain).casefold().split())
-    found = re.sub(r"\A(?:the|a|an) (?=\w)", "", found)
-    return _SAME_TEXTS.get(found, found)
+    words = " ".join(re.sub(r"[\s.,;:!?(){}\[\]\"'`*_]+", " ", plain).casefold().split())
+    words = re.sub(r"\A(?:the|a|an) (?=\w)", "", words)
+    return _SAME_TEXTS.get(words, words)
 
 
 def choice_of(plain: str) -> str:
@@ -74,5 +74,5 @@ def label_of(words: str) -> frozenset[str] | None:
     """What is counted, in the singular; None where a word changes the number."""
     if not is_harmless(words) or number_of(words) is not None:
         return None
-    found = {word.strip(",'-").lower() for word in words.split()} - EMPTY
-    return frozenset(re.sub(r"(?:(?<=s|x)es|(?<=ch)es|s)\Z", "", word) for word in found if len(word) > 1)
+    parts = {word.strip(",'-").lower() for word in words.split()} - EMPTY
+    return frozenset(re.sub(r"(?:(?<=s|x)es|(?<=ch)es|s)\Z", "", word) for word in parts if len(word) > 1)

@@ -87,7 +87,7 @@ MONEY = frozenset({"dollars", "euros", "pounds", "yen", "rupees"})
 
 def unit_of(words: tuple[str, ...]) -> Unit | None:
     """Of the words behind a number: `km / h`, `square meters`, `meters per second`, `cm ^ 2`. None: no unit."""
-    found, sign, power, at = ONE, 1, 1, 0
+    product, sign, power, at = ONE, 1, 1, 0
     is_known = False
     while at < len(words):
         word = words[at]
@@ -112,6 +112,6 @@ def unit_of(words: tuple[str, ...]) -> Unit | None:
             if abs(exponent) > 9:
                 return None
             power, at = exponent, at + 2
-        found, is_known = found.times(unit.power(power), sign), True
+        product, is_known = product.times(unit.power(power), sign), True
         power = 1
-    return found if is_known and power == 1 else None
+    return product if is_known and power == 1 else None

@@ -14,7 +14,7 @@ _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 
 
 def same_terms(a: Term, b: Term) -> bool:
     """At every point where both have a value, of which there must be some."""
-    found = 0
+    equal_points = 0
     is_whole = _has_call(a, ("!", "binom")) or _has_call(b, ("!", "binom"))
     by_log = _has_call(a, ("log",)) or _has_call(b, ("log",))
     for scope in scopes(a.names() | b.names(), by_log=by_log, is_whole=is_whole):
@@ -24,8 +24,8 @@ def same_terms(a: Term, b: Term) -> bool:
             continue
         if not equal_values(left, right) and not _vanishes(a, b, scope):
             return False
-        found += 1
-    return found >= (LEAST_POINTS if a.names() | b.names() else 1)
+        equal_points += 1
+    return equal_points >= (LEAST_POINTS if a.names() | b.names() else 1)
 
 
 def _vanishes(a: Term, b: Term, scope: Scope) -> bool:

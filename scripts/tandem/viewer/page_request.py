@@ -48,12 +48,12 @@ class PageRequest:
         if given is None:
             return default
         try:
-            found = int(given)
+            value = int(given)
         except ValueError:
-            found = least - 1
-        if not least <= found <= most:
+            value = least - 1
+        if not least <= value <= most:
             raise BadQuestion(f"{name} is {given[:80]!r}; expected a whole number from {least} to {most}")
-        return found
+        return value
 
 
 def check_split(split: str) -> str:
