@@ -100,15 +100,20 @@ async def test_a_server_that_exits_ends_its_descendants_and_its_status_is_report
         await none_left(word)
 
 
+async def call_for_ever(session: ToolSession) -> None:
+    """A busy machine may run a call before a signal arrives."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            await session.call("run", {"command": "echo"})
+
+
 async def test_a_killed_guard_ends_its_server_and_the_rest_ends_with_the_session(word: str) -> None:
     async with ToolSession([shell()]) as session:
         await leave(session, word, *MARKED)
         guard = int((await session.call("run", {"command": "ps -o ppid= -p $PPID"})).text)
         os.kill(guard, signal.SIGKILL)
         with pytest.raises(ToolServerDied):
-            async with asyncio.timeout(PATIENCE_S):
-                while True:  # a busy machine may run a call before the signals arrive
-                    await session.call("run", {"command": "echo"})
+            await call_for_ever(session)
     assert living(word) == []
 
 
