@@ -109,7 +109,7 @@ class PageOfChromium:
             typed = {"text": text} if text and kind == "keyDown" else {}
             await self.ask("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **typed)
 
-    async def look(self, *, dark: bool = False, width: int = 1360, height: int = 900) -> None:
+    async def set_view(self, *, dark: bool = False, width: int = 1360, height: int = 900) -> None:
         """Colours and size of what follows."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.ask("Emulation.setEmulatedMedia", features=[feature])
@@ -143,7 +143,7 @@ async def browser() -> AsyncIterator[PageOfChromium]:
                 listening = asyncio.create_task(page.listen(), name="chromium")
                 for domain in ("Page", "Runtime", "Log"):
                     await page.ask(f"{domain}.enable")
-                await page.look()
+                await page.set_view()
                 try:
                     yield page
                 finally:

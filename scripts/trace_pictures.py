@@ -63,7 +63,7 @@ async def _own(page: PageOfChromium, options: argparse.Namespace) -> Image.Image
 
 
 async def _taken(page: PageOfChromium, url: str, width: int, shown: str = SHOWN) -> Image.Image:
-    await page.look(width=width, height=HEIGHT)
+    await page.set_view(width=width, height=HEIGHT)
     await page.open(url)
     await page.until(shown)
     await asyncio.sleep(SETTLED_S)  # these applications draw on after the names of the spans are there

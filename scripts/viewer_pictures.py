@@ -113,7 +113,7 @@ async def _taken(page: PageOfChromium, url: str, by_name: dict[str, str]) -> dic
     made = {}
     for name, path in by_name.items():
         for dark in (False, True) if name in ALSO_DARK else (False,):
-            await page.look(dark=dark)
+            await page.set_view(dark=dark)
             await page.open(url + path)
             await page.until(DRAWN)
             made[f"{name}-dark" if dark else name] = await page.picture(HIGHEST)

@@ -50,8 +50,8 @@ class ActorSampler(AsyncSampler):
 
     def __init__(self, resources: Resources, claim: Claim) -> None:
         super().__init__(resources, claim)
-        self.said: list[SeatTurn] = []
-        self._heard: dict[str, int] = {}  # by thread: how many of `said` it was told
+        self.utterances: list[SeatTurn] = []
+        self._read_count: dict[str, int] = {}  # by thread: how many of `utterances` it was shown
         self._talks: dict[str, list[Message]] = {}  # by thread of an API model: its whole conversation
 
     @cached_property
@@ -86,7 +86,7 @@ class ActorSampler(AsyncSampler):
             answer_instruction=self.config.answer_instruction if takes.label == self.task.policy else NONE,
         )
 
-    def heard(self, message: SeatTurn) -> str:
+    def as_received(self, message: SeatTurn) -> str:
         """What the others hear of a turn."""
         return f"{message.seat} says: {message.text}" if self.config.name_speakers else message.text
 
@@ -101,16 +101,16 @@ class ActorSampler(AsyncSampler):
         if seat not in self.seats:
             raise ConfigError(f"seat {seat!r} is not in this slot; expected one of {', '.join(self.seats)}")
         name = seat if thread is None else thread
-        count = len(self.said) if until is None else until
-        return await self._spoken(seat, name, self._told(seat, name, count, note), count)
+        count = len(self.utterances) if until is None else until
+        return await self._spoken(seat, name, self._unread(seat, name, count, note), count)
 
     async def answer(self, seat: str, messages: Sequence[Message]) -> Turn | None:
         """The seat's next turn, after `messages` alone: what a world tells it. It hears no one else.
 
         Returns None, and raises, as `speak`.
         """
-        system = self._system_of(seat) if seat not in self._heard else []
-        return await self._spoken(seat, seat, [*system, *(dict(message) for message in messages)], len(self.said))
+        system = self._system_of(seat) if seat not in self._read_count else []
+        return await self._spoken(seat, seat, [*system, *(dict(message) for message in messages)], len(self.utterances))
 
     async def require_engines(self) -> None:
         """Raises VersionUnavailable, before the episode begins, if no engine serves the version of a pinned actor."""
@@ -132,15 +132,15 @@ class ActorSampler(AsyncSampler):
     async def _spoken(self, seat: str, name: str, messages: list[Message], count: int) -> Turn | None:
         turn = await self._reply_of(self.seats[seat].label, name, messages)
         if turn is not None:
-            self._heard[name] = count
+            self._read_count[name] = count
             text = behind_reasoning(turn.parsed.content).strip()
-            self.said.append(SeatTurn(seat, name, text, turn))
-            self.episode.said.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
+            self.utterances.append(SeatTurn(seat, name, text, turn))
+            self.episode.utterances.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
         return turn
 
     async def _require_engine(self, seat: Seat, policy: str, version: int) -> None:
         if await self.resources.every_version[policy].is_up(version):
-            self.resources.opened.of(UnavailableVersions).found(policy, version)
+            self.resources.opened.of(UnavailableVersions).note(policy, version)
             return
         why = (
             f"actor {seat.actor} is pinned to version {version} of policy {policy}, which no engine serves; start one: "
@@ -149,11 +149,13 @@ class ActorSampler(AsyncSampler):
         self.resources.opened.of(UnavailableVersions).missed(policy, version, why)
         raise VersionUnavailable(why)
 
-    def _told(self, seat: str, thread: str, count: int, note: str | None) -> list[Message]:
+    def _unread(self, seat: str, thread: str, count: int, note: str | None) -> list[Message]:
         """The messages that are new to the thread."""
-        parts = [self.heard(s) for s in self.said[self._heard.get(thread, 0) : count] if s.thread != thread]
+        parts = [
+            self.as_received(s) for s in self.utterances[self._read_count.get(thread, 0) : count] if s.thread != thread
+        ]
         parts += [] if note is None else [note]
-        if thread not in self._heard:
+        if thread not in self._read_count:
             *system, query = self.opening_of(seat)
             return [*system, {**query, "content": BETWEEN.join([query["content"], *parts])}]
         return [{"role": "user", "content": BETWEEN.join(parts) or GO_ON}]

@@ -18,7 +18,7 @@ class UnavailableVersions(TenantState):
         first, *_ = self._missed.get((policy, version), (now,))
         self._missed[policy, version] = (first, now, why)
 
-    def found(self, policy: str, version: int) -> None:
+    def note(self, policy: str, version: int) -> None:
         self._missed.pop((policy, version), None)
 
     def alarms(self) -> list[str]:

@@ -73,7 +73,7 @@ class Environments(TenantState):
         self._client = client or EnvironmentClient(
             config.environment_start_s, config.environment_step_s, MAX_CONNECTIONS
         )
-        self._look = lookup
+        self._lookup = lookup
         self._services: Sequence[EnvironmentService] = ()
         self._looked_at = -float("inf")
         self._looking = asyncio.Lock()
@@ -239,7 +239,7 @@ class Environments(TenantState):
             if time.monotonic() - self._looked_at < LIST_AGE_S:
                 return
             known = {service.url: service.heartbeat for service in self._services}
-            self._services = await self._look()
+            self._services = await self._lookup()
             self._looked_at = time.monotonic()
             for service in self._services:
                 if known.get(service.url) != service.heartbeat:

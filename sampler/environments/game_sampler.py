@@ -40,7 +40,7 @@ class GameSampler(ActorSampler):
     async def _play(self, session: EnvironmentSession) -> Termination:
         step = session.opening
         for _ in range(self.task.payload.max_turns or self.config.max_turns):
-            seat = self._asked(step)
+            seat = self._seat_of(step)
             try:
                 turn = await self.answer(seat, step.messages)
             except MessagesRepeat as exc:
@@ -55,7 +55,7 @@ class GameSampler(ActorSampler):
                 return step.termination
         return Termination.TURNS_LIMIT
 
-    def _asked(self, step: StepReply) -> str:
+    def _seat_of(self, step: StepReply) -> str:
         """Raises EnvironmentFailed."""
         seats = list(self.seats)
         if step.finish or step.seat is None or step.seat >= len(seats):
@@ -63,7 +63,7 @@ class GameSampler(ActorSampler):
             raise EnvironmentFailed(
                 f"environment {self.world.kind} answered with {answer}; expected one of {len(seats)} seats, whose turn it is"
             )
-        if step.restarts and seats[step.seat] in self._heard:
+        if step.restarts and seats[step.seat] in self._read_count:
             raise EnvironmentFailed(
                 f"environment {self.world.kind} told seat {step.seat} its whole history anew; expected new messages alone in a "
                 "world of several players"

@@ -167,7 +167,7 @@ class WorldSessions:
             step = await worker.ask(request, self.rules.start_s)
         except BaseException:  # cancelled too: the world may have started, so the worker closes it
             worker.sessions.discard(number)
-            worker.tell({"op": "close", "session": str(number)})
+            worker.post({"op": "close", "session": str(number)})
             self.counts["failed_starts"] += 1
             raise
         self.counts["started"] += 1
@@ -234,7 +234,7 @@ class WorldSessions:
         session = self._sessions.get(number)
         if session is None:  # ended meanwhile: cancelled during its step
             return
-        session.worker.tell({"op": "close", "session": str(number)})
+        session.worker.post({"op": "close", "session": str(number)})
         self._forget(number, how)
 
     def _forget(self, number: int, how: str) -> None:

@@ -119,7 +119,7 @@ class WorkerProcess:
         finally:
             self._waiting.pop(number, None)
 
-    def tell(self, request: Mapping[str, Any]) -> None:
+    def post(self, request: Mapping[str, Any]) -> None:
         """Send a request whose answer does not matter."""
         if self.why_lost is None and self._process.stdin is not None:
             self._process.stdin.write(json.dumps({"n": 0, **request}).encode() + b"\n")

@@ -125,12 +125,12 @@ class AgentSampler(AgentEpisode):
         if ended.exceeded:
             raise AgentCrashed(
                 f"the agent's command was ended by a limit of agent_limits, {ended.exceeded}; "
-                f"status {ended.status}: {ended.said}",
+                f"status {ended.status}: {ended.output}",
                 ended.exceeded if ended.exceeded.startswith(PERHAPS) else "",
             )
         if ended.status != 0:
-            outside = watch.outside(ended.status, ended.said)
-            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.said}", outside)
+            outside = watch.outside(ended.status, ended.output)
+            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.output}", outside)
 
     async def _preloaded(self, command: list[str]) -> list[str]:
         wait = Wait("agent_preload", "a process loads the modules once for all", "they are loaded")

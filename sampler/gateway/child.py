@@ -43,7 +43,7 @@ class EndedCommand:
     exceeded: str = ""
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """For an error."""
         return self.stderr or self.stdout
 
@@ -145,14 +145,14 @@ def _variables(attempt: OpenAttempt, model: str) -> dict[str, str]:
 
 async def _until_it_ends(running: RunningCommand, task: bytes, outputs: Path | None) -> EndedCommand:
     async with asyncio.TaskGroup() as group:
-        group.create_task(_tell(running.stdin, task), name="agent stdin")
+        group.create_task(_write_task(running.stdin, task), name="agent stdin")
         out = group.create_task(_kept(running.stdout, outputs and outputs / "stdout.txt"), name="agent stdout")
         err = group.create_task(_kept(running.stderr, outputs and outputs / "stderr.txt"), name="agent stderr")
     status, stderr = await running.ended(), err.result()
     return EndedCommand(status, out.result(), stderr, running.exceeded(status, stderr))
 
 
-async def _tell(stdin: asyncio.StreamWriter, task: bytes) -> None:
+async def _write_task(stdin: asyncio.StreamWriter, task: bytes) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # a command that does not read it
         stdin.write(task)
         await stdin.drain()

@@ -48,7 +48,7 @@ class _Copying:
     """`left`: bytes that may still be copied. `until`: when, of the monotonic clock."""
 
     def __init__(self, budget: int, until: float) -> None:
-        self._left, self._until = budget, until
+        self._budget, self._until = budget, until
         self._has_lost = False
 
     def folder(self, source: int, target: Path, level: int) -> None:
@@ -101,8 +101,8 @@ class _Copying:
                 remaining -= len(piece)
 
     def _take(self, num_bytes: int) -> None:
-        self._left -= num_bytes
-        if self._left < 0:
+        self._budget -= num_bytes
+        if self._budget < 0:
             raise TooLarge(f"more than {MAX_KEPT_BYTES} bytes")
         if time.monotonic() > self._until:
             raise TooLarge(f"not copied within {MAX_COPYING_S:g} s")

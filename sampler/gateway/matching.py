@@ -64,7 +64,7 @@ class Match:
 class Matcher:
     head_lines: int = 0
     _ends: dict[Line, list[ThreadMatch]] = field(default_factory=dict)  # by all messages up to the last reply
-    _asked: set[Line] = field(default_factory=set)  # after which a reply was sampled
+    _sampled_after: set[Line] = field(default_factory=set)  # after which a reply was sampled
     _after: dict[tuple[Line, int], ReceivedMessage] = field(default_factory=dict)  # replies by line and words
     _saying: dict[tuple[str, int], ReceivedMessage] = field(default_factory=dict)  # the newest, by policy and words
     _policies: set[str] = field(default_factory=set)
@@ -91,7 +91,7 @@ class Matcher:
     def replied(self, match: Match, message: ReceivedMessage, shown: Sequence[ReceivedMessage]) -> None:
         """`message`: the sampler's own; `shown`: the forms in which the client may send it back."""
         thread = match.thread
-        self._asked.add(match.line)
+        self._sampled_after.add(match.line)
         for words in {words_hash(one) for one in shown}:
             self._after[match.line, words] = message
             self._saying[thread.policy, words] = message
@@ -150,12 +150,14 @@ class Matcher:
     ) -> MatchCause:
         if policy not in self._policies:
             return MatchCause.FIRST
-        if lines[-1] in self._asked:
+        if lines[-1] in self._sampled_after:
             return MatchCause.AGAIN
         if ended:
             return MatchCause.TOOLS if ended[0].tools != tools else MatchCause.SYSTEM
         ours = [at for at, message in enumerate(rest) if message["role"] == "assistant"]
-        if any(lines[at] in self._asked and (lines[at], words_hash(rest[at])) not in self._after for at in ours):
+        if any(
+            lines[at] in self._sampled_after and (lines[at], words_hash(rest[at])) not in self._after for at in ours
+        ):
             return MatchCause.REWRITTEN
         return (
             MatchCause.SHORTENED

@@ -36,7 +36,7 @@ class ThreadMemory:
 
     def answered(self, turn: TurnState, message: ReceivedMessage, shown: Forms) -> None:
         """`message`: the reply as the sampler keeps it; `shown`: the forms in which the client may send it back."""
-        thread, lines = self._asked(turn)
+        thread, lines = self._thread_and_lines(turn)
         matcher, ends = self._matcher, list[Line]()
         for line, form in zip(lines, shown, strict=True):
             matcher.replied(Match(thread, [], MatchCause.CONTINUED, line), message, shown)
@@ -46,11 +46,11 @@ class ThreadMemory:
 
     def waiting(self, turn: TurnState) -> ThreadMatch:
         """The thread of a request that another process asks for; nothing continues it until there is a reply."""
-        thread, _ = self._asked(turn)
+        thread, _ = self._thread_and_lines(turn)
         thread.busy = True
         return thread
 
-    def _asked(self, turn: TurnState) -> tuple[ThreadMatch, list[Line]]:
+    def _thread_and_lines(self, turn: TurnState) -> tuple[ThreadMatch, list[Line]]:
         """The thread, and the line behind the request's messages, in each form of the replies."""
         messages: Sequence[ReceivedMessage] = without_prefix(turn.dispatch.messages)
         key = (turn.policy, turn.thread)

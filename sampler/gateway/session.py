@@ -109,7 +109,7 @@ class AttemptSession:
                 await self._give_up(sent.identity)
             if sent.identity in self._replayed:
                 self.counts["replayed"] += 1
-                return self._told(request, replace(self._replayed[sent.identity], is_replayed=True))
+                return self._with_logprobs(request, replace(self._replayed[sent.identity], is_replayed=True))
         overridden = self._require_possible(request)
         if sent.is_again and (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
             waiting.busy = False  # the process that had it is asked no more; else this may be a second sample
@@ -117,9 +117,9 @@ class AttemptSession:
             self._reply(request, sent, overridden, stream), name=f"agent request {self.sampler.claim.record_id}"
         )
         self._running[task] = sent.identity
-        task.add_done_callback(self._asked)
+        task.add_done_callback(self._note_end)
         try:
-            return self._told(request, await task)
+            return self._with_logprobs(request, await task)
         except asyncio.CancelledError:
             if self._ended and task.cancelled():  # by `close`, not by the client
                 raise GatewayError(Problem.NO_KEY, "the attempt that this key belongs to has ended") from None
@@ -269,7 +269,7 @@ class AttemptSession:
         if earlier:
             await asyncio.wait(earlier)
 
-    def _asked(self, task: "asyncio.Task[ChatReply]") -> None:
+    def _note_end(self, task: "asyncio.Task[ChatReply]") -> None:
         """An error that is no answer to the request, such as a bug, ends the attempt."""
         self._running.pop(task, None)
         error = None if task.cancelled() else task.exception()
@@ -302,11 +302,11 @@ class AttemptSession:
         streamed, prefix = "" if stream is None else stream.content, request.prefix
         reply = client_reply(request.model, turn, request.stop, streamed, prefix)
         self._matcher.replied(match, turn.message, forms_of(turn, reply, prefix))
-        self._tools.asked_for(turn)
+        self._tools.note_calls(turn)
         self._keep(sent.identity, turn, reply)
         return reply
 
-    def _told(self, request: ChatRequest, reply: ChatReply) -> ChatReply:
+    def _with_logprobs(self, request: ChatRequest, reply: ChatReply) -> ChatReply:
         if not request.wants_logprobs:
             return reply
         template = self.sampler.resources.policy_client(reply.model).template

@@ -32,7 +32,7 @@ class CalledTools:
         self._open: dict[str, _Asked] = {}  # by call id, until it has a result
         self.late = 0  # results that came after the documents of their turn were written
 
-    def asked_for(self, turn: "Turn") -> None:
+    def note_calls(self, turn: "Turn") -> None:
         calls = {call.id: call for call in turn.parsed.tool_calls}
         pending = _Asked(turn, time.monotonic(), calls)
         self._open.update(dict.fromkeys(calls, pending))
@@ -41,7 +41,7 @@ class CalledTools:
         """Of a reply that is read from the database: calls without results may still be given them."""
         if dispatch.finished_at is not None:
             return
-        self.asked_for(turn)
+        self.note_calls(turn)
         for result in dispatch.tool_calls:
             if result.id is not None and (pending := self._open.pop(result.id, None)) is not None:
                 pending.results[result.id] = result

@@ -93,7 +93,7 @@ class StubEngine:
     async def events(self, body: bytes) -> AsyncIterator[bytes]:
         """A streamed reply: events that each hold all tokens before, every `stream_interval` tokens."""
         self._counts["/generate"] += 1
-        prompt_tokens, reply = self._asked(body)
+        prompt_tokens, reply = self._prepared_for(body)
         interval, tokens = STREAM_INTERVAL.search(body), self._options.tokens
         step = int(interval[1]) if interval else 1
         with self._one_more():
@@ -112,11 +112,11 @@ class StubEngine:
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
     async def _generate(self, body: bytes) -> bytes:
-        prompt_tokens, reply = self._asked(body)
+        prompt_tokens, reply = self._prepared_for(body)
         await self._take_time()
         return reply.body(prompt_tokens, self._version)
 
-    def _asked(self, body: bytes) -> tuple[int, PreparedReply]:
+    def _prepared_for(self, body: bytes) -> tuple[int, PreparedReply]:
         turn_match, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)
         turn = int(turn_match[1]) if turn_match else 0
         prompt_tokens = ids[1].count(b",") + 1 if ids else 0

@@ -71,10 +71,10 @@ class TaskPayload(Document):
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     actors: dict[ActorName, Actor] = Field(
-        {}, exclude_if=lambda found: not found
+        {}, exclude_if=lambda value: not value
     )  # added to the sampler's; one of the same name replaces it
     rounds: str | None = Field(None, exclude_if=lambda found: found is None)  # who speaks when; None: the sampler's
-    lineups: list[dict[ActorName, ActorName]] = Field([], exclude_if=lambda found: not found)  # empty: the sampler's
+    lineups: list[dict[ActorName, ActorName]] = Field([], exclude_if=lambda value: not value)  # empty: the sampler's
     metadata: dict[str, Any] = {}
     fork: ForkOrigin | None = Field(None, exclude_if=lambda fork: fork is None)  # only of tasks of split `fork`
 
@@ -219,7 +219,7 @@ class Record(Document):
     last_trained_step: int | None = None
     revision: int = 0  # of the marks above; see `DBRecordData.revision`
     session: AgentSession | None = None  # None: a sampler plays it
-    actors: dict[str, Seated] = Field({}, exclude_if=lambda found: not found)  # by seat, of an episode that actors play
+    actors: dict[str, Seated] = Field({}, exclude_if=lambda value: not value)  # by seat, of an episode that actors play
     created_at: datetime | None = None
     finished_at: datetime | None = None
 

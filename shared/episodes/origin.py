@@ -56,14 +56,14 @@ class Origin:
         """Every turn of the conversation before this one, in order; also those of the episodes that a fork goes on from."""
         before = [] if self.ancestor is None else self.ancestor.path
         own = self.state.turns[: self.turn]
-        return [*before, *(EarlierTurn(t, self.state.prompt_of(t.number), self._asked(t.number)) for t in own)]
+        return [*before, *(EarlierTurn(t, self.state.prompt_of(t.number), self._messages_of(t.number)) for t in own)]
 
     @property
     def messages(self) -> Sequence[Message]:
         """What was new in the conversation when the turn was asked."""
-        return self._asked(self.turn)
+        return self._messages_of(self.turn)
 
-    def _asked(self, number: int) -> Sequence[Message]:
+    def _messages_of(self, number: int) -> Sequence[Message]:
         """A fork's first request shows the whole history again, of which the ancestor's messages are new."""
         if number == 0 and self.ancestor is not None:
             return self.ancestor.messages

@@ -84,14 +84,14 @@ class ToolForks:
                 self.report()
             if from_gateway & ~select.POLLOUT:
                 self._answer()
-            self._alone.look()
+            self._alone.poll()
 
     def _wait(self) -> dict[int, int]:
         """{descriptor: events}. (`select.select` fails for descriptors from 1,024 on, and the gateway chose our end's number.)"""
-        waiting, next_check_s = select.poll(), self._alone.next_look_s()
+        waiting, next_poll_s = select.poll(), self._alone.next_poll_s()
         waiting.register(self._forks.ends, select.POLLIN)
         waiting.register(self._control.fileno(), select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        return dict(waiting.poll(None if next_check_s is None else 1000 * next_check_s))
+        return dict(waiting.poll(None if next_poll_s is None else 1000 * next_poll_s))
 
     def _answer(self) -> None:
         body, pipes, _, _ = socket.recv_fds(self._control, MAX_START_BYTES, NUM_PIPES)

@@ -35,9 +35,9 @@ _POLL_S = 0.01
 class Observer:
     """Looks at the server's processes from time to time. (No `Protocol`: `typing` costs 4 ms and 0.9 MB.)"""
 
-    next_look_s: float | None = None
+    next_poll_s: float | None = None
 
-    def look(self, server: int) -> bool:
+    def poll(self, server: int) -> bool:
         """Is a limit exceeded? Then all processes are ended."""
         return False
 
@@ -110,13 +110,13 @@ def keep(
     for own in (0, 1):  # only the server holds its pipes, so the sampler sees when it closes its stdout
         os.dup2(null, own)
     while children.status is None and not signals:
-        ready = readable([lifeline, wakeup_end], observer.next_look_s)
+        ready = readable([lifeline, wakeup_end], observer.next_poll_s)
         if lifeline in ready:
             break
         if wakeup_end in ready:
             os.read(wakeup_end, 4096)
         children.reap()
-        if children.status is None and observer.look(children.server):
+        if children.status is None and observer.poll(children.server):
             break
     _end(children, leave_s if children.status is None else LEFTOVERS_LEAVE_S, kill_s)
     observer.ended(children.status)

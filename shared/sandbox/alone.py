@@ -37,7 +37,7 @@ class LoneTools:
         self._tools: dict[int, LoneTool] = {}  # by pid
         self._exceeded: dict[int, str] = {}
         self._rules: dict[tuple[str, ...], int | None] = {}
-        self._next_look = 0.0
+        self._next_poll = 0.0
 
     def rules_of(self, what: Specification) -> int | None:
         """Landlock's, made once for all tools that may read the same: they may write nothing. Raises OSError."""
@@ -74,14 +74,14 @@ class LoneTools:
                 os.waitpid(pid, 0)
             self.remove(pid)
 
-    def next_look_s(self) -> float | None:
-        return max(0.0, self._next_look - time.monotonic()) if self._tools else None
+    def next_poll_s(self) -> float | None:
+        return max(0.0, self._next_poll - time.monotonic()) if self._tools else None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        self._next_look = now + _LOOK_S
+        self._next_poll = now + _LOOK_S
         for pid, tool in self._tools.items():
             if pid not in self._exceeded and (why := _exceeded(pid, tool, now)) is not None:
                 self._exceeded[pid] = why

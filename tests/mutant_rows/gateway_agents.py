@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "what an agent left is kept up to a size",
         "sampler/gateway/kept_files.py",
-        "if self._left < 0:",
+        "if self._budget < 0:",
         "if False:",
         f"{LEFT}::test_a_directory_that_is_too_large_is_not_kept",
     ),

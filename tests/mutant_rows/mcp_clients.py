@@ -31,7 +31,7 @@ MUTANTS = (
         "a call is known before the gateway waits for a sign of life",
         "sampler/mcp_docker/requests/endpoint.py",
         '            if "method" in message and "id" in message:\n                await self._request',
-        '            await session.heard_from(request)\n            if "method" in message and "id" in message:\n'
+        '            await session.note_sign(request)\n            if "method" in message and "id" in message:\n'
         "                await self._request",
         f"{CLIENTS}::test_a_cancellation_finds_the_call_before_it",
     ),

@@ -159,7 +159,7 @@ MUTANTS = (
         "sandbox: what a killed gateway left is found by its mark",
         "shared/sandbox/folders.py",
         "            return len(killed)\n        if time",
-        "            return len(killed)\n        found = set()\n        if time",
+        "            return len(killed)\n        pids = set()\n        if time",
         f"{SANDBOX}::test_a_killed_gateway_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(

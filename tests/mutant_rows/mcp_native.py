@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "a client that broke a call off and lives",
         "sampler/mcp_docker/requests/endpoint.py",
-        "            await session.heard_from(request)\n            await session.ask_in_time",
+        "            await session.note_sign(request)\n            await session.ask_in_time",
         "            await session.ask_in_time",
         f"{ENDINGS}::test_a_client_that_breaks_a_call_off_and_goes_on_keeps_its_session",
     ),

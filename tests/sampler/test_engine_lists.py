@@ -34,7 +34,7 @@ async def test_a_sampler_learns_in_time_that_an_engine_drains_for_any_poll_inter
     async with EngineClient() as client:
         engines = Engines(store, client, config)
         pool = engines.policy_clients["main"].pool
-        await engines.look()
+        await engines.refresh()
         assert await pool.is_up()
         await tell(store, ServiceStatus.DRAINING)
         await asyncio.sleep(LIST_AGE_S)
@@ -54,16 +54,16 @@ async def test_an_engine_at_another_machines_loopback_address_is_skipped_with_a_
         engines = Engines(store, client, config)
         for keeper, reachable in ((f"keeper:{here}:7", True), (None, True), ("keeper:gpu2:7", False)):
             await store.services.heartbeat(up(url, keeper))
-            await engines.look()
+            await engines.refresh()
             assert engines.ready() is reachable
         assert await engines.policy_clients["main"].pool.is_up() is False
-        await engines.look()
+        await engines.refresh()
         (alarm,) = engines.alarms()
         assert alarm.startswith(f"engine {url} is not used: its keeper is on gpu2")
         assert "engine_host" in alarm
         assert caplog.text.count(alarm) == 1
         await store.services.heartbeat(up("http://gpu2:30000", "keeper:gpu2:7"))
-        await engines.look()
+        await engines.refresh()
         assert engines.ready()
         assert [service.url for service in engines.up()] == ["http://gpu2:30000"]
 

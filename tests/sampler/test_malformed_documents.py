@@ -15,7 +15,7 @@ from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import RecordStatus, ServiceStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.store import Store
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.episodes import MODEL
 from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, make_answer, make_task
@@ -69,7 +69,7 @@ async def test_a_malformed_task_is_abandoned_by_name_and_the_next_one_is_claimed
     found = await task(store, FIRST)
     assert found["status"] == TaskStatus.ABANDONED
     assert f"malformed: tasks {FIRST}: {named}" in found["outcome"]
-    (told,) = (await look(store)).malformed
+    (told,) = (await read_status(store)).malformed
     assert f"tasks {FIRST}: {named}" in told
 
 
@@ -131,7 +131,7 @@ async def test_an_unreadable_record_is_excluded_from_its_group(
     assert settled is not None
     assert (await task(store, FIRST))["status"] in (TaskStatus.SETTLED, TaskStatus.ABANDONED)
     assert {d.record for d in await store.data.find({})} == {ids[0], ids[2]}
-    (told,) = (await look(store)).malformed
+    (told,) = (await read_status(store)).malformed
     assert ids[1] in told
     assert named in told
     assert await settle_next(store, "w", config(store)) is None
@@ -155,18 +155,18 @@ async def test_malformed_status_documents_are_skipped_until_repaired(store: Stor
     assert [v.version for v in await store.versions.all("main")] == [0, 1]
     assert [s.url for s in await store.services.live("main")] == ["http://b"]
     assert [w.id for w in await store.workers.live()] == ["http://b"]
-    assert [line.split(":")[0] for line in (await look(store)).malformed] == [
+    assert [line.split(":")[0] for line in (await read_status(store)).malformed] == [
         *("runs run", "policy_versions main", "inference_services http", "workers http")
     ]
     for collection in ("inference_services", "workers", "policy_versions", "runs"):
         await store.database[collection].update_many({}, {"$unset": {"note": 1}})
-    assert (await look(store)).malformed == []
+    assert (await read_status(store)).malformed == []
     assert len(await store.services.live("main")) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_changes_of_documents_never_end_a_samplers_regular_work(store: Store, seed: int) -> None:
-    """Claim, renew, play, settle, and look at what there is, with one more document spoilt every time."""
+    """Claim, renew, play, settle, and read_status at what there is, with one more document spoilt every time."""
     rng = random.Random(seed)
     await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1))
     await import_tasks(store, 60)
@@ -197,7 +197,7 @@ async def test_random_changes_of_documents_never_end_a_samplers_regular_work(sto
         await store.workers.live()
     await store.database["tasks"].insert_one(make_task(1000).to_mongo())
     assert await claim(store, seq_limit=None) is not None
-    await look(store)
+    await read_status(store)
 
 
 async def spoil(store: Store, rng: random.Random, collection: str) -> None:

@@ -21,7 +21,7 @@ from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termi
 from shared.errors import ConfigError
 from shared.store import Store
 from tandem.audit.run import audit
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.test_two_policies import debate
 from tests.shared.builders import claim, import_tasks
@@ -278,7 +278,7 @@ async def test_an_episode_that_resends_its_history_fails_with_the_reason_and_is_
         assert len(dispatches) == 1, "the second request was not sent"
         assert (slot.status, slot.error) == (SlotStatus.FAILED, record.error)
         assert (record.error or "").startswith("MessagesRepeat: messages repeat what was sent: ")
-        (failed,) = (await look(store)).failed_attempts
+        (failed,) = (await read_status(store)).failed_attempts
         assert (failed["termination"], failed["attempts"]) == ("misconfigured", 1)
         assert REFUSED in failed["example"][:200], "as far as `tandem status` shows it"
 

@@ -18,7 +18,7 @@ from shared.errors import ConfigError, one_by_one
 from shared.names import FORK_SPLIT
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import engine_is_up, running_sampler, until
 from tests.shared.builders import import_tasks, make_task
@@ -103,7 +103,7 @@ async def test_a_sampler_that_worked_before_goes_on_and_the_task_is_set_aside(st
         assert not service.done()
     assert (counts["scored"], counts["failures"]) == (2, 2)
     assert 'in run: raise LookupError("no more world")' in alarms[0]
-    (aside,) = (await look(store)).tasks_set_aside
+    (aside,) = (await read_status(store)).tasks_set_aside
     assert aside.startswith("task main:train:0:t1: 2 of its episodes met a bug; the last: ")
 
 
@@ -172,7 +172,7 @@ async def test_failures_of_all_episodes_are_told_in_the_log_and_as_an_alarm(
 
 
 async def _alarms(store: Store) -> list[str]:
-    return [alarm for worker in (await look(store)).workers for alarm in worker["alarms"]]
+    return [alarm for worker in (await read_status(store)).workers for alarm in worker["alarms"]]
 
 
 async def test_a_task_that_does_not_fit_among_others_fails_alone(store: Store) -> None:

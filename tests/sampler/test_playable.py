@@ -16,7 +16,7 @@ from shared.documents import Slot, TaskPayload
 from shared.documents.states import SlotStatus, Termination
 from shared.errors import ConfigError
 from shared.store import Store
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.boxes import PATIENCE_S, SERVERS
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task
@@ -84,7 +84,7 @@ async def test_unplayable_tasks_are_left_to_other_samplers_even_if_they_arrive_l
         await until(lambda: scored(store), lambda count: count == 1)
         await insert(store, {"scorer": "agentcpm"}, {"scorer": "agentcpm"}, {"scorer": "exact_match"}, first=3)
         await until(lambda: scored(store), lambda count: count == 2)
-        seen = await until(lambda: look(store), lambda seen: len(seen.workers[0]["alarms"]) == 3)
+        seen = await until(lambda: read_status(store), lambda seen: len(seen.workers[0]["alarms"]) == 3)
     told = [
         "1 open tasks wait for another sampler: scorer 'maths' is unknown",
         "1 open tasks wait for another sampler: the task needs tool 'search'",

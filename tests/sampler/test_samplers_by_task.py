@@ -16,7 +16,7 @@ from shared.errors import ConfigError
 from shared.store import Store
 from shared.tasks import sampler_names
 from shared.tasks.files import ImportTarget, import_task_file
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task
@@ -98,7 +98,7 @@ async def test_a_name_that_this_process_lacks_is_left_to_others_at_once_and_told
         await until(lambda: slots(store, 3), lambda all_: all_[2].status == SlotStatus.SCORED)
         await store.tasks.insert_new([task(3, sampler="go"), task(4, sampler="go"), task(5)])
         await until(lambda: slots(store, 6), lambda all_: all_[5].status == SlotStatus.SCORED)
-        seen = await until(lambda: look(store), lambda seen: len(seen.workers[0]["alarms"]) == 3)
+        seen = await until(lambda: read_status(store), lambda seen: len(seen.workers[0]["alarms"]) == 3)
     found = await slots(store, 6)
     left = [found[n] for n in (0, 1, 3, 4)]
     assert {(slot.status, slot.failures) for slot in left} == {(SlotStatus.OPEN, 0)}

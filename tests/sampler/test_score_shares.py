@@ -10,7 +10,7 @@ from shared.documents import Slot, Task
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.gateways import gateway
 from tests.sampler.gateway.test_external import step
@@ -95,7 +95,7 @@ def test_groups_of_equal_scores_are_told_once_there_are_some_and_no_longer_once_
 async def test_a_running_sampler_says_it_in_its_heartbeat_and_status_shows_the_alarm(store: Store) -> None:
     await import_tasks(store, 8, num_generations=4)
     async with running_sampler(store, poll_s=0.02, heartbeat_s=0.05):
-        seen = await until(lambda: look(store), lambda seen: seen.workers and seen.workers[0]["alarms"])
+        seen = await until(lambda: read_status(store), lambda seen: seen.workers and seen.workers[0]["alarms"])
         (alarm,) = seen.workers[0]["alarms"]
         assert "have the same score in every episode" in alarm
         assert seen.workers[0]["stats"]["shares"]["equal_groups"] == 1.0

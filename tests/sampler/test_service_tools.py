@@ -3,7 +3,7 @@
 from shared.documents.states import Termination
 from shared.processes.mongod import free_port
 from shared.store import Store
-from tandem.commands.status import RunStatus, look
+from tandem.commands.status import RunStatus, read_status
 from tests.sampler.boxes import PATIENCE_S, start_box
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks
@@ -18,7 +18,7 @@ async def test_a_sampler_waits_for_an_unavailable_tool_server_with_an_alarm_and_
     options |= {"max_opening_sessions": 4, "max_failures": 1}
 
     async def now() -> RunStatus:
-        return await look(store)
+        return await read_status(store)
 
     async with running_sampler(store, **options, poll_s=0.02, heartbeat_s=0.05):
         seen = await until(now, lambda seen: seen.workers and seen.workers[0]["alarms"])

@@ -49,7 +49,7 @@ async def test_an_engine_that_serves_already_says_its_context_before_the_first_r
         (service,) = await until(store.services.all, bool)
         assert service.context == CONTEXT
         engines = Engines(store, client, config)
-        await engines.look()
+        await engines.refresh()
         (alarm,) = engines.alarms()
         assert f"has {CONTEXT} tokens, and max_tokens is 900: episodes end at {CONTEXT - 2} (length_limit)" in alarm
         await engines.close()

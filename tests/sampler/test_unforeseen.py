@@ -32,7 +32,7 @@ from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.tasks import TaskVerbs
 from shared.unforeseen import MAX_TRACEBACK_CHARS, bug_of, is_of_the_process
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.groups import completed_group
 from tests.sampler.running import running_sampler, until
@@ -186,7 +186,7 @@ async def test_a_task_with_max_failures_bugs_is_set_aside_and_shown_before_its_s
     assert task.status is TaskStatus.COMPLETED
     assert task.unforeseen is not None
     assert task.unforeseen.set_aside
-    (shown,) = (await look(store)).tasks_set_aside
+    (shown,) = (await read_status(store)).tasks_set_aside
     assert shown.startswith(
         f"task {task.id}: 3 of its episodes met a bug; the last: sampler.core.kinds.mcp_sampler:MCPSampler: Attr"
     )
@@ -236,7 +236,7 @@ async def test_a_group_whose_settlement_always_fails_is_abandoned_and_others_are
     )
     records = [await store.records.get(f"{task.id}:{slot}:1") for slot in range(2)]
     assert [record and record.status for record in records] == [RecordStatus.ABANDONED] * 2
-    (shown,) = (await look(store)).tasks_set_aside
+    (shown,) = (await read_status(store)).tasks_set_aside
     assert "2 of its settlements met a bug" in shown
 
 
@@ -258,7 +258,7 @@ async def test_a_sampler_goes_on_after_bugs_and_says_so(store: Store, monkeypatc
 
 
 async def workers(store: Store) -> list[dict[str, Any]]:
-    return (await look(store)).workers
+    return (await read_status(store)).workers
 
 
 def test_the_database_ends_the_process_also_out_of_a_group() -> None:

@@ -21,7 +21,7 @@ from shared.store.connecting import connect
 from shared.store.data_file import export_data
 from tandem.audit.report import Check
 from tandem.audit.run import audit
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tandem.viewer.app import make_app
 from tests.sampler.settlement_cases import make_config
 from tests.sampler.settling import settle_next
@@ -84,7 +84,7 @@ async def exported(store: Store, file: Path) -> tuple[int, bytes]:
 
 async def told(store: Store) -> dict[str, Any]:
     """What `tandem status` tells of the splits that the run has without forks."""
-    found = asdict(await look(store))
+    found = asdict(await read_status(store))
     for policy in found["policies"]:
         del policy["announced"]  # how long ago
     kept = ("state", "reason", "abandoned", "record_data", "set_aside", "policies", "malformed")

@@ -122,7 +122,7 @@ def test_uncertain_problems_are_bounded_warnings_with_the_number_of_tasks() -> N
     assert (mine.startswith('"scorer" is "mine"; expected one of '), count) == (True, 2)
     assert "Samplers without a module that registers it (scorer_modules) skip these tasks" in mine
     assert (judged.startswith('"scorer" is "agentcpm", which needs a judge'), one) == (True, 1)
-    assert check.asked == [TaskDemand((), None, (), 3), TaskDemand((), ("x",), (), 2)]
+    assert check.demands == [TaskDemand((), None, (), 3), TaskDemand((), ("x",), (), 2)]
     for n in range(100):
         list(check.problems(payload(scorer=f"mine{n}")))
     assert len(check.warnings) == MAX_WARNINGS

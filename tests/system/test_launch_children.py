@@ -108,7 +108,7 @@ async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, ru
 async def test_a_crashed_sampler_is_restarted_with_its_log_and_mark_and_reported(tmp_path: Path, run: str) -> None:
     told: list[str] = []
     with Children(run, ROOT) as children:
-        children.tell = told.append
+        children.note = told.append
         first = children.start(
             Program("sampler 0", "sampler", python(WITH_LAST_WORDS), tmp_path / "log", {"OWN": "kept"})
         )
@@ -133,7 +133,7 @@ async def test_a_sampler_that_crashes_repeatedly_is_lost_after_a_bounded_number_
     monkeypatch.setattr("tandem.launch.children.FIRST_PAUSE_S", 0.01)
     told: list[str] = []
     with Children(run, ROOT) as children:
-        children.tell = told.append
+        children.note = told.append
         children.start(
             Program("sampler 0", "sampler", python("print('started')\nraise SystemExit(1)"), tmp_path / "0.log")
         )

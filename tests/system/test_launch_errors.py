@@ -40,13 +40,13 @@ async def test_an_error_in_a_running_childs_log_is_reported_once_and_then_with_i
             enough.set()
 
     with Children("errors", ROOT) as children:
-        children.tell = tell
+        children.note = tell
         child = children.start(Program("sampler 0", "sampler", [sys.executable, "-c", UNWELL], tmp_path / "log"))
         watching = asyncio.create_task(children.watch())
         await asyncio.wait_for(enough.wait(), 100)
         assert child.returncode is None
         watching.cancel()
-        children.tell = lambda text: None
+        children.note = lambda text: None
     assert told[0].startswith(
         "sampler 0: episode failed record=main:train:0:t0:0:1 ScorerFailed: scorer 'mine' crashed"
     )
@@ -94,7 +94,7 @@ def test_the_exception_at_the_end_of_a_log_is_found_in_a_traceback_and_in_that_o
 
 def test_kinds_of_errors_are_bounded() -> None:
     repeats = Repeats()
-    texts = [repeats.told("error " + "z" * n) for n in range(MAX_KINDS + 10)]
+    texts = [repeats.shown("error " + "z" * n) for n in range(MAX_KINDS + 10)]
     assert [text for text in texts if text] == texts[:MAX_KINDS]
 
 

@@ -221,7 +221,7 @@ def read_agents_config(path: Path) -> AgentsConfig:
         return AgentsConfig.model_validate(read)
     except ValidationError as exc:
         errors = exc.errors(include_url=False, include_input=False)
-        raise ConfigError("\n".join(f"{path}:{line_of(root, e['loc'])}: {_told(e)}" for e in errors)) from exc
+        raise ConfigError("\n".join(f"{path}:{line_of(root, e['loc'])}: {_problem_text(e)}" for e in errors)) from exc
 
 
 def _without_effect(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -230,7 +230,7 @@ def _without_effect(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(agent, name) for agent in agents for name in WITHOUT_EFFECT if name in values[agent]]
 
 
-def _told(error: Mapping[str, Any]) -> str:
+def _problem_text(error: Mapping[str, Any]) -> str:
     """The input is not shown: it may be an API key."""
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":

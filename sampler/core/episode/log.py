@@ -37,7 +37,7 @@ class EpisodeLog:
         default_factory=dict
     )  # failures that the model caused (`sampler/core/episode/model_acts.py`), with an example
     actors: dict[str, Seated] = field(default_factory=dict)  # by seat, of an episode that actors play
-    said: list[dict[str, str]] = field(default_factory=list)  # by actors: seat, actor, content
+    utterances: list[dict[str, str]] = field(default_factory=list)  # by actors: seat, actor, content
     awaits_group: bool = False  # its score is known when its group has been scored
     failure: str | None = None  # the error, if it ended in one
     misconfigured: bool = False  # retrying cannot fix the failure

@@ -72,7 +72,7 @@ async def score_text(sampler: PlayedEpisode, scored: ScoredText, answer: str | N
         payload=payload.model_dump(mode="json"),
         messages=sampler.conversation,
         tool_calls=tuple(call for calls in sampler.episode.tool_calls.values() for call in calls),
-        said=tuple(sampler.episode.said),
+        utterances=tuple(sampler.episode.utterances),
         judge=judge,
     )
     own, of_group = _split(sampler)

@@ -32,7 +32,7 @@ class Round:
 
     reply: Message
     answers: tuple[Message, ...]
-    said: str
+    text: str
 
     def cleared(self) -> "Round":
         """A copy without tool results."""
@@ -65,7 +65,7 @@ def drop_repeats(history: History) -> History:
     """Keep the first of several rounds that say the same."""
     first: dict[str, Round] = {}
     for one in history.rounds:
-        first.setdefault(one.said, one)
+        first.setdefault(one.text, one)
     return replace(history, rounds=tuple(first.values()))
 
 

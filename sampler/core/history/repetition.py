@@ -14,11 +14,11 @@ def times_repeated(history: History, turn: Turn) -> int:
     how often its tail repeats. 1: no repetition."""
     if turn.finish_reason == "length":
         return tail_repeats(turn.text)
-    words = said(turn)
-    return 1 + sum(one.said == words for one in history.rounds)
+    words = compared_text(turn)
+    return 1 + sum(one.text == words for one in history.rounds)
 
 
-def said(turn: Turn) -> str:
+def compared_text(turn: Turn) -> str:
     """The reply's text and calls, without reasoning, surrounding blanks and call ids."""
     parsed = turn.parsed
     if parsed.errors:

@@ -24,7 +24,7 @@ from sampler.core.history.history import (
     summary_request,
     transcript,
 )
-from sampler.core.history.repetition import said, times_repeated
+from sampler.core.history.repetition import compared_text, times_repeated
 from sampler.core.rendering.template import ToolSchema
 from shared.documents.states import DispatchStatus
 from shared.rules.context import NewContext
@@ -71,7 +71,7 @@ class Conversation:
 
     def answer(self, turn: Turn, messages: Sequence[Message]) -> None:
         """Add the messages of tools or user that answer the last reply."""
-        self._history = self._history.then(Round(turn.message, tuple(messages), said(turn)))
+        self._history = self._history.then(Round(turn.message, tuple(messages), compared_text(turn)))
         self._new = list(messages)
 
     def go_on_after(self, turns: Sequence[Turn], answers: Sequence[Sequence[Message]]) -> None:

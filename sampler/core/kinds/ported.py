@@ -52,16 +52,16 @@ class PortedRecord:
 class _Thread:
     name: str | None
     policy: str
-    said: list[SeatTurn] = field(default_factory=list)
+    history: list[SeatTurn] = field(default_factory=list)
     last: Turn | None = None
     has_open_request: bool = False
     has_results: bool = False  # those of its last turn
 
     def begins(self, policy: str, history: Sequence[SeatTurn]) -> bool:
-        same = zip(self.said, history, strict=False)
+        same = zip(self.history, history, strict=False)
         return (
             self.policy == policy
-            and len(self.said) < len(history)
+            and len(self.history) < len(history)
             and all(mine[0] == role and mine[1] & words for mine, (role, words) in same)
         )
 
@@ -117,7 +117,7 @@ class ChatPort(ABC):
         if turn is None:
             raise ContextIsFull
         reply = reply_words(turn.message, turn.text, "</think>")
-        thread.said, thread.last, thread.has_results = [*spoken, ("assistant", reply)], turn, False
+        thread.history, thread.last, thread.has_results = [*spoken, ("assistant", reply)], turn, False
         self.is_cut = turn.finish_reason == "length"
         return _completion(turn, policy)
 
@@ -125,13 +125,13 @@ class ChatPort(ABC):
         """The thread with the longest history that `spoken` begins with, or a new one."""
         fitting = [thread for thread in self._threads if not thread.has_open_request and thread.begins(policy, spoken)]
         if fitting:
-            return max(fitting, key=lambda thread: len(thread.said))
+            return max(fitting, key=lambda thread: len(thread.history))
         thread = _Thread(None if not self._threads else f"{len(self._threads) + 1}", policy)
         self._threads.append(thread)
         return thread
 
     async def _ask(self, thread: _Thread, messages: list[Message], tools: Sequence[ToolSchema] | None) -> Turn | None:
-        new = messages[len(thread.said) :]
+        new = messages[len(thread.history) :]
         if thread.last is not None and not thread.has_results:  # a request that is asked again brings the same ones
             self.sampler.add_tool_calls(_results(thread.last, new), turn=thread.last)
             thread.has_results = True
@@ -165,12 +165,12 @@ class PortedSampler(AsyncSampler):
         return Score(score, details)
 
 
-_told: set[tuple[type, str]] = set()
+_reported: set[tuple[type, str]] = set()
 
 
 def _log_ignored(kind: type, ignored: Mapping[str, Any]) -> None:
-    new = [name for name in ignored if (kind, name) not in _told]
-    _told.update((kind, name) for name in new)
+    new = [name for name in ignored if (kind, name) not in _reported]
+    _reported.update((kind, name) for name in new)
     if new:
         log.warning("ignored parameters=%s of=%s: the run's settings say how is sampled", ",".join(new), kind.__name__)
 

@@ -73,18 +73,18 @@ class ParameterTypes:
         self._searched: set[int] = set()
         self._remaining = 0
         self._remaining_of_tool = MAX_SCHEMAS_OF_TOOL
-        self._found: dict[str, Kinds] = {}
+        self._by_name: dict[str, Kinds] = {}
 
     def of(self, name: str) -> Kinds:
         """What the schema allows for the parameter `name`; `ANYTHING` if it says nothing of it."""
-        if name in self._found or self._remaining_of_tool <= 0:
-            return self._found.get(name, ANYTHING)
+        if name in self._by_name or self._remaining_of_tool <= 0:
+            return self._by_name.get(name, ANYTHING)
         self._remaining = MAX_SCHEMAS
         self._open.clear()
         self._searched.clear()
-        self._found[name] = self._parameter(self._root, name, 0) or ANYTHING
+        self._by_name[name] = self._parameter(self._root, name, 0) or ANYTHING
         self._remaining_of_tool -= MAX_SCHEMAS - self._remaining
-        return self._found[name]
+        return self._by_name[name]
 
     def _parameter(self, schema: Any, name: str, depth: int) -> Kinds | None:
         """None: the schema says nothing of the parameter."""

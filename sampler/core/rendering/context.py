@@ -140,7 +140,7 @@ class Context:
         old = [*self.ids, *reply.output_ids]
         new_messages = self._begin_reply(new_messages)
         self._add_reply(reply, new_messages)
-        self._tell(new_messages)
+        self._render_new(new_messages)
         self._text = self._render()
         shown = self._shown(reply, 0)
         if shown is None or shown.end < 0:
@@ -179,10 +179,10 @@ class Context:
             if reply is None:
                 pending.append(entry)
             else:
-                self._tell(pending)
+                self._render_new(pending)
                 pending = []
                 self._add_reply(reply, messages[index + 1 :])
-        self._tell(pending)
+        self._render_new(pending)
         self._text = self._render()
 
     def _begin_reply(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -190,7 +190,7 @@ class Context:
         self._prefix = prefix_of(messages)
         return without_prefix(messages)
 
-    def _tell(self, messages: Sequence[Message]) -> None:
+    def _render_new(self, messages: Sequence[Message]) -> None:
         """Append messages that the model did not write."""
         for message in messages:
             self._known.wrote(message, self._history, self._thread)

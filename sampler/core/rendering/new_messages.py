@@ -49,7 +49,7 @@ class SentMessages:
 
     def send(self, messages: Sequence[Message], *, restart: bool) -> None:
         """Raises MessagesRepeat for a list that repeats earlier messages; such a list is not recorded."""
-        entries = [_said(message) for message in messages]
+        entries = [_entry(message) for message in messages]
         if restart or not self._openings:
             self._openings.append(entries)
         elif (problem := self._own_reply(messages, entries) or self._beginning(entries)) is not None:
@@ -83,5 +83,5 @@ class SentMessages:
         return None
 
 
-def _said(message: Message) -> SeatTurn:
+def _entry(message: Message) -> SeatTurn:
     return str(message.get("role")), words_of(message)

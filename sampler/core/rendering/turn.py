@@ -93,7 +93,7 @@ class StreamDecoder:
         text = self._text_of(ids)
         if not text.endswith(HALF):
             self._known, self._known_text = ids, text
-        self._tell(text)
+        self._notify(text)
 
     def _text_of(self, ids: Sequence[int]) -> str:
         count = len(self._known)
@@ -105,9 +105,9 @@ class StreamDecoder:
 
     def whole(self, text: str) -> None:
         """Tell the whole reply, before it is kept. Raises what the listener raises: then there is no reply."""
-        self._tell(text, is_whole=True)
+        self._notify(text, is_whole=True)
 
-    def _tell(self, text: str, *, is_whole: bool = False) -> None:
+    def _notify(self, text: str, *, is_whole: bool = False) -> None:
         prompt_tokens = len(self._view.context.ids)
         self._listener(PartialTurn(self._dispatch_id, text, prompt_tokens, self._opens, is_whole))
 

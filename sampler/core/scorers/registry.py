@@ -47,7 +47,7 @@ class ScoringRequest:
 
     `payload` is the task's; `judge` the scorer agent, if configured. `messages`: the policy's whole conversation, with
     reasoning and tool calls (`sampler/core/rendering/transcript.py`: bounded). `tool_calls`: with results, errors and durations.
-    `said`: what all seats said, in order, each with `seat`, `actor` and `content` (docs/bring/actors.md).
+    `utterances`: what all seats said, in order, each with `seat`, `actor` and `content` (docs/bring/actors.md).
     """
 
     answer: str | None
@@ -58,7 +58,7 @@ class ScoringRequest:
     payload: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[ToolCallResult, ...] = ()
-    said: tuple[Mapping[str, str], ...] = ()
+    utterances: tuple[Mapping[str, str], ...] = ()
     judge: Judge | None = None
 
     @property

@@ -53,13 +53,13 @@ class FirstEpisodes:
             self._wrong[task.id] = error
         self._failures, self._last = self._failures + 1, error
         if self._failures == MANY:
-            log.error("%s", self._told())
+            log.error("%s", self._message())
 
-    def _told(self) -> str:
+    def _message(self) -> str:
         return f"{self._failures} episodes failed, and none was scored; the last: {self._last}"
 
     def alarms(self) -> list[str]:
-        return [self._told()] if self._failures >= MANY and not self.are_over else []
+        return [self._message()] if self._failures >= MANY and not self.are_over else []
 
     def check(self) -> None:
         """Raises ConfigError if several tasks failed by a setting or a user's code, and no episode was scored."""

@@ -36,7 +36,7 @@ class Playable:
         ]
         self._judge = judge
         self._has_tools = bool(servers)
-        self._told: dict[str, str] = {}  # by demand: the problem
+        self._reported: dict[str, str] = {}  # by demand: the problem
         toolless = [name for name, kind in kinds if kind.uses_tools and not servers]
         self.left = [Unplayable(name, with_tools=True) for name in toolless]
         if not scores_itself(kinds.of_task(None)):
@@ -61,7 +61,7 @@ class Playable:
         return text is not None
 
     def alarms(self) -> list[str]:
-        return list(self._told.values())
+        return list(self._reported.values())
 
     def _problem(self, sampler: str | None, scorers: Sequence[str], tools: Sequence[str] | None) -> str | None:
         return (
@@ -100,6 +100,6 @@ class Playable:
             kinds = [Unplayable(sampler, name) for name in bad if scorers]
             kinds += [Unplayable(sampler, without_scorer=True)] if bad and not scorers else []
         self.left += [kind for kind in kinds if kind not in self.left]
-        if text not in self._told and len(self._told) < MAX_TOLD:
-            self._told[text] = f"{which} wait for another sampler: {text}"
-            log.error("%s", self._told[text])
+        if text not in self._reported and len(self._reported) < MAX_TOLD:
+            self._reported[text] = f"{which} wait for another sampler: {text}"
+            log.error("%s", self._reported[text])

@@ -51,7 +51,7 @@ from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait, waiting
-from shared.store.malformed import tell
+from shared.store.malformed import log_once
 from shared.tasks.admission import seq_limit
 from shared.unforeseen import bug_of, is_of_the_process
 
@@ -122,9 +122,9 @@ class SamplerService:
         settings = self._config.snapshot() | ({"agents": dict(agents)} if agents else {})
         identity = await self._store.settings.keep(self.kind, settings, self._worker)
         await self._store.runs.note_settings(self.kind, identity)
-        await self._look()
+        await self._refresh()
         loops = {
-            "view": (self._look, self._config.poll_s),
+            "view": (self._refresh, self._config.poll_s),
             "renew": (self._renew, self._renew_s),
             "beat": (self._beat, self._config.heartbeat_s),
             "rules": (self._rules.refresh, self._config.heartbeat_s),
@@ -148,14 +148,14 @@ class SamplerService:
 
     # ------------------------------------------------------------------ view
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
             run = await self._store.runs.get()
         except MalformedDocument as exc:  # the run may be paused: claim nothing until the document is repaired
-            tell(str(exc))
+            log_once(str(exc))
             self._view = DatabaseState(paused=True, doing=Wait("the run's document", str(exc), "it is repaired"))
             return
-        await self._engines.look()
+        await self._engines.refresh()
         await self._resources.opened.refresh()
         limit, doing = await self._seq_limit(run)
         doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())

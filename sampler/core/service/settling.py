@@ -34,7 +34,7 @@ class Settling:
     ) -> None:
         self.wanted = asyncio.Event()
         self.settled = 0
-        self._store, self._worker, self._policy, self._rules, self._tell = (
+        self._store, self._worker, self._policy, self._rules, self._on_scores = (
             store,
             worker,
             config.policy,
@@ -85,4 +85,4 @@ class Settling:
         self.settled += 1
         self._note(task)
         if task.group_scores:
-            self._tell([slot.score for slot in task.slots if slot.score is not None])
+            self._on_scores([slot.score for slot in task.slots if slot.score is not None])

@@ -88,7 +88,7 @@ class GroupScoring:
 
     def awaits(self, task: Task) -> bool:
         """Whether group scorers have to score the group before it is settled: what its episodes said when they ended."""
-        return not task.group_scores and given_up(task) is None and bool(_asked(task))
+        return not task.group_scores and given_up(task) is None and bool(_group_scorers_of(task))
 
     def start(self, group: asyncio.TaskGroup, task: Task, ended: Callable[[], None]) -> None:
         """Score a group that this process has claimed, in a task of its own."""
@@ -136,7 +136,7 @@ class GroupScoring:
                 await self._settle(stored)
 
     def _wait(self, task: Task, attempt: int) -> Wait:
-        scorers = ", ".join(scorer.name for scorer in _asked(task))
+        scorers = ", ".join(scorer.name for scorer in _group_scorers_of(task))
         limit = f"for {self._config.episode_timeout_s:g} s at most (episode_timeout_s)"
         return Wait(
             f"the scores of group {task.id}", f"{scorers} (attempt {attempt}) has not answered", f"it does, {limit}"
@@ -144,7 +144,7 @@ class GroupScoring:
 
     async def _all(self, task: Task) -> list[GroupScore]:
         """Raises ConfigError for a scorer that is not known here."""
-        for weighted in _asked(task):
+        for weighted in _group_scorers_of(task):
             try:
                 require_scorer(weighted.name, self._judge)
             except ConfigError as exc:
@@ -152,7 +152,7 @@ class GroupScoring:
                     self._unknown[weighted.name] = f"group {task.id} and others like it wait for another sampler: {exc}"
                 raise
         slots, episodes = await self._episodes(task)
-        return [await self._one(task, weighted, slots, episodes) for weighted in _asked(task)]
+        return [await self._one(task, weighted, slots, episodes) for weighted in _group_scorers_of(task)]
 
     async def _one(
         self, task: Task, weighted: WeightedScorer, slots: Sequence[Slot], episodes: tuple[GroupEpisode, ...]
@@ -233,7 +233,7 @@ def given_up(task: Task) -> str | None:
     return f"its group scorer failed {task.scoring.failures} times: {task.scoring.error}"
 
 
-def _asked(task: Task) -> list[WeightedScorer]:
+def _group_scorers_of(task: Task) -> list[WeightedScorer]:
     """The group scorers that its scored episodes still need, each once."""
     of_slots = [slot.group_scorers for slot in task.slots if slot.status is SlotStatus.SCORED]
     return list({one.name: one for weighted in of_slots for one in weighted}.values())

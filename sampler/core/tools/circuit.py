@@ -67,7 +67,7 @@ class Circuit:
         """A session was opened: the others may follow."""
         self._trial = False
         self._away_since = None
-        self._tell()
+        self._notify()
 
     def answered(self) -> None:
         """A session worked: reset the failures before it."""
@@ -87,7 +87,7 @@ class Circuit:
     def left(self) -> None:
         """A session was cancelled while being opened, which proves nothing: the next one tries."""
         self._trial = False
-        self._tell()
+        self._notify()
 
     def _rest(self, seconds: float, why: str) -> None:
         now = self._clock()
@@ -96,8 +96,8 @@ class Circuit:
         self._trial = False
         self._away_since = now if self._away_since is None else self._away_since
         self._rests_until = now + seconds
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

@@ -162,7 +162,7 @@ class Scheduler:
             raise
         finally:
             self._abort(lambda g: True)
-            self._tell()
+            self._publish()
 
     def _turn(self) -> None:
         self.beat = time.monotonic()
@@ -174,13 +174,13 @@ class Scheduler:
             self._try_updates()
         if self._can_step():
             self._b.step()
-        self._tell()
+        self._publish()
 
     def _can_step(self) -> bool:
         asleep = self.occupation.released or self.occupation.stale
         return self.paused is None and not asleep and self._b.can_step
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         if self._b.notices:
             notices, self._b.notices = self._b.notices, []
             self._post(notices)

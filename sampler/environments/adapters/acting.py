@@ -90,7 +90,7 @@ class ActingEnvironment(Environment):
 
     def interact(self, replies: Sequence[Message]) -> Step:
         self._turns += 1
-        calls, results = self._asked(replies), []
+        calls, results = self._pending_calls(replies), []
         for number, one in enumerate(calls):
             if one.tool is not None and one.tool.ends and not one.problem and number < MAX_ACTIONS:
                 return self._ended(one.values)
@@ -125,7 +125,7 @@ class ActingEnvironment(Environment):
     def _names(self) -> list[str]:
         return [tool.name if self._form == "tools" else f"<{tool.mark}>" for tool in self.tools]
 
-    def _asked(self, replies: Sequence[Message]) -> list[PendingCall]:
+    def _pending_calls(self, replies: Sequence[Message]) -> list[PendingCall]:
         if self._form == "tools":
             return [self._called(call) for reply in replies for call in reply.get("tool_calls") or ()]
         by_mark = {tool.mark: tool for tool in self.tools}

@@ -59,7 +59,7 @@ class GymnasiumEnvironment(Environment):
             space.seed(seed)  # worlds draw from their spaces too
         observation = self._reset(seed, given.get("reset"))
         instruction = given.get("instruction") or " ".join([f"You play {self._id}.", *self._legend()])
-        return Step(user_says(f"{instruction}\n{self._actions.ask}\n\n{self._look(observation)}"))
+        return Step(user_says(f"{instruction}\n{self._actions.ask}\n\n{self._shown(observation)}"))
 
     def interact(self, replies: Sequence[Message]) -> Step:
         try:
@@ -70,7 +70,9 @@ class GymnasiumEnvironment(Environment):
         seen = step_values(self._env.step(action))
         self._steps += 1
         status = COMPLETED if seen.terminated else TASK_LIMIT if seen.truncated else RUNNING
-        return Step(user_says(self._look(seen.observation)), status=status, reward=seen.reward, metrics=self._metrics())
+        return Step(
+            user_says(self._shown(seen.observation)), status=status, reward=seen.reward, metrics=self._metrics()
+        )
 
     def close(self) -> None:
         if hasattr(self, "_env"):
@@ -132,7 +134,7 @@ class GymnasiumEnvironment(Environment):
         shown = letters if len(letters) <= MAX_SHOWN_CHARACTERS else f"{letters[:MAX_SHOWN_CHARACTERS]}…"
         return TextActions(space.contains, f"{space.min_length} to {space.max_length:,} characters of {shown!r}")
 
-    def _look(self, observation: Any) -> str:
+    def _shown(self, observation: Any) -> str:
         """What the model sees: the world as text where it draws itself so, and the observation."""
         shown = f"Observation: {as_text(observation)}"
         require_fits(self._env.observation_space, observation)

@@ -58,7 +58,7 @@ class MariadbDatabase:
                 return shown_rows([str(column[0]) for column in cursor.description], rows)
         except (pymysql.Error, ValueError, OverflowError) as exc:
             self._drop_lost(exc)
-            raise StatementRefused(_told(exc, within_s)) from exc
+            raise StatementRefused(_explained(exc, within_s)) from exc
         finally:
             killing.cancel()
 
@@ -133,7 +133,7 @@ class MariadbDatabase:
         return Table(name, [(str(column[0]), "") for column in columns], [list(row) for row in rows])
 
 
-def _told(exc: Exception, within_s: float) -> str:
+def _explained(exc: Exception, within_s: float) -> str:
     code = exc.args[0] if exc.args else None
     if code in (1317, 1969, *_LOST):  # interrupted, beyond its time
         return f"it took more than {within_s:.3g} s"

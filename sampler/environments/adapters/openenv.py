@@ -66,7 +66,7 @@ class OpenEnvEnvironment(Environment):
         tools = self._tools(base)
         connection = connect(
             base.replace("http", "ws", 1) + "/ws",
-            open_timeout=self._left_s(),
+            open_timeout=self._remaining_s(),
             close_timeout=CLOSE_S,
             max_size=MAX_MESSAGE_BYTES,
             ping_interval=None,  # a step may take longer than the connection would wait for a pong: the time for the call counts
@@ -78,7 +78,7 @@ class OpenEnvEnvironment(Environment):
             raise WrongStep("done of the answer to reset", True, "false: the model has not had its turn yet")
         self._require_observation_field(seen)
         instruction = given.get("instruction")
-        text = self._told(seen)
+        text = self._text_of(seen)
         return Step(user_says(f"{instruction}\n\n{text}" if instruction else text), tools=tools)
 
     def interact(self, replies: Sequence[Message]) -> Step:
@@ -97,15 +97,15 @@ class OpenEnvEnvironment(Environment):
         """The time for the call alone counts: a step may take as long as the service lets it."""
         self._until = time.monotonic() + (STEP_SHARE * self.within_s if math.isfinite(self.within_s) else MESSAGE_S)
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return max(0.0, self._until - time.monotonic())
 
     def _tools(self, base: str) -> list[dict[str, Any]] | None:
         """Raises TaskRefused for an action_field that the server's action does not have, as far as it tells its schema."""
         if self._action_field is None:
-            return [_tool(_action_schema(base, self._left_s()))]
+            return [_tool(_action_schema(base, self._remaining_s()))]
         try:
-            names = tuple(_action_schema(base, self._left_s())["properties"])
+            names = tuple(_action_schema(base, self._remaining_s())["properties"])
         except (TaskRefused, KeyError):
             return None
         if names and self._action_field not in names:
@@ -146,7 +146,7 @@ class OpenEnvEnvironment(Environment):
         except TaskRefused as exc:  # the action does not fit the schema: the model's doing
             return Step([_result(call, str(exc))], reward=0.0)
         return Step(
-            [_result(call, self._told(seen))],
+            [_result(call, self._text_of(seen))],
             status=COMPLETED if _is_done(seen) else RUNNING,
             reward=None if seen.get("reward") is None else number("reward", seen["reward"]),
         )
@@ -157,7 +157,7 @@ class OpenEnvEnvironment(Environment):
 
         with contextlib.suppress(ConnectionClosed):  # a full server has said so before it closed
             self._socket.send(json.dumps({"type": kind, "data": data}))
-        remaining_s = self._left_s()
+        remaining_s = self._remaining_s()
         field = f"the answer of {self.name} to {kind}"
         try:
             received = self._socket.recv(timeout=remaining_s)
@@ -184,7 +184,7 @@ class OpenEnvEnvironment(Environment):
                 f"observation_field is {name!r}; the observation has {', '.join(names)}{meant(name, names)}"
             )
 
-    def _told(self, seen: Mapping[str, Any]) -> str:
+    def _text_of(self, seen: Mapping[str, Any]) -> str:
         observation = _observation(seen)
         if self._observation_field is None:
             return as_text({name: value for name, value in observation.items() if name not in HIDDEN})

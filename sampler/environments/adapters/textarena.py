@@ -66,7 +66,7 @@ class TextArenaEnvironment(Environment):
             raise TaskRefused(
                 f"{self.name} cannot begin with {players} players and options {options}: {problem}"
             ) from exc
-        self._heard: list[str] = []
+        self._news: list[str] = []
         self._turns = self._invalid = 0
         if self._others_play():
             raise WrongStep("the game", "at its end", "a game in which the model moves: its opponents have ended it")
@@ -84,7 +84,7 @@ class TextArenaEnvironment(Environment):
         return self._asking(reward=0.0, metrics=self._metrics())
 
     def _asking(self, **values: Any) -> Step:
-        return Step(user_says(self._told()), seat=self._seat if self._all_seats else None, **values)
+        return Step(user_says(self._news_text()), seat=self._seat if self._all_seats else None, **values)
 
     def _end(self) -> Step:
         rewards, info = self._game.close()
@@ -113,7 +113,7 @@ class TextArenaEnvironment(Environment):
                 self._was_refused = any(_kind(part) == "GAME_ADMIN" for part in observation)  # it asks for another move
                 last = max((k for k, part in enumerate(observation) if _kind(part) == "GAME_BOARD"), default=-1)
                 visible_parts = [part for k, part in enumerate(observation) if _kind(part) != "GAME_BOARD" or k == last]
-                self._heard = [str(part[1]) for part in visible_parts if self._tells(part)]
+                self._news = [str(part[1]) for part in visible_parts if self._tells(part)]
                 return False
             if not self._moves:
                 raise TaskRefused(f"{self.name} asks seat {seat}; expected players, one for each of its seats")
@@ -138,8 +138,8 @@ class TextArenaEnvironment(Environment):
             kind == "PLAYER_ACTION" and part[0] in (self._seat, -1)
         )  # the conversation has the model's own move
 
-    def _told(self) -> str:
-        parts = [part.strip() for part in self._heard if part.strip()]
+    def _news_text(self) -> str:
+        parts = [part.strip() for part in self._news if part.strip()]
         if self._instruction is not None and self._seat not in self._instructed:
             parts.insert(0, str(self._instruction))
         self._instructed.add(self._seat)

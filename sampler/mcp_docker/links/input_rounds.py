@@ -48,7 +48,7 @@ class InputRounds:
     def __init__(self, link: AskingLink) -> None:
         self._link = link
         self._requests: dict[Exchange, _Repeated] = {}
-        self._asked: dict[RequestId, asyncio.Future[Message]] = {}
+        self._pending: dict[RequestId, asyncio.Future[Message]] = {}
 
     def begin(self, exchange: Exchange, message: Message) -> None:
         self._requests[exchange] = _Repeated(message)
@@ -77,7 +77,7 @@ class InputRounds:
 
     def answered(self, message: Message) -> None:
         """The client's answer, or the gateway's refusal to ask it."""
-        pending = self._asked.get(message["id"])
+        pending = self._pending.get(message["id"])
         if pending is not None and not pending.done():
             pending.set_result(message)
 
@@ -120,7 +120,7 @@ class InputRounds:
         try:
             for number, key in key_by_id.items():
                 self._ask(exchange, number, questions[key])
-            answers = await asyncio.gather(*(self._asked[number] for number in key_by_id))
+            answers = await asyncio.gather(*(self._pending[number] for number in key_by_id))
         finally:
             for number in key_by_id:
                 self._withdraw(number)
@@ -133,14 +133,14 @@ class InputRounds:
         filled = dict(params) if isinstance(params, dict) else {}
         if filled.get("mode") == "url":
             filled.setdefault("elicitationId", secrets.token_urlsafe(16))  # 2025-11-25 demands one
-        self._asked[number] = asyncio.get_running_loop().create_future()
+        self._pending[number] = asyncio.get_running_loop().create_future()
         in_flight = self._link.in_flight
         in_flight[exchange.sent_id] = in_flight.pop(exchange.sent_id, exchange)  # the last one's client is asked
         self._link.owner.on_request(self._link, request(number, method, filled))
 
     def _withdraw(self, number: RequestId) -> None:
         """A question that was not answered."""
-        pending = self._asked.pop(number, None)
+        pending = self._pending.pop(number, None)
         if pending is not None and (
             pending.cancel() or pending.cancelled()
         ):  # a cancelled round has cancelled it already

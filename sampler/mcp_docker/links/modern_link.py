@@ -227,13 +227,13 @@ class ModernLink(ServerLink):
         return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"
 
     def _on_notification(self, message: Message, body: bytes) -> None:
-        if (notice := self._changes.heard(message)) is None:
+        if (notice := self._changes.translated(message)) is None:
             return
         if notice["method"] == "notifications/tools/list_changed":
             self._header_maps = {}
         super()._on_notification(notice, body if notice is message else encoded(notice))
 
-    def tell(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         """What the server would have told, had the gateway listened."""
         super()._on_notification(message, encoded(message))
 

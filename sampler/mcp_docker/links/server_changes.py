@@ -43,7 +43,7 @@ class ListeningLink(Protocol):
     async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]": ...
     def forget_own(self, number: RequestId) -> None: ...
     async def send(self, body: bytes) -> None: ...
-    def tell(self, message: Message) -> None: ...
+    def notify(self, message: Message) -> None: ...
 
 
 class ServerChanges:
@@ -91,7 +91,7 @@ class ServerChanges:
                 self._uris = before
                 raise Refused(METHOD_NOT_FOUND, f"tool server {self._link.name!r} tells no changes of {uri[:200]}")
 
-    def heard(self, message: Message) -> Message | None:
+    def translated(self, message: Message) -> Message | None:
         """A notification as the client may have it; None: it is about a stream."""
         method, params = message["method"], message.get("params", {})
         meta = params.get("_meta")
@@ -204,9 +204,9 @@ class ServerChanges:
             return
         for method, flag in LIST_FLAGS.items():
             if flag in self._flags:
-                self._link.tell(notification(method))
+                self._link.notify(notification(method))
         for uri in self._uris:
-            self._link.tell(notification(_UPDATED, {"uri": uri}))
+            self._link.notify(notification(_UPDATED, {"uri": uri}))
 
 
 def _says(capability: Any, what: str) -> bool:

@@ -55,7 +55,7 @@ class ServerLink:
         self.gone = ""  # why the server ended
         self.num_list_changes = 0
         self._channel = channel
-        self._asked: dict[RequestId, asyncio.Future[Message]] = {}
+        self._pending: dict[RequestId, asyncio.Future[Message]] = {}
         self._numbers = itertools.count()
 
     @property
@@ -105,12 +105,12 @@ class ServerLink:
     async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]":
         """Send a request of the gateway itself; the answer comes later, until `forget_own`. Raises ServerGone."""
         pending: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[number] = pending
+        self._pending[number] = pending
         await self.send_request(request(number, method, params))
         return pending
 
     def forget_own(self, number: RequestId) -> None:
-        self._asked.pop(number, None)
+        self._pending.pop(number, None)
 
     async def all_pages(self, method: str, key: str) -> list[Message]:
         """The entries of all pages of a list. Raises ServerGone and Refused."""
@@ -175,7 +175,7 @@ class ServerLink:
 
     def _on_answer(self, message: Message, body: bytes) -> None:
         number = message["id"]
-        if (pending := self._asked.get(number)) is not None:
+        if (pending := self._pending.get(number)) is not None:
             if not pending.done():
                 pending.set_result(message)
         elif (exchange := self.in_flight.pop(number, None)) is not None:
@@ -223,7 +223,7 @@ class ServerLink:
     def _on_end(self, why: str) -> None:
         self.gone = self.gone or why
         reason = f"tool server {self.name!r}: {why}; the state of this session with it is lost"
-        for pending in list(self._asked.values()):
+        for pending in list(self._pending.values()):
             if not pending.done():
                 pending.set_exception(ServerGone(self._named(why)))
         ended, self.in_flight = list(self.in_flight.values()), {}

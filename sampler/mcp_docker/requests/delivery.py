@@ -45,7 +45,7 @@ class Delivery:
     async def _slowly(self) -> None:
         exchange = self._exchange
         if self._call_s is not None and not exchange.events:
-            await exchange.news(min(BEAT_S, self._left_s()))
+            await exchange.news(min(BEAT_S, self._remaining_s()))
             await self._bound()
         if not accepts_events(self._request):
             await self._until_answered()
@@ -59,7 +59,7 @@ class Delivery:
         exchange = self._exchange
         while not exchange.has_ended and not self._request.is_broken:
             exchange.events.clear()
-            await exchange.news(self._left_s())
+            await exchange.news(self._remaining_s())
             await self._bound()
         exchange.events.clear()
         exchange.finish(None)  # broken off
@@ -72,7 +72,7 @@ class Delivery:
                 await request.event(exchange.events.popleft())
             if exchange.has_ended:
                 break
-            if not await exchange.news(min(BEAT_S, self._left_s())) and not request.is_broken:
+            if not await exchange.news(min(BEAT_S, self._remaining_s())) and not request.is_broken:
                 await request.comment()
             await self._bound()
         if exchange.final is not None:
@@ -93,11 +93,11 @@ class Delivery:
     def _status(self, body: bytes) -> int:
         return self._exchange.status
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return max(0.0, min(BEAT_S, self._ends_at - asyncio.get_running_loop().time()))
 
     async def _bound(self) -> None:
-        if self._call_s is not None and self._left_s() == 0 and not self._exchange.has_ended:
+        if self._call_s is not None and self._remaining_s() == 0 and not self._exchange.has_ended:
             await self._session.time_out(self._exchange, self._call_s)
 
 

@@ -76,7 +76,7 @@ class McpEndpoint:
                 await session.notify(message, body)
             else:
                 await session.answer_server(message)
-            await session.heard_from(request)
+            await session.note_sign(request)
             await request.answer(202)
 
     async def _initialize(self, request: HttpRequest, message: Message) -> None:
@@ -142,7 +142,7 @@ class McpEndpoint:
             raise busy(exc, message["id"], TOO_MANY) from exc
         try:
             call_s = self._sessions.rules.call_s
-            await session.heard_from(request)
+            await session.note_sign(request)
             await session.ask_in_time(exchange, message, body, call_s)
             await Delivery(request, session, exchange, call_s).run()
         finally:

@@ -175,11 +175,11 @@ class ModernDelivery(Delivery):
         self._method, self._words = method, session.in_own_words
 
     def _answer(self, body: bytes) -> bytes:
-        self._told = self._words(self._exchange, in_modern_words(self._method, body))
-        return encoded(self._told)
+        self._message = self._words(self._exchange, in_modern_words(self._method, body))
+        return encoded(self._message)
 
     def _status(self, body: bytes) -> int:
-        error = self._told.get("error")
+        error = self._message.get("error")
         code: Any = error.get("code") if isinstance(error, dict) else None
         return ERROR_CODE_HTTP_STATUS.get(code, self._exchange.status)
 

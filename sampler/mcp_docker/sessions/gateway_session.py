@@ -65,7 +65,7 @@ class GatewaySession:
         self.is_broken = False  # a connection broke off, and nothing shows that the client lives
         self.is_unused = True  # nothing has come since it was opened
         self._backlog: deque[bytes] = deque(maxlen=MAX_BACKLOG)
-        self._asked: dict[int, tuple[ServerLink, RequestId]] = {}
+        self._forwarded: dict[int, tuple[ServerLink, RequestId]] = {}
         self._numbers = itertools.count(1)
         self._max_calls, self._rate = max_calls, rate
         tool_set.belongs_to(self)
@@ -146,7 +146,7 @@ class GatewaySession:
 
     async def answer_server(self, message: Message) -> None:
         """The client's answer to a request of a server. An answer to nothing is ignored."""
-        pending = self._asked.pop(message["id"], None) if isinstance(message["id"], int) else None
+        pending = self._forwarded.pop(message["id"], None) if isinstance(message["id"], int) else None
         if pending is not None:
             link, number = pending
             with contextlib.suppress(ServerGone):
@@ -165,10 +165,10 @@ class GatewaySession:
     def _note_asked(self, link: ServerLink, message: Message) -> int | None:
         """The id under which the client is asked; None: it does not serve such requests, or owes too many answers."""
         capability = _CAPABILITY_OF.get(message["method"])
-        if capability not in self.client_capabilities or len(self._asked) >= MAX_ASKED:
+        if capability not in self.client_capabilities or len(self._forwarded) >= MAX_ASKED:
             return None
         number = next(self._numbers)
-        self._asked[number] = (link, message["id"])
+        self._forwarded[number] = (link, message["id"])
         return number
 
     def on_notification(self, link: ServerLink, message: Message, body: bytes) -> None:
@@ -180,9 +180,9 @@ class GatewaySession:
             case "notifications/cancelled":  # of its own request to the client
                 self._withdraw(link, message)
             case "notifications/message":
-                self._tell(self._stream_for(link), body)
+                self._deliver(self._stream_for(link), body)
             case _:
-                self._tell(self.listener, body)
+                self._deliver(self.listener, body)
 
     def _with_token(self, link: ServerLink, token: object) -> Iterator[Exchange]:
         if token is not None:
@@ -190,16 +190,16 @@ class GatewaySession:
 
     def _withdraw(self, link: ServerLink, message: Message) -> None:
         params = message.get("params", {})
-        for number, pending in list(self._asked.items()):
+        for number, pending in list(self._forwarded.items()):
             if pending == (link, params.get("requestId")):
-                del self._asked[number]
-                self._tell(self._stream_for(link), encoded(message | {"params": params | {"requestId": number}}))
+                del self._forwarded[number]
+                self._deliver(self._stream_for(link), encoded(message | {"params": params | {"requestId": number}}))
 
     def _stream_for(self, link: ServerLink) -> Exchange | None:
         latest = next(reversed(link.in_flight.values()), None)
         return latest if latest is not None else self.listener
 
-    def _tell(self, stream: Exchange | None, body: bytes) -> None:
+    def _deliver(self, stream: Exchange | None, body: bytes) -> None:
         if stream is not None:
             stream.push(body)
         elif body not in self._backlog:
@@ -235,7 +235,7 @@ class GatewaySession:
         """A client closed the connection on which it waited."""
         self.is_broken = True
 
-    async def heard_from(self, request: HttpRequest) -> None:
+    async def note_sign(self, request: HttpRequest) -> None:
         """After a connection broke off: one that is still open shows a client that lives.
 
         A request that was on its way when its client ended may be read later than that end; then its connection is closed.

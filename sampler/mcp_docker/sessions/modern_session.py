@@ -62,7 +62,7 @@ class Subscription(Exchange):
         self.flags = {flag: True for flag in LIST_FLAGS.values() if requested.get(flag) is True}
         self.uris = uris
         granted: Message = dict(self.flags) | ({"resourceSubscriptions": uris} if uris else {})
-        self.tell(
+        self.notify(
             {
                 "jsonrpc": "2.0",
                 "method": "notifications/subscriptions/acknowledged",
@@ -70,7 +70,7 @@ class Subscription(Exchange):
             }
         )
 
-    def tell(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         params = message.get("params", {})
         meta = params.get("_meta") if isinstance(params.get("_meta"), dict) else {}
         self.push(encoded(message | {"params": params | {"_meta": meta | {SUBSCRIPTION_KEY: self.request_id}}}))
@@ -247,7 +247,7 @@ class ModernSession(GatewaySession):
                 exchange.push(body)
         for subscription in self._subscriptions:
             if subscription.wants(message):
-                subscription.tell(message)
+                subscription.notify(message)
 
     async def end(self) -> None:
         for subscription in self._subscriptions:

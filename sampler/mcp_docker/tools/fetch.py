@@ -143,7 +143,7 @@ def _connected(url: SplitResult, addresses: list[tuple[Any, ...]], end: float) -
     for family, kind, protocol, _, address in addresses:
         opened = socket.socket(family, kind, protocol)
         try:
-            opened.settimeout(_left_s(end))
+            opened.settimeout(_remaining_s(end))
             opened.connect(address)
             if url.scheme == "https":
                 opened = ssl.create_default_context().wrap_socket(opened, server_hostname=_host(url))
@@ -163,7 +163,7 @@ def _body(response: http.client.HTTPResponse, connection: http.client.HTTPConnec
     size = 0
     while size <= MAX_BYTES:
         if connection.sock is not None:
-            connection.sock.settimeout(_left_s(end))
+            connection.sock.settimeout(_remaining_s(end))
         if not (piece := response.read1(_PIECE_BYTES)):
             break
         parts.append(piece)
@@ -171,7 +171,7 @@ def _body(response: http.client.HTTPResponse, connection: http.client.HTTPConnec
     return b"".join(parts)[:MAX_BYTES]
 
 
-def _left_s(end: float) -> float:
+def _remaining_s(end: float) -> float:
     remaining = end - time.monotonic()
     if remaining <= 0:
         raise TimeoutError("timed out")

@@ -24,7 +24,7 @@ async def audit_forks(store: Store, report: AuditReport, tasks: Sequence[Task]) 
             first = min(read, key=lambda d: d.turn)
             actual = unpack_ints(first.prompt_ids).tolist()
             gone = "is gone" if expected is None else f"has {len(expected)} tokens"
-            report.look(
+            report.expect(
                 Check.FORKED,
                 first.parent is None and actual == expected,
                 f"{record}: its first prompt, of {len(actual)} tokens, is not that of {fork.dispatch}, which {gone}",

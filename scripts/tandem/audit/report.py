@@ -68,7 +68,7 @@ class AuditReport:
     def ok(self) -> bool:
         return not any(result.violations for result in self.results.values())
 
-    def look(self, check: Check, right: bool, text: str = "", *, n: int = 1) -> bool:
+    def expect(self, check: Check, right: bool, text: str = "", *, n: int = 1) -> bool:
         """Count `n` examined things; unless `right`, add the violation `text` (found and expected). Returns `right`."""
         result = self.results[check]
         result.examined += n
@@ -85,9 +85,9 @@ class AuditReport:
         except ValidationError as exc:
             first = exc.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            self.look(Check.READABLE, False, f"{model.__name__} {document['_id']}: {where}: {first['msg']}")
+            self.expect(Check.READABLE, False, f"{model.__name__} {document['_id']}: {where}: {first['msg']}")
             return None
-        self.look(Check.READABLE, True)
+        self.expect(Check.READABLE, True)
         return read
 
     def read_all(self, model: type[Model], documents: Iterable[Mapping[str, Any]]) -> list[Model]:

@@ -13,4 +13,6 @@ async def audit_rules(store: Store, report: AuditReport) -> None:
         rules = None if document is None else report.read(RunRules, document)
         wrong = "are not stored" if document is None else "cannot be read" if rules is None else "were changed"
         right = rules is not None and rules.is_whole
-        report.look(Check.RULES, right, f"rules {identity}, of {row['groups']} groups such as {row['first']}: {wrong}")
+        report.expect(
+            Check.RULES, right, f"rules {identity}, of {row['groups']} groups such as {row['first']}: {wrong}"
+        )

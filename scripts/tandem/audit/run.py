@@ -121,12 +121,12 @@ async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[T
     for task, record in scored:
         own = [d for d in dispatches[record] if d.get("policy") in (None, task.policy)]
         versions = {version for d in own for version, _ in d.get("weight_versions", ())}  # none: it was not answered
-        report.look(
+        report.expect(
             Check.EVALUATED,
             task.at_version is None or versions <= {task.at_version},
             f"{record}: sampled by versions {sorted(versions)}; expected only {task.at_version}",
         )
-        report.look(Check.EVALUATED, record not in with_data, f"{record}: split {task.split}, and has training data")
+        report.expect(Check.EVALUATED, record not in with_data, f"{record}: split {task.split}, and has training data")
 
 
 def _audit_slot(
@@ -142,23 +142,23 @@ def _audit_slot(
     name = f"{task.id} slot {slot.traj_id}"
     report.add(f"slots {slot.status.value}", 1)
     over = slot.status in (SlotStatus.SCORED, SlotStatus.FAILED, SlotStatus.WAITING)
-    report.look(Check.ENDED, over or running, f"{name} is {slot.status.value} ({slot.error or 'no error'})")
+    report.expect(Check.ENDED, over or running, f"{name} is {slot.status.value} ({slot.error or 'no error'})")
     if slot.status is SlotStatus.WAITING:
         overdue = not running and slot.free_at <= now
         sound = slot.score is None and slot.record_id not in with_data and not overdue
-        report.look(Check.WAITING, sound, f"{name} waits until {slot.free_at}, now is {now}; score {slot.score}")
+        report.expect(Check.WAITING, sound, f"{name} waits until {slot.free_at}, now is {now}; score {slot.score}")
     if slot.status is SlotStatus.FAILED:
-        report.look(Check.FAILED, slot.score is None, f"{name} is failed and has score {slot.score}")
-        report.look(
+        report.expect(Check.FAILED, slot.score is None, f"{name} is failed and has score {slot.score}")
+        report.expect(
             Check.FAILED, slot.record_id not in with_data, f"{name} is failed; {slot.record_id} is training data"
         )
     if slot.status is SlotStatus.SCORED and slot.score is None:
-        report.look(Check.RECORDS, False, f"{name} is scored and has no score")
+        report.expect(Check.RECORDS, False, f"{name} is scored and has no score")
     if slot.record_id is not None:
         wrong = _wrong_record(report, task, slot, records.get(slot.record_id))
-        report.look(Check.RECORDS, wrong is None, f"{name}: record {slot.record_id} {wrong}")
+        report.expect(Check.RECORDS, wrong is None, f"{name}: record {slot.record_id} {wrong}")
     elif slot.status is SlotStatus.SCORED:
-        report.look(Check.RECORDS, False, f"{name} is scored and names no record")
+        report.expect(Check.RECORDS, False, f"{name} is scored and names no record")
 
 
 def _wrong_record(report: AuditReport, task: Task, slot: Slot, document: dict[str, Any] | None) -> str | None:
@@ -204,13 +204,13 @@ async def _audit_once(store: Store, report: AuditReport) -> None:
         ("sets of training data", await store.questions.slots_with_two_data()),
     ):
         for ids in groups:
-            report.look(Check.ONCE, False, f"one slot has {len(ids)} {what}: {', '.join(ids)}")
+            report.expect(Check.ONCE, False, f"one slot has {len(ids)} {what}: {', '.join(ids)}")
 
 
 async def _audit_groups(store: Store, report: AuditReport) -> None:
     async for group in store.questions.groups():
         whose, count, sizes = group["_id"], group["records"], sorted(group["sizes"])
-        report.look(
+        report.expect(
             Check.GROUPS,
             sizes == [count],
             f"{whose['task']}: {count} sets of training data for policy {whose['policy']}; its group was settled with "
@@ -235,14 +235,14 @@ async def _audit_data(
     dispatches = await store.questions.dispatches(ids)
     tasks = await store.questions.tasks([document["task"] for document in batch])
     for document in batch:
-        report.look(Check.ONCE, True)
+        report.expect(Check.ONCE, True)
         data = report.read(DBRecordData, document)
         if data is None:
             continue
         _count(report, data)
         record = records.get(data.record)
         wrong = _wrong_owner(data, record, tasks.get(data.task))
-        report.look(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
+        report.expect(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
         limit, newest_step = limits.get(data.policy, 1), newest.get(data.policy, 0)
         _audit_steps(report, data, record, limit, newest_step, running=running)
         if not running and record is not None and record["policy"] == data.policy:
@@ -260,7 +260,7 @@ def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str,
     if data.group_size == 0:
         right = data.reason is not None and stored is None and not any(d.advantage for d in data.dispatches)
         right = right and (record["status"], record.get("reason")) == (RecordStatus.ABANDONED, data.reason)
-        report.look(
+        report.expect(
             Check.DROPPED,
             right,
             f"{data.id}: dropped ({data.reason}); its record is {record['status']} ({record.get('reason')}), advantage {stored}",
@@ -268,7 +268,7 @@ def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str,
         return
     mean = math.fsum(d.advantage for d in data.dispatches) / len(data.dispatches)
     right = stored is not None and math.isclose(stored, mean, rel_tol=1e-9, abs_tol=1e-12)
-    report.look(Check.ADVANTAGES, right, f"{data.id}: record has advantage {stored}; the mean of its turns is {mean}")
+    report.expect(Check.ADVANTAGES, right, f"{data.id}: record has advantage {stored}; the mean of its turns is {mean}")
 
 
 def _count(report: AuditReport, data: DBRecordData) -> None:
@@ -299,7 +299,7 @@ def _audit_policy(
 ) -> None:
     """Check that the id matches the policy, and that all trained turns are that policy's."""
     expected = data_id(data.record, data.policy, owner)
-    report.look(Check.POLICIES, data.id == expected, f"{data.id}: of policy {data.policy}; expected id {expected}")
+    report.expect(Check.POLICIES, data.id == expected, f"{data.id}: of policy {data.policy}; expected id {expected}")
     for used in data.dispatches:
         dispatch = dispatches.get(used.id)
         if dispatch is None:
@@ -307,7 +307,7 @@ def _audit_policy(
         whose, sampler = dispatch.policy or owner, dispatch.sampled_by or data.policy
         right = whose == data.policy and (sampler == data.policy or not used.trained)
         text = f"{used.id}, a turn of policy {whose}, was sampled by policy {sampler}"
-        report.look(Check.POLICIES, right, f"{data.id}: trains {text}" if used.trained else f"{data.id}: has {text}")
+        report.expect(Check.POLICIES, right, f"{data.id}: trains {text}" if used.trained else f"{data.id}: has {text}")
 
 
 def _audit_episode(
@@ -318,7 +318,7 @@ def _audit_episode(
         return
     state = EpisodeState(record, [dispatch for dispatch in dispatches if record.includes(dispatch.id)])
     wrong = [f"turn {number} is open" for number in state.open_turns] + state.problems
-    report.look(Check.COMPLETE, not wrong, f"{record.id}: {'; '.join(wrong)}")
+    report.expect(Check.COMPLETE, not wrong, f"{record.id}: {'; '.join(wrong)}")
 
 
 def _audit_steps(
@@ -327,7 +327,7 @@ def _audit_steps(
     steps = data.trained_steps
     right = len(set(steps)) == len(steps) == data.trained_count <= limit
     right = right and data.last_trained_step == max(steps, default=None)
-    report.look(
+    report.expect(
         Check.STEPS,
         right,
         f"{data.id}: trained_steps {steps}, trained_count {data.trained_count} of at most {limit}, "
@@ -336,9 +336,9 @@ def _audit_steps(
     if running:
         return
     late = [step for step in steps if step > newest]
-    report.look(Check.SURVIVING, not late, f"{data.id}: trained in step {late}; the newest announced is {newest}")
+    report.expect(Check.SURVIVING, not late, f"{data.id}: trained in step {late}; the newest announced is {newest}")
     if record is not None and record["policy"] != data.policy:
         return  # the record has the marks of its own policy's data
     marks = (data.trained_count, data.last_trained_step)
     actual = (record["trained_count"], record["last_trained_step"]) if record else None
-    report.look(Check.MARKS, actual == marks, f"{data.id}: record has (count, last step) {actual}; its data {marks}")
+    report.expect(Check.MARKS, actual == marks, f"{data.id}: record has (count, last step) {actual}; its data {marks}")

@@ -34,7 +34,7 @@ async def audit_trained_steps(
 def _compare(report: AuditReport, policy: str, step: int, logged: Groups, marked: Groups) -> None:
     for task in sorted(logged.keys() | marked.keys()):
         actual, expected = marked.get(task, 0), logged.get(task, 0)
-        report.look(
+        report.expect(
             Check.ACCOUNTS,
             actual == expected,
             f"policy {policy}, step {step}: trained {expected} records of {task}; {actual} have its mark",
@@ -47,7 +47,7 @@ def _look_for_repetitions(report: AuditReport, policy: str, logged: Sequence[Tra
         for task, _ in step.groups:
             steps_of[task].append(step.step)
     for task, steps in sorted(steps_of.items()):
-        report.look(
+        report.expect(
             Check.ACCOUNTS,
             len(steps) <= limit,
             f"policy {policy}: steps {', '.join(map(str, steps))} trained {task}; expected at most {limit}",

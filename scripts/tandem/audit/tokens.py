@@ -43,7 +43,7 @@ def audit_tokens(report: AuditReport, data: DBRecordData, dispatches: Mapping[st
     try:
         tree = tree_of(data, list(dispatches.values()))
     except (DataError, ValueError) as exc:
-        report.look(Check.TOKENS, False, str(exc))
+        report.expect(Check.TOKENS, False, str(exc))
         return
     _audit_summary(report, data, tree)
     for used in data.dispatches if data.group_size > 0 else ():
@@ -61,7 +61,7 @@ def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[Dispatch
         nodes = np.flatnonzero(tree.dispatches_N == k)
         if len(nodes) == 0:
             num_sampled = int(np.count_nonzero(expected.sources == k))
-            report.look(
+            report.expect(
                 Check.SAMPLED, num_sampled == 0, f"{dispatch.id}: {num_sampled} sampled tokens, but none in the tree"
             )
             continue
@@ -69,7 +69,7 @@ def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[Dispatch
         covered_N[path] = True
         _compare(report, dispatch.id, k, expected, _row_of_path(tree, path), nodes, path)
     extra = int(np.count_nonzero(~covered_N))
-    report.look(Check.TOKENS, extra == 0, f"{tree.record_id}: {extra} tokens of the tree lead to no dispatch's reply")
+    report.expect(Check.TOKENS, extra == 0, f"{tree.record_id}: {extra} tokens of the tree lead to no dispatch's reply")
 
 
 def _audit_summary(report: AuditReport, data: DBRecordData, tree: RecordTree) -> None:
@@ -77,14 +77,14 @@ def _audit_summary(report: AuditReport, data: DBRecordData, tree: RecordTree) ->
     names = ["num_tokens", "num_trained_tokens", "min_version", "max_version"]
     for name in [*names, "versions"] if data.versions else names:  # data older than this field has none
         actual = getattr(data, name)
-        report.look(
+        report.expect(
             Check.SUMMARY, actual == expected[name], f"{data.id}: {name} {actual}; the tree has {expected[name]}"
         )
 
 
 def _audit_advantage(report: AuditReport, dispatch_id: str, used: float, stored: float | None) -> None:
     right = stored is not None and math.isclose(used, stored, rel_tol=1e-9, abs_tol=1e-12)
-    report.look(Check.ADVANTAGES, right, f"{dispatch_id}: trained with advantage {used}; the dispatch has {stored}")
+    report.expect(Check.ADVANTAGES, right, f"{dispatch_id}: trained with advantage {used}; the dispatch has {stored}")
 
 
 # ---------------------------------------------------------------------- rows of the dispatches
@@ -148,9 +148,9 @@ def _compare(
     path: npt.NDArray[np.intp],
 ) -> None:
     n, m = len(actual.token_ids), len(expected.token_ids)
-    if not report.look(Check.TOKENS, n == m, f"{name}: {n} tokens on its path; prompt and reply have {m}"):
+    if not report.expect(Check.TOKENS, n == m, f"{name}: {n} tokens on its path; prompt and reply have {m}"):
         return
-    report.look(
+    report.expect(
         Check.TOKENS,
         bool((actual.token_ids == expected.token_ids).all()),
         _difference(name, "token", actual.token_ids, expected.token_ids),
@@ -162,12 +162,12 @@ def _compare(
     text = f"{name}: {len(nodes)} tokens of the tree are marked as sampled by it; its reply has {mine.sum()}"
     if len(nodes) == mine.sum():
         text = _difference(name, "sampling dispatch", actual.sources, expected.sources)
-    report.look(Check.SAMPLED, right, text, n=len(nodes))
+    report.expect(Check.SAMPLED, right, text, n=len(nodes))
     bits_actual, bits_expected = actual.logprobs.view(np.int32), expected.logprobs.view(np.int32)
     text = _difference(name, "log-prob", actual.logprobs, expected.logprobs)
-    report.look(Check.LOGPROBS, bool((bits_actual == bits_expected).all()), text, n=len(nodes))
+    report.expect(Check.LOGPROBS, bool((bits_actual == bits_expected).all()), text, n=len(nodes))
     text = _difference(name, "weight version", actual.versions, expected.versions)
-    report.look(Check.VERSIONS, bool((actual.versions == expected.versions).all()), text, n=len(nodes))
+    report.expect(Check.VERSIONS, bool((actual.versions == expected.versions).all()), text, n=len(nodes))
 
 
 def _difference(name: str, what: str, actual: Int32 | Float32, expected: Int32 | Float32) -> str:

@@ -19,19 +19,19 @@ async def audit_tools(store: Store, report: AuditReport) -> None:
         else:
             named.append(row)
         if len(named) == AT_ONCE:
-            await _look(store, report, named)
+            await _audit_named(store, report, named)
             named = []
-    await _look(store, report, named)
+    await _audit_named(store, report, named)
     if earlier:
         report.results[Check.TOOLS].note = f"an earlier version did not store its {earlier} lists"
 
 
-async def _look(store: Store, report: AuditReport, named: list[dict[str, Any]]) -> None:
+async def _audit_named(store: Store, report: AuditReport, named: list[dict[str, Any]]) -> None:
     stored = await store.questions.tool_schemas([row["_id"] for row in named])
     for row in named:
         wrong = _wrong(report, stored.get(row["_id"]))
         text = f"tools_hash {row['_id']}, of {row['requests']} requests such as {row['first']}: {wrong}"
-        report.look(Check.TOOLS, wrong is None, text)
+        report.expect(Check.TOOLS, wrong is None, text)
 
 
 def _wrong(report: AuditReport, document: Mapping[str, Any] | None) -> str | None:

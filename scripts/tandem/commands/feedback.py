@@ -84,13 +84,13 @@ async def _give_all(store: Store, lines: list[tuple[str, dict[str, Any]]], as_js
             complain(f"{where}: {exc}")
             refused += 1
         else:
-            typer.echo(_json(done) if as_json else _said(done))
+            typer.echo(_json(done) if as_json else _result_text(done))
     if refused:
         complain(f"{refused} of {len(lines)} were refused; the others are stored")
     return not refused
 
 
-def _said(done: FeedbackGiven) -> str:
+def _result_text(done: FeedbackGiven) -> str:
     what = f"{done.record}: score {done.score:g}" + ("" if done.turn is None else f" of turn {done.turn}")
     missing = sum(
         n for status, n in done.episodes.items() if status in (SlotStatus.WAITING, SlotStatus.OPEN, SlotStatus.LEASED)

@@ -19,7 +19,7 @@ from shared.errors import ConfigError
 from shared.outside_console import OutsideConsole
 from shared.store import Store
 from tandem.commands.connect import PROBLEM, AsJson, Connection, RunName, warn, with_store
-from tandem.what_if.forked import read_fork, tell
+from tandem.what_if.forked import print_fork, read_fork
 
 POLL_S = 0.5
 QUIET_S = 10.0  # without a slot that is played: then it says what the samplers do
@@ -69,7 +69,7 @@ def fork(
             OutsideConsole(soft_wrap=True).print(output, markup=False)
             return 0
         ended = await _ended(store, task)
-        return PROBLEM if ended is None else tell(await read_fork(store, origin, ended), as_json=as_json)
+        return PROBLEM if ended is None else print_fork(await read_fork(store, origin, ended), as_json=as_json)
 
     raise typer.Exit(with_store(db_connection_string, run, work))
 
@@ -107,9 +107,9 @@ def _check_same(task: Task, new_origin: ForkOrigin, n: int) -> None:
     if is_of(task, new_origin, n):
         return
     assert task.payload.fork is not None, "every task of the split is a fork"
-    stored = _told(task.payload.fork, task.num_generations)
+    stored = _terms(task.payload.fork, task.num_generations)
     pairs = [
-        (name, here, there) for (name, here), there in zip(stored.items(), _told(new_origin, n).values(), strict=True)
+        (name, here, there) for (name, here), there in zip(stored.items(), _terms(new_origin, n).values(), strict=True)
     ]
     differing = ", ".join(f"{name} {here}, not {there}" for name, here, there in pairs if here != there)
     raise ConfigError(
@@ -117,7 +117,7 @@ def _check_same(task: Task, new_origin: ForkOrigin, n: int) -> None:
     )
 
 
-def _told(fork: ForkOrigin, n: int) -> dict[str, object]:
+def _terms(fork: ForkOrigin, n: int) -> dict[str, object]:
     others = {name: value for name, value in fork.sampling_params.items() if name != "temperature"}
     return {
         "--n": n,

@@ -93,17 +93,17 @@ def status(
     async def work(store: Store) -> None:
         if as_json:
             while True:
-                typer.echo(json.dumps(asdict(await look(store)), ensure_ascii=False, default=str))
+                typer.echo(json.dumps(asdict(await read_status(store)), ensure_ascii=False, default=str))
                 if not watch:
                     return
                 await asyncio.sleep(interval_s)
         if not watch:
-            _print(console(), _render(await look(store), every))
+            _print(console(), _render(await read_status(store), every))
             return
-        with Live(Group(*_render(await look(store), every)), console=console(), auto_refresh=False) as live:
+        with Live(Group(*_render(await read_status(store), every)), console=console(), auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(interval_s)
-                live.update(Group(*_render(await look(store), every)), refresh=True)
+                live.update(Group(*_render(await read_status(store), every)), refresh=True)
 
     with_store(db_connection_string, run, work, read_only=True)
 
@@ -111,7 +111,7 @@ def status(
 # ---------------------------------------------------------------------- queries
 
 
-async def look(store: Store) -> RunStatus:
+async def read_status(store: Store) -> RunStatus:
     """Query everything that the tables show."""
     malformed = await store.malformed.all()
     run = await _run(store)

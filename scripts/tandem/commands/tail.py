@@ -71,7 +71,7 @@ class Tail:
             events += page
         return events
 
-    async def look(self) -> bool:
+    async def poll(self) -> bool:
         """Print what is new. Returns whether there may be more right now."""
         new_events: list[Event] = []
         full = False
@@ -94,7 +94,7 @@ class Tail:
                 seen.popitem(last=False)
         return full
 
-    async def look_at_processes(self) -> None:
+    async def poll_processes(self) -> None:
         workers = {worker.id: worker.doing for worker in await self._store.workers.all()}
         before = self._workers
         now = await self._store.questions.server_time()
@@ -112,7 +112,7 @@ class Tail:
     def _print(self, event: Event) -> None:
         self._seen[event.kind][event.id, event.at] = None
         self.newest = max(event.at, self.newest or event.at)
-        self._say(event.at, event.kind, event.id, _told(event))
+        self._say(event.at, event.kind, event.id, _summary(event))
 
     def _say(self, at: datetime, kind: str, name: str, told: str) -> None:
         if self._as_json:
@@ -146,11 +146,11 @@ def tail(
             if since is None:
                 await shown.begin(last)
             while True:
-                more = await shown.look()
+                more = await shown.poll()
                 if not more and not follow:
                     return
                 if not more:
-                    await shown.look_at_processes()
+                    await shown.poll_processes()
                     await asyncio.sleep(interval_s)  # until something ends
         finally:
             if follow and shown.newest is not None and not as_json:
@@ -164,7 +164,7 @@ def _plain(given: datetime | None) -> datetime | None:
     return given.astimezone(UTC).replace(tzinfo=None) if given is not None and given.tzinfo else given
 
 
-def _told(event: Event) -> str:
+def _summary(event: Event) -> str:
     one = event.document
     if event.kind == "episode":
         score = "" if one.get("score") is None else f"score {one['score']:.4g}"

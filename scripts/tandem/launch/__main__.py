@@ -124,7 +124,7 @@ class Launch:
         self.evaluated: EvaluationRound | None = None  # the result with `only_evaluate`
         self.cause: str | None = None  # why a child died, if one did
         display.metrics = self.metrics
-        children.tell = display.note
+        children.note = display.note
 
     async def until_done_or_interrupted(self) -> int:
         """Run the steps while watching children and signals. Returns the exit status; raises the error of a step or child."""

@@ -184,7 +184,7 @@ class Children:
         self._stopping = False
         self.children: list[Child] = []
         self.force = False  # set it to stop without grace periods
-        self.tell: Callable[[str], None] = lambda text: None  # receives progress messages
+        self.note: Callable[[str], None] = lambda text: None  # receives progress messages
 
     def __enter__(self) -> Self:
         self._reaper = subprocess.Popen(
@@ -229,18 +229,18 @@ class Children:
         """Send the reaper a child's mark before it starts, so that the child is covered from the beginning."""
         stage, grace_s = STAGES[program.kind]
         mark = f"{self._launch}:{program.name}"
-        self._tell(Target(program.name, 0, -1, mark, stage, grace_s))
+        self._register(Target(program.name, 0, -1, mark, stage, grace_s))
         return mark
 
     def _add(self, program: Program, process: "subprocess.Popen[bytes]", log_start: int, mark: str) -> Child:
         stage, grace_s = STAGES[program.kind]
         target = Target(program.name, process.pid, start_time(process.pid) or 0, mark, stage, grace_s)
-        self._tell(target)
+        self._register(target)
         child = Child(program, process, log_start, target, ErrorLines(program.log_path, log_start))
         self.children.append(child)
         return child
 
-    def _tell(self, target: Target) -> None:
+    def _register(self, target: Target) -> None:
         assert self._reaper is not None
         assert self._reaper.stdin is not None
         self._reaper.stdin.write(json.dumps(asdict(target)).encode() + b"\n")
@@ -261,8 +261,8 @@ class Children:
         """Report new error lines of the logs, equal ones of several children once."""
         for child in self.children:
             for error in child.errors.new() if child.kind != "mongod" else ():
-                if (text := self._repeats.told(error)) is not None:
-                    self.tell(f"{child.name}: {text}")
+                if (text := self._repeats.shown(error)) is not None:
+                    self.note(f"{child.name}: {text}")
 
     def revive(self) -> None:
         """Restart crashed replicas after their back-off; reports it by `tell`."""
@@ -276,7 +276,7 @@ class Children:
                 which = f"{child.restarts + 1} of at most {RESTARTS}"
                 why = f" by {error}" if (error := child.error()) else ""
                 how = describe_exit(child.returncode) + why
-                self.tell(f"{child.name} {how}: starting it again in {pause_s:g} s ({which})")
+                self.note(f"{child.name} {how}: starting it again in {pause_s:g} s ({which})")
             elif child.due_at <= now and not self._stopping:
                 self.children.remove(child)
                 again = self.start(child.program)
@@ -320,7 +320,7 @@ class Children:
         for child in chosen:
             child.may_exit |= child.returncode is None  # one that has failed stays so
         targets = [replace(child.target, grace_s=min(child.target.grace_s, most_s)) for child in chosen]
-        stop(targets, force=lambda: self.force, tell=self.tell)
+        stop(targets, force=lambda: self.force, note=self.note)
         for child in chosen:
             child.process.wait(5)
 

@@ -52,7 +52,7 @@ class Repeats:
         self._counts[kind] = self._counts.get(kind, 0) + 1
         return self._counts[kind]
 
-    def told(self, text: str) -> str | None:
+    def shown(self, text: str) -> str | None:
         """The text to report, with its count if repeated; None: no report."""
         count = self.count(text)
         if count > 1 and str(count).rstrip("0") == "1":

@@ -62,11 +62,11 @@ def stop(
     targets: Sequence[Target],
     *,
     force: Callable[[], bool] = lambda: False,
-    tell: Callable[[str], None] = lambda text: None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Stop stage by stage: SIGTERM, `grace_s`, SIGKILL. A true `force` skips the waiting. Returns when none is alive."""
     for stage in sorted({target.stage for target in targets}):
-        _stop_stage([target for target in targets if target.stage == stage], force, tell)
+        _stop_stage([target for target in targets if target.stage == stage], force, note)
 
 
 def _stop_stage(group: Sequence[Target], force: Callable[[], bool], show: Callable[[str], None]) -> None:

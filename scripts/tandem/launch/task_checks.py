@@ -50,7 +50,7 @@ def check_tasks(config: LaunchConfig, show: Tell) -> list[TaskDemand]:
             check_playable(ROOT / path, ImportTarget(split, payload_model=model, check=check))
     for text in check.counted_warnings:
         show(text)
-    return check.asked
+    return check.demands
 
 
 def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samplers:

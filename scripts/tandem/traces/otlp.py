@@ -120,7 +120,7 @@ class Exporter:
             if answer.status == HTTPStatus.OK:
                 self._accepted(answer.body, answer.kind, spans)
                 return
-            message = without(self._secrets, answer.said) + through_proxy(self._url)
+            message = without(self._secrets, answer.message) + through_proxy(self._url)
             if answer.status is not None and answer.status not in AGAIN:
                 raise NotReceived(f"{shown(self._url)} refused {spans} spans: {message}")
             wait_s = min(2.0**attempt, LONGEST_WAIT_S) if answer.retry_after_s is None else answer.retry_after_s
@@ -141,7 +141,7 @@ class Exporter:
         try:
             return answers.get(timeout=TRY_S)
         except queue.Empty:
-            return _Answer(None, said=f"no whole answer within {TRY_S:g} s")
+            return _Answer(None, message=f"no whole answer within {TRY_S:g} s")
 
     def _one_try(self, data: bytes) -> "_Answer":
         request = urllib.request.Request(self._url, data, self._headers, method="POST")
@@ -153,9 +153,9 @@ class Exporter:
                 retry_after = exc.headers.get("Retry-After")
                 body = self._quoted(exc)
             wait_s = None if retry_after is None else retry_after_s({"retry-after": retry_after})
-            return _Answer(exc.code, said=f"HTTP {exc.code}: {body}", retry_after_s=wait_s)
+            return _Answer(exc.code, message=f"HTTP {exc.code}: {body}", retry_after_s=wait_s)
         except (OSError, http.client.HTTPException, ValueError) as exc:
-            return _Answer(None, said=f"{type(exc).__name__}: {exc}")
+            return _Answer(None, message=f"{type(exc).__name__}: {exc}")
 
     def _quoted(self, exc: urllib.error.HTTPError) -> str:
         """Redacted before it is cut: half of a secret would not be found."""
@@ -211,7 +211,7 @@ class _Answer:
     status: int | None
     body: bytes = b""
     kind: str = ""
-    said: str = ""
+    message: str = ""
     retry_after_s: float | None = None
 
 

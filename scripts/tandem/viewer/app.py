@@ -55,7 +55,7 @@ def make_app(client: Client, token: str | None = None, root_path: str = "") -> A
 
     `client`: of the server; the rights of `viewer` do. `token`: what every request needs; None: only this machine may ask."""
 
-    async def asked_of(request: Request, run: str | None = None) -> PageRequest:
+    async def page_request_of(request: Request, run: str | None = None) -> PageRequest:
         name = check_run_name(run or request.path_params["run"])
         store = Store(client, name)
         try:
@@ -71,10 +71,10 @@ def make_app(client: Client, token: str | None = None, root_path: str = "") -> A
         return RedirectResponse(f"{root_of(request)}/static/icon.svg", 301)
 
     routes = [
-        *server_routes(client, asked_of),
+        *server_routes(client, page_request_of),
         Route("/favicon.ico", icon),
-        *note_routes(asked_of),
-        *run_routes(RUN_PAGES, asked_of),
+        *note_routes(page_request_of),
+        *run_routes(RUN_PAGES, page_request_of),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),
     ]
     return BelowSubPath(Guard(Starlette(routes=routes, exception_handlers={404: unknown}), token), root_path)

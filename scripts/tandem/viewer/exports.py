@@ -18,7 +18,7 @@ from shared.store.views.steps import data_query
 from tandem.viewer.page_request import BadQuestion, PageRequest
 from tandem.viewer.pages import plain
 from tandem.viewer.rollout import episode_of
-from tandem.viewer.search import noted_records, wanted_of
+from tandem.viewer.search import chosen_filter, noted_records
 
 MOST_EPISODES = 1_000  # of one file
 PACKED = {"prompt_ids": unpack_ints, "output_ids": unpack_ints, "output_logprobs": unpack_floats}
@@ -43,7 +43,7 @@ async def step_export(request: PageRequest) -> Response:
 
 
 async def search_export(request: PageRequest) -> Response:
-    chosen = wanted_of(request)
+    chosen = chosen_filter(request)
     noted = await noted_records(request, chosen)
     documents, _ = await search(request.store.database, chosen, 0, MOST_EPISODES, noted=noted)
     return _download(request, [document["_id"] for document in documents])

@@ -162,7 +162,7 @@ def turn_view(turn: TurnState, state: EpisodeState) -> TurnView:
         status=d.status.value,
         error=d.error,
         after=_after(turn),
-        messages=[_said(message) for message in d.messages],
+        messages=[_message_view(message) for message in d.messages],
         reasoning=reasoning,
         reply=reply,
         raw=text,
@@ -208,7 +208,7 @@ def _call(call: ToolCallResult) -> CallView:
     )
 
 
-def _said(message: Mapping[str, Any]) -> SaidMessage:
+def _message_view(message: Mapping[str, Any]) -> SaidMessage:
     content = message.get("content")
     return SaidMessage(
         role=str(message.get("role", "message")),
@@ -239,7 +239,7 @@ def _part(turn: TurnState, part: str) -> str | None:
     kind = part.rstrip("0123456789")
     index = int(part.removeprefix(kind))
     if kind == "message":
-        return _said(turn.dispatch.messages[index]).text
+        return _message_view(turn.dispatch.messages[index]).text
     call = turn.dispatch.tool_calls[index]
     if kind == "result":
         return call.result

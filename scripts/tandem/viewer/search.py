@@ -29,7 +29,7 @@ class SearchView:
 
 
 async def search_page(request: PageRequest) -> SearchView:
-    chosen = wanted_of(request)
+    chosen = chosen_filter(request)
     page = request.number("page", 0, most=MOST_PAGES)
     noted = await noted_records(request, chosen)
     documents, queries = await search(request.store.database, chosen, page, noted=noted)
@@ -53,7 +53,7 @@ async def noted_records(request: PageRequest, chosen: RolloutFilter) -> list[str
     return None if chosen.note is None else await request.store.notes.records_with(chosen.note.strip("*"))
 
 
-def wanted_of(request: PageRequest) -> RolloutFilter:
+def chosen_filter(request: PageRequest) -> RolloutFilter:
     """Raises BadQuestion."""
     given: dict[str, Any] = {}
     for name in (f.name for f in fields(RolloutFilter)):

@@ -57,7 +57,7 @@ async def steps_page(request: PageRequest) -> StepsView:
 class StepView:
     policy: str
     step: int
-    said: TrainedStep | None  # of the surviving history
+    logged: TrainedStep | None  # of the surviving history
     undone: list[TrainedStep]  # the same step of trainers whose work a resume undid
     data: list[dict[str, Any]]  # what the marks say, group by group
     records: int
@@ -98,7 +98,7 @@ async def step_page(request: PageRequest) -> StepView:
     return StepView(
         policy=policy,
         step=number,
-        said=surviving,
+        logged=surviving,
         undone=[step for step in logged if step is not surviving],
         data=_groups(data),
         records=len(data),

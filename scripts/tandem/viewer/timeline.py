@@ -88,13 +88,13 @@ def _time(given: str | None) -> datetime | None:
     if given is None:
         return None
     try:
-        found = datetime.fromisoformat(given)
-        found = found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+        time = datetime.fromisoformat(given)
+        time = time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError) as exc:
         raise BadQuestion(f"end is {given[:80]!r}; expected a time as 2026-01-31T12:00:00") from exc
-    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:
         raise BadQuestion(f"end is {given[:80]!r}; expected a year from {FIRST_YEAR} to {LAST_YEAR}")
-    return found
+    return time
 
 
 def _lanes(window: views.Window) -> list[TimeLane]:

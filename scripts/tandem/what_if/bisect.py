@@ -36,7 +36,7 @@ from shared.outside_text import visible
 from shared.store import Store
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
-from tandem.what_if.bisected import Bisection, Moment, TrainedGroup, asked_for, tell
+from tandem.what_if.bisected import Bisection, Moment, TrainedGroup, predicted_changes, print_bisection
 from tandem.what_if.forward_scores import rows_of, turn_logprobs
 from tandem.what_if.sampled import SampledEpisode, SampledTurn, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
@@ -214,7 +214,7 @@ def bisect(bridge: StoreBridge, config: BisectConfig, progress: Progress) -> tup
     run_dir = config.run_dir or Path("output") / config.run
     with kept_weights(bisected.published, run_dir, config.device) as weights:
         measured = moments(bisected, weights, config.device, progress)
-        own = asked_for(measured, config.token, bisected.momentum, bisected.rates)
+        own = predicted_changes(measured, config.token, bisected.momentum, bisected.rates)
         after = interval(measured, own, config.at_step)
         steps = [step for step in bisected.trained if measured[after - 1].step < step <= measured[after].step]
         groups = bridge(read_groups(bridge.store, bisected, steps))
@@ -238,7 +238,7 @@ def main() -> None:
     except TandemError as exc:
         sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)
-    tell(bisection, config.groups, spell, as_json=config.json_output)
+    print_bisection(bisection, config.groups, spell, as_json=config.json_output)
     end_process(0)
 
 

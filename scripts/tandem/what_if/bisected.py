@@ -33,7 +33,9 @@ class Moment:
         return float(self.logprobs.sum(dtype=np.float64) if token is None else self.logprobs[token])
 
 
-def asked_for(moments: Sequence[Moment], token: int | None, momentum: float, rates: Mapping[int, float]) -> list[float]:
+def predicted_changes(
+    moments: Sequence[Moment], token: int | None, momentum: float, rates: Mapping[int, float]
+) -> list[float]:
     """The change from each moment to the next that the data of a step in between asked for, without AdamW's momentum.
 
     A step moves the weights by rate · m / (1 − β^t), with m = β m' + (1 − β) u, where u is its own gradient: one that asks for
@@ -101,7 +103,7 @@ class Bisection:
         return math.copysign(1.0, self.own) * group.push / total if total else 0.0
 
 
-def tell(bisection: Bisection, groups: int, spell: Spell, *, as_json: bool) -> None:
+def print_bisection(bisection: Bisection, groups: int, spell: Spell, *, as_json: bool) -> None:
     out = OutsideConsole()
     if as_json:
         out.print(json.dumps(_as_json(bisection)), soft_wrap=True, markup=False)

@@ -28,7 +28,7 @@ from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
 from shared.store import Store
-from tandem.what_if.replayed import Replay, ReplayedTurn, asked, tell
+from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_replay
 from tandem.what_if.sampled import SampledEpisode, SampledTurn, read_episode, speller
 
 
@@ -74,7 +74,7 @@ async def replay(
 
 
 def _compared(turn: SampledTurn, logprobs: list[float], version: int, *, any_version: bool) -> ReplayedTurn:
-    recomputed = asked(np.array(logprobs, dtype=np.float32))
+    recomputed = at_full_weight(np.array(logprobs, dtype=np.float32))
     others = sorted(set(turn.versions.tolist()) - {version})
     if not others:
         return ReplayedTurn(turn, recomputed)
@@ -97,7 +97,7 @@ def main() -> int | None:
         async with EngineClient(api_key=config.engine_api_key) as client:
             with Progress(console=Console(stderr=True), transient=True) as progress:
                 result = await replay(client, config.engine_url, episode, progress, any_version=config.any_version)
-        return tell(result, config.tolerance, config.show, spell, as_json=config.json_output)
+        return print_replay(result, config.tolerance, config.show, spell, as_json=config.json_output)
 
     try:
         return asyncio.run(run())

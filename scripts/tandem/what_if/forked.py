@@ -76,7 +76,7 @@ def parting(origin: Origin, fork: Sequence[TurnState]) -> tuple[int, int] | None
     return None if len(remaining) == len(fork) else (origin.turn + min(len(remaining), len(fork)), 0)
 
 
-def tell(fork: Fork, *, as_json: bool) -> int:
+def print_fork(fork: Fork, *, as_json: bool) -> int:
     """Print it; the exit status: 1 where a slot has no score."""
     if as_json:
         OutsideConsole(soft_wrap=True).print(json.dumps(_as_json(fork)), markup=False)

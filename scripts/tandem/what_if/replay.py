@@ -31,7 +31,7 @@ from shared.names import RunName
 from shared.outside_text import visible
 from shared.store import Store
 from tandem.what_if.forward_scores import turn_logprobs
-from tandem.what_if.replayed import Replay, ReplayedTurn, asked, tell
+from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_replay
 from tandem.what_if.sampled import SampledEpisode, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
 from trainer.process.parallel import end_process, parallel_session
@@ -70,7 +70,7 @@ def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progres
             again = turn_logprobs(lm, [episode.turns[i] for i in at], device)
         for i, logprobs in zip(at, again, strict=True):
             mine = episode.turns[i].versions == number
-            recomputed[i][mine] = asked(logprobs.float().cpu().numpy()[mine])
+            recomputed[i][mine] = at_full_weight(logprobs.float().cpu().numpy()[mine])
     turns = [
         ReplayedTurn(turn, recomputed[i], f"the weights of {', '.join(missing[i])} are pruned" if i in missing else "")
         for i, turn in enumerate(episode.turns)
@@ -105,7 +105,7 @@ def main() -> None:
     except TandemError as exc:
         sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)
-    end_process(tell(result, config.tolerance, config.show, spell, as_json=config.json_output))
+    end_process(print_replay(result, config.tolerance, config.show, spell, as_json=config.json_output))
 
 
 if __name__ == "__main__":

@@ -22,28 +22,28 @@ class ReplayedTurn:
     What was asked and is no number is `-inf` (`asked`)."""
 
     sampled: SampledTurn
-    found: npt.NDArray[np.float32]
+    recomputed: npt.NDArray[np.float32]
     note: str = ""
 
     @property
     def difference(self) -> npt.NDArray[np.float32]:
         """NaN where nothing was compared, infinite where either log-prob is no number."""
         with np.errstate(invalid="ignore"):
-            apart: npt.NDArray[np.float32] = np.abs(self.found - self.sampled.logprobs)
-        broken = self.is_compared & ~(np.isfinite(self.found) & np.isfinite(self.sampled.logprobs))
+            apart: npt.NDArray[np.float32] = np.abs(self.recomputed - self.sampled.logprobs)
+        broken = self.is_compared & ~(np.isfinite(self.recomputed) & np.isfinite(self.sampled.logprobs))
         apart[broken] = np.inf
         return apart
 
     @property
     def is_compared(self) -> npt.NDArray[np.bool_]:
-        return ~np.isnan(self.found)
+        return ~np.isnan(self.recomputed)
 
     @property
     def compared(self) -> int:
         return int(self.is_compared.sum())
 
 
-def asked(logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def at_full_weight(logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Log-probs as they were told: one that is no number is not one that was not asked for."""
     return np.where(np.isnan(logprobs), np.float32(-np.inf), logprobs)
 
@@ -74,7 +74,7 @@ class Replay:
         return sorted(compared, key=lambda one: -float(one[0].difference[one[1]]))[:count]
 
 
-def tell(replay: Replay, tolerance: float, show: int, spell: Spell, *, as_json: bool) -> int:
+def print_replay(replay: Replay, tolerance: float, show: int, spell: Spell, *, as_json: bool) -> int:
     """Print it; the exit status."""
     if as_json:
         OutsideConsole(soft_wrap=True).print(json.dumps(_as_json(replay, tolerance, show, spell)), markup=False)
@@ -92,7 +92,7 @@ def _print(replay: Replay, tolerance: float, show: int, spell: Spell) -> None:
     for turn in replay.turns:
         cells = _numbers_of(turn)
         weights = " ".join(f"v{version}×{count}" for version, count in turn.sampled.dispatch.weight_versions)
-        rows.add_row(str(turn.sampled.number), weights, str(len(turn.found)), str(turn.compared), *cells)
+        rows.add_row(str(turn.sampled.number), weights, str(len(turn.recomputed)), str(turn.compared), *cells)
     out.print(rows)
     for line in [*(f"turn {t.sampled.number}: {t.note}" for t in replay.turns if t.note), *replay.episode.left_out]:
         out.print(f"not compared: {line}", soft_wrap=True, markup=False)
@@ -108,7 +108,7 @@ def _numbers_of(turn: ReplayedTurn) -> tuple[str, ...]:
     seen = turn.is_compared
     if not seen.any():
         return ("–",) * 4
-    stored, recomputed, difference = turn.sampled.logprobs[seen], turn.found[seen], turn.difference[seen]
+    stored, recomputed, difference = turn.sampled.logprobs[seen], turn.recomputed[seen], turn.difference[seen]
     return (f"{stored.sum():.4f}", f"{recomputed.sum():.4f}", f"{difference.mean():.2e}", f"{difference.max():.2e}")
 
 
@@ -119,7 +119,7 @@ def _biggest(biggest: Sequence[tuple[ReplayedTurn, int]], spell: Spell) -> Table
     for turn, at in biggest:
         one = turn.sampled
         before, text = _texts(one, at, spell)
-        stored, recomputed = float(one.logprobs[at]), float(turn.found[at])
+        stored, recomputed = float(one.logprobs[at]), float(turn.recomputed[at])
         cells = (str(one.number), str(at), str(one.ids[at]), escape(before), escape(text))
         rows.add_row(
             *cells, f"{stored:.4f}", f"{recomputed:.4f}", f"{recomputed - stored:+.2e}", f"v{one.versions[at]}"
@@ -139,7 +139,7 @@ def _as_json(replay: Replay, tolerance: float, show: int, spell: Spell) -> dict[
             "ids": turn.sampled.ids,
             "versions": turn.sampled.versions.tolist(),
             "stored": _numbers(turn.sampled.logprobs),
-            "found": _numbers(turn.found),
+            "found": _numbers(turn.recomputed),
             "note": turn.note,
         }
         for turn in replay.turns

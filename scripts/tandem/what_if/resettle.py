@@ -46,7 +46,7 @@ from shared.rules.run_rules import Rules, RuleSettings
 from shared.store import Store
 from shared.user_code.frames import cause_of
 from tandem.what_if.rescored import rescored, unsettled, unsettled_task
-from tandem.what_if.resettled import Resettled, tell
+from tandem.what_if.resettled import Resettled, print_outcome
 
 SETTINGS = "resettle"  # the name of its settings in RUN2's document
 OF_SAMPLERS = ("scorer_modules", "agent_config_path", "policy", "frozen_policies", "other_policies", "max_failures")
@@ -236,13 +236,13 @@ def main() -> int | None:
     except BaseExceptionGroup as group:  # of the groups that are settled at once: the first mistake says what to do
         if not isinstance(first := cause_of(group), TandemError):
             raise
-        return _told(first)
+        return _complain_of(first)
     except TandemError as exc:
-        return _told(exc)
-    return tell(outcome)
+        return _complain_of(exc)
+    return print_outcome(outcome)
 
 
-def _told(exc: TandemError) -> int:
+def _complain_of(exc: TandemError) -> int:
     sys.stderr.write(f"tandem: {visible(str(exc))}\n")
     return 2 if isinstance(exc, ConfigError) else 1
 

@@ -24,7 +24,7 @@ class Resettled:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def tell(outcome: Resettled) -> int:
+def print_outcome(outcome: Resettled) -> int:
     """Print it; the exit status."""
     out = OutsideConsole()
     rows = Table()

@@ -58,7 +58,7 @@ async def run_row(store: Store) -> RunRow:
     steps = [version.step for version in newest if version is not None]
     num_steps = [admission.num_steps for admission in run.admission.values() if admission.num_steps is not None]
     state = await condition_of(store)
-    last_seen, alive = await _heard(store)
+    last_seen, alive = await _heartbeats(store)
     return RunRow(
         name=store.run,
         state=state.condition.value,
@@ -80,7 +80,7 @@ async def policies_of_run(store: Store, run: Run) -> list[str]:
     return sorted(run.admission) or sorted(await store.database["policy_versions"].distinct("policy"))
 
 
-async def _heard(store: Store) -> tuple[datetime | None, int]:
+async def _heartbeats(store: Store) -> tuple[datetime | None, int]:
     """The newest heartbeat, and how many processes are alive."""
     alive = len(await store.workers.live())
     newest = await store.database["workers"].find_one({}, {"heartbeat": 1}, sort=[("heartbeat", -1)])

@@ -83,7 +83,7 @@ async def test_only_pinned_actors_use_an_engine_of_one_version(store: Store) -> 
     config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=MODEL)
     async with EngineClient() as client:
         engines = Engines(store, client, config)
-        await engines.look()
+        await engines.refresh()
         assert engines.served_versions() == [7]
         own, every = engines.policy_clients["main"].pool, engines.every_version["main"]
         assert [await own.is_up(version) for version in (2, 7)] == [False, True]
@@ -121,5 +121,5 @@ async def test_admission_waits_only_for_trainers_of_policies_with_a_trained_acto
     await import_tasks(store, 20)
     async with EngineClient() as client:
         service = SamplerService(ServiceProcess(store, client, "w"), config, SamplerKinds(MCPSampler, {}))
-        await service._look()
+        await service._refresh()
     assert service._view.seq_limit == limit

@@ -86,8 +86,8 @@ async def test_a_league_compares_the_learner_in_a_seat_with_itself_in_that_seat(
 
 
 @register_scorer("seats_that_spoke", needs_answer=False)
-def seats_that_spoke(said: list[dict[str, str]]) -> float:
-    return sum(10.0**k * (turn["actor"] == "Past") for k, turn in enumerate(said))
+def seats_that_spoke(utterances: list[dict[str, str]]) -> float:
+    return sum(10.0**k * (turn["actor"] == "Past") for k, turn in enumerate(utterances))
 
 
 async def test_a_scorer_reads_what_every_seat_said(store: Store) -> None:

@@ -96,7 +96,7 @@ async def test_a_pinned_actor_waits_without_blame_and_without_a_record_while_no_
         assert await play(sampler) is None
         (alarm,) = shared.alarms()
         assert "is pinned to version 40 of policy main, which no engine serves; start one: python -m" in alarm
-        shared.opened.of(UnavailableVersions).found("main", 40)
+        shared.opened.of(UnavailableVersions).note("main", 40)
         assert shared.alarms() == []
     assert await store.records.get(sampler.claim.record_id) is None
     task = await store.tasks.get(TASK)

@@ -17,7 +17,7 @@ from shared.documents.run import EnvironmentService
 from shared.documents.states import SlotStatus, Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tandem.commands.status import RunStatus, look
+from tandem.commands.status import RunStatus, read_status
 from tests.sampler.boxes import PATIENCE_S
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds
 from tests.sampler.environments.services import service
@@ -239,7 +239,7 @@ async def test_a_small_service_plays_a_large_group_and_no_slot_fails_for_want_of
     options = {"poll_s": 0.02, "heartbeat_s": 0.1, "environment_wait_s": 1.0, "max_failures": 1, "max_turns": 3}
 
     async def now() -> RunStatus:
-        return await look(store)
+        return await read_status(store)
 
     async with running_sampler(store, EnvironmentSampler, **options):
         seen = await until(now, lambda seen: seen.workers and seen.workers[0]["alarms"])
@@ -261,7 +261,7 @@ async def test_a_service_registers_with_its_load_and_leaves_at_sigterm(store: St
         one.start("guess", 1)
         (busy,) = await until(store.environments.live, lambda found: found and found[0].running == 1)
         assert busy.version
-        (row,) = (await look(store)).environments
+        (row,) = (await read_status(store)).environments
         assert (row["url"], row["kinds"], row["running"], row["capacity"], row["live"]) == (
             one.url,
             "guess",

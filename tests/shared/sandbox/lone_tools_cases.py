@@ -154,7 +154,7 @@ async def test_it_ends_at_its_limits(limit: str, monkeypatch: pytest.MonkeyPatch
         pid, reading = started(tools, what, run)
         async with asyncio.timeout(PATIENCE_S):
             while not _has_ended(pid):
-                tools.look()
+                tools.poll()
                 await asyncio.sleep(0.05)
         why = tools.remove(pid)
         assert why.startswith(limit) or limit != "lifetime_s"
@@ -178,7 +178,7 @@ async def test_memory_is_looked_at_where_there_are_no_cgroups() -> None:
         pid, reading = started(tools, what, fill_shared)
         async with asyncio.timeout(PATIENCE_S):
             while not _has_ended(pid):
-                tools.look()
+                tools.poll()
                 await asyncio.sleep(0.05)
         assert tools.remove(pid).startswith("memory_mb"), written(reading)
         os.close(reading)

@@ -44,9 +44,9 @@ class Machine:
         """Whether a look within this time ends the processes, which do nothing any more."""
         end = self.now + seconds
         while self.now <= end:
-            if self.watch.look(1):
+            if self.watch.poll(1):
                 return True
-            self.now += self.watch.next_look_s or 0.25
+            self.now += self.watch.next_poll_s or 0.25
         return False
 
 
@@ -62,16 +62,16 @@ def test_what_is_written_before_the_next_scan_is_due_counts_when_the_processes_a
     machine: Machine,
 ) -> None:
     machine.scan_s, machine.cpu_s = 1.0, 1.0
-    assert not machine.watch.look(1)
+    assert not machine.watch.poll(1)
     machine.scan_s, machine.cpu_s = 0.0, 2.0
     machine.now += 1.0
     machine.write()
-    assert not machine.watch.look(1)  # a slow scan was just made
+    assert not machine.watch.poll(1)  # a slow scan was just made
     assert machine.ends_within(25.0)
 
 
 def test_what_costs_less_than_a_tick_counts_within_half_a_minute(machine: Machine) -> None:
-    assert not machine.watch.look(1)
+    assert not machine.watch.poll(1)
     machine.write()
     assert machine.ends_within(35.0)
 

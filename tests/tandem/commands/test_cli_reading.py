@@ -14,7 +14,7 @@ from shared.documents.step_cost import StepCost
 from shared.processes.mongod import Mongod
 from shared.rules.run_rules import Rules
 from shared.store import Store
-from tandem.commands.status import look
+from tandem.commands.status import read_status
 from tests.shared.builders import claim, make_task, set_settings
 from tests.shared.episodes import CALCULATOR, SCHEMAS, announce
 from tests.tandem.commands.commands import RECORD, Command
@@ -80,28 +80,28 @@ def test_ids_stay_whole_in_a_narrow_terminal(
 async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store: Store) -> None:
     await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
     await announce(store, 0)
-    assert (await look(store)).state == "running"
+    assert (await read_status(store)).state == "running"
     await announce(store, 1)
-    assert (await look(store)).state == "trained"
+    assert (await read_status(store)).state == "trained"
     await store.runs.start_trainer("guide", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
-    assert (await look(store)).state == "running"
+    assert (await read_status(store)).state == "running"
 
 
 async def test_a_run_without_a_trainer_is_played_once_every_task_has_ended(store: Store) -> None:
     await set_settings(store, "sampler", {})
-    assert (await look(store)).state == "unstarted", "no process was ever heard of"
+    assert (await read_status(store)).state == "unstarted", "no process was ever heard of"
     await store.workers.heartbeat(Worker(id="one", kind="sampler", host="one", pid=1, stats={}, heartbeat_s=600))
-    assert (await look(store)).state == "running", "nothing is queued yet"
+    assert (await read_status(store)).state == "running", "nothing is queued yet"
     await store.tasks.insert_new([make_task(n, num_generations=1, split="eval") for n in range(2)])
     for _ in range(2):
-        assert (await look(store)).state == "running"
+        assert (await read_status(store)).state == "running"
         await store.tasks.finish_slot(await claim(store, split="eval"), 1.0)
-    assert (await look(store)).state == "running", "not settled yet"
+    assert (await read_status(store)).state == "running", "not settled yet"
     while (task := await store.tasks.claim_settlement("settler", policy="main", lease_s=60)) is not None:
         await store.tasks.finish_settlement(task, "evaluated", abandoned=False)
-    assert (await look(store)).state == "played"
+    assert (await read_status(store)).state == "played"
     await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
-    assert (await look(store)).state == "running", "it is trained after all"
+    assert (await read_status(store)).state == "running", "it is trained after all"
 
 
 async def test_a_worker_that_was_killed_is_said_to_be_silent_then_only_counted_and_never_counted_as_alive(
@@ -116,7 +116,7 @@ async def test_a_worker_that_was_killed_is_said_to_be_silent_then_only_counted_a
     for name, silent_s in (("slow", 120), ("killed", 45), ("forgotten", 3600)):
         earlier = [{"$set": {"heartbeat": {"$subtract": ["$heartbeat", 1000 * silent_s]}}}]
         await store.database["workers"].update_one({"_id": name}, earlier)
-    now = await look(store)
+    now = await read_status(store)
     assert {w["process"] for w in now.workers if w["live"]} == {"alive:1", "slow:1"}
     assert now.rates["sampler/tokens_per_s"] == 2.0
     shown = (await asyncio.to_thread(tandem, "status", store.run)).stdout

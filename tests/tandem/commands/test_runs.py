@@ -202,7 +202,7 @@ async def test_tail_loses_none_of_more_episodes_than_a_query_returns_that_end_be
         names = [f"r{round_}n{n}" for n in range(1_700)]
         await end_episodes(store, names[:900])
         await end_episodes(store, names[900:])
-        while await tail.look():
+        while await tail.poll():
             pass
         printed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
         assert (len(printed), set(printed)) == (1_700, set(names))
@@ -220,13 +220,13 @@ async def test_tail_prints_each_of_very_many_episodes_once_and_forgets_those_of_
     names = [f"e{n}" for n in range(21_000)]
     await end_episodes(store, names)
     for _ in range(2):
-        while await tail.look():
+        while await tail.poll():
             pass
     printed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
     assert (len(printed), set(printed)) == (len(names), set(names))
     later = (await store.questions.server_time() + timedelta(hours=1)).replace(microsecond=0)
     await store.database["records"].insert_one({"_id": "later", "task": "t", "finished_at": later})
-    while await tail.look():
+    while await tail.poll():
         pass
     assert list(tail._seen["episode"]) == [("later", later)]
 
@@ -240,7 +240,7 @@ async def test_tail_does_not_read_a_full_page_again_and_again(store: Store, caps
             for n in range(MOST_AT_ONCE)
         ]
     )
-    assert [await tail.look() for _ in range(4)] == [True, False, False, False]
+    assert [await tail.poll() for _ in range(4)] == [True, False, False, False]
     assert len(capsys.readouterr().out.splitlines()) == MOST_AT_ONCE
 
 
@@ -258,7 +258,7 @@ async def test_tail_prints_an_episode_that_ends_while_it_begins(
     monkeypatch.setattr(store.events, "last", last_and_then_one_more)
     tail = an_episode_tail(store)
     await tail.begin(last=10)
-    while await tail.look():
+    while await tail.poll():
         pass
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["first", "second"]
 

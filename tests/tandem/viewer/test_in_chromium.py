@@ -177,7 +177,7 @@ async def test_every_page_can_be_used_by_keyboard_and_with_a_reader(mongod: Mong
     wrong = []
     async with shown(mongod) as (page, url):
         for dark, width in [(False, width) for width in WIDTHS] + [(True, 1280)]:
-            await page.look(dark=dark, width=width)
+            await page.set_view(dark=dark, width=width)
             for path in paths(played):
                 await page.open(url + path)
                 await page.until(

@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
         if len(self._received) - self._head.start > 2 * MAX_BODY_BYTES:
             raise ValueError(f"no end of its body within {2 * MAX_BODY_BYTES} bytes")
         if self._on_part is not None and self._head.is_streamed:
-            self._head.tell(self._received, self._on_part)
+            self._head.deliver(self._received, self._on_part)
         body = self._head.body_of(self._received, ended=ended)
         if body is None:
             return
@@ -189,7 +189,7 @@ class _Head:
         end = self.start + self.length
         return bytes(received[self.start : end]) if len(received) >= end else None
 
-    def tell(self, received: bytearray, on_part: OnPart) -> None:
+    def deliver(self, received: bytearray, on_part: OnPart) -> None:
         """Give the chunks that are complete to `on_part`, and drop them. Raises ValueError."""
         self._unchunked(received)
         if self._parts:

@@ -47,7 +47,7 @@ class Engines:
         self._config = config
         self._listed: dict[str, list[InferenceService]] = {}
         self._unreachable: dict[str, list[str]] = {}  # by policy: the sentences
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._host = socket.gethostname()
         self._policies = list(config.policies)
         self._unchecked: set[str] = set()
@@ -74,7 +74,7 @@ class Engines:
                     self._unchecked.add(name)
         return [replace(self._sources[name], share=share) for name, share in config.turn_sources.items()]
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Raises ConfigError if a source of turns has another tokenizer."""
         for policy in self._policies:
             await self._look_at(policy)
@@ -88,14 +88,14 @@ class Engines:
 
     def ready(self) -> bool:
         """Whether every policy that takes turns has an engine."""
-        return all(self._asked(policy, lagging=False) for policy in self._config.policies)
+        return all(self._services_for(policy, lagging=False) for policy in self._config.policies)
 
     def up(self) -> list[InferenceService]:
         return [s for services in self._listed.values() for s in services if s.status is ServiceStatus.UP]
 
     def served_versions(self) -> list[int]:
         """Versions of the process's own policy."""
-        own = self._asked(self._config.policy, lagging=False)
+        own = self._services_for(self._config.policy, lagging=False)
         return sorted({service.version for service in own if service.status is ServiceStatus.UP})
 
     def alarms(self) -> list[str]:
@@ -121,11 +121,11 @@ class Engines:
         self._listed[policy] = [service for service, why in listed if why is None]
         self._unreachable[policy] = [why for _, why in listed if why is not None]
         for why in self._unreachable[policy]:
-            if why not in self._told:
-                self._told.add(why)
+            if why not in self._reported:
+                self._reported.add(why)
                 log.warning("%s", why)
 
-    def _asked(self, policy: str, *, lagging: bool | None) -> list[InferenceService]:
+    def _services_for(self, policy: str, *, lagging: bool | None) -> list[InferenceService]:
         """`lagging` None: all, also those that serve one version alone."""
         listed = self._listed.get(policy, ())
         if lagging is None:
@@ -135,7 +135,7 @@ class Engines:
     async def _services(self, policy: str, lagging: bool | None) -> Sequence[PoolService]:
         """Read on demand, so that a pool's list is as fresh as the pool assumes."""
         await self._look_at(policy)
-        return [seen(service) for service in self._asked(policy, lagging=lagging)]
+        return [seen(service) for service in self._services_for(policy, lagging=lagging)]
 
     def _policy_client(self, policy: str, model: Path) -> PolicyClient:
         template = self._template(policy, model, self._config)
