@@ -17,6 +17,7 @@ Count = Annotated[int, Field(gt=0)]
 DEFAULT_PORT = 5020  # of AgentRL's controller
 
 
+# 27 fields: settings: each is a flag and a key
 class EnvironmentsConfig(ServiceConfig):
     """Serves sessions of environments in worker processes, by AgentRL's controller protocol, at http://HOST:PORT/api."""
 

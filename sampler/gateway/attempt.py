@@ -43,6 +43,7 @@ ENDING_S = 10.0  # for requests in other processes, which cancel them within a s
 RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
 
 
+# 31 methods: one attempt that other processes may serve: each verb first makes sure that it is known whole
 class Attempt:
     """One attempt in this process. It answers what `app` asks of a session. `is_new`: just claimed here, so that nothing needs to
     be read; if another process went on with it meanwhile, the first request finds its number taken."""

@@ -51,6 +51,7 @@ class EndedCommand:
 Started = Callable[[list[str]], Awaitable[list[str]]]  # from a command's words to those that are started
 
 
+# 11 parameters: one command, its task, and where it runs
 async def run_command(
     command: str,
     attempt: OpenAttempt,

@@ -19,6 +19,7 @@ NOTHING: tuple[Any, ...] = (None, "", [], {})  # an unread member with one of th
 Spelling = Callable[[str], Sequence[str]]  # the names under which a client may send a member, the first one for paths
 
 
+# 25 methods: one for each kind of value that a request may have
 class Fields:
     """One JSON object. `path`: its place in the request; `name`: the same without positions, by which unused members are
     counted."""

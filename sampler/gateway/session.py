@@ -51,6 +51,7 @@ class SentRequest:
 FIRST = SentRequest()
 
 
+# 23 methods: one conversation's requests, which share what was asked before
 @dataclass
 class AttemptSession:
     """`sampler` plays the attempt. `failure`: what ended it; `limit`: a limit that a request met."""

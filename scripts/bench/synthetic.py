@@ -63,6 +63,7 @@ def group(size: int, turns: int, *, prompt: int, reply: int, observation: int, s
     return [_growing(rng, shared, turns, reply, observation, str(i), advantages[i]) for i in range(size)]
 
 
+# 7 parameters: the shape of one synthetic record
 def _growing(
     rng: np.random.Generator, prompt: list[int], turns: int, reply: int, observation: int, name: str, advantage: float
 ) -> RecordTree:

@@ -125,6 +125,7 @@ class Slot(Document):
     error: str | None = None
 
 
+# 27 fields: one document: what decides who may claim it is read and written at once
 class Task(Document):
     """One question, answered by a group of `num_generations` episodes. Contains all group state: a verb is one atomic update."""
 
@@ -185,6 +186,7 @@ class Claim(Document):
         return record_id(self.task.id, self.traj_id, self.attempt)
 
 
+# 34 fields: one document: its end is written at once
 class Record(Document):
     """One attempt at one episode."""
 
@@ -245,6 +247,7 @@ class Record(Document):
         return self.session is None or dispatch in self.traj
 
 
+# 29 fields: one document: a request and its reply, written at once
 class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
@@ -305,6 +308,7 @@ class DispatchTokens(Document):
     status: DispatchStatus
 
 
+# 28 fields: one document: what the trainer streams, without a second read
 class DBRecordData(Document):
     """One record as training data of `policy`: the token tree of `dispatches`, built by `shared.tokens.flatten`. If several
     policies took turns, each has its own document for its own conversation.

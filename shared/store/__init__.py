@@ -42,6 +42,7 @@ from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.sessions import SessionVerbs
 from shared.store.settings import SettingsVerbs
 from shared.store.steps import StepVerbs
+from shared.store.stored import StoredDocuments
 from shared.store.tasks import TaskVerbs
 from shared.store.tool_schemas import ToolSchemaVerbs
 from shared.store.trainer_logprobs import TrainerLogprobVerbs
@@ -87,6 +88,7 @@ class Store:
         self.workers = WorkerVerbs(database)
         self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)
+        self.stored = StoredDocuments(database)
         self.events = EventVerbs(database)
         self.outlook = OutlookVerbs(database)
         self.resettling = ResettlingVerbs(database)

@@ -53,6 +53,7 @@ class LocalServer:
         )
 
 
+# 7 parameters: a server, its place in the set, and its accounts
 def prepare_server(
     server: LocalServer,
     replica_set: str,

@@ -31,6 +31,7 @@ class VersionVerbs:
         await add_index(self._versions, [("step", 1), ("policy", 1), ("version", 1)], name="of step")
         await add_index(self._versions, [("created_at", 1)], name="announced")
 
+    # 10 parameters: one document is written at once; the optional ones say how the weights are put together
     async def announce(
         self,
         policy: str,

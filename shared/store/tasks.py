@@ -53,6 +53,7 @@ HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
 PLAYED_TO_THE_END = (SlotStatus.WAITING, SlotStatus.SCORED)  # by the attempt that the slot names
 
 
+# 24 methods: the verbs of one collection
 @survives_outages
 class TaskVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
@@ -102,6 +103,7 @@ class TaskVerbs:
 
     # ------------------------------------------------------------------ claim
 
+    # 12 parameters: one query: each narrows what may be claimed
     async def claim_slot(
         self,
         worker: str,

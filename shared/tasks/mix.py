@@ -122,6 +122,7 @@ class TasksConfig(ServiceConfig):
         return [source for source in self.sources if source.split == split]
 
 
+# 8 parameters: all but the store and the sources are optional or chosen by the run
 async def import_mix(
     store: Store,
     config: TasksConfig,

@@ -73,7 +73,7 @@ async def test_a_fork_asks_with_exactly_the_ids_of_its_turn_and_goes_on_from_the
     assert (record.split, record.score, record.num_turns) == ("fork", 1.0, 2)
     task = await store.tasks.get(task.id) or task
     await settle(store, task, config(store, default_scorers=[]))
-    assert await store.questions.with_data([record.id]) == set(), "no trainer reads it"
+    assert await store.stored.with_data([record.id]) == set(), "no trainer reads it"
     report = await audit(store, running=True)
     assert report.results[Check.FORKED].examined == 1
     assert report.ok

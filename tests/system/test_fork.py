@@ -87,7 +87,7 @@ async def test_a_fork_survives_the_death_of_its_sampler_and_begins_with_the_ids_
             assert len(ids) == 1, "the origin's, token by token"
             (fork,) = await store.database["tasks"].find({"split": "fork"}).to_list()
             assert fork["status"] in OVER
-            assert not await store.questions.with_data([one["record"] for one in found["continuations"]])
+            assert not await store.stored.with_data([one["record"] for one in found["continuations"]])
             report = await audit(store)
             assert report.ok, report
             assert report.results[Check.FORKED].examined == N

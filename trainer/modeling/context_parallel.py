@@ -99,6 +99,7 @@ class _OfAll(torch.autograd.Function):
         return grad_U[own_U], None, None, None
 
 
+# 7 parameters: the attention signature of transformers, and two of ours
 def attend(
     inner: str,
     module: nn.Module,

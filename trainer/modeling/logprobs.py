@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 
+# 7 parameters: five tensors of one computation, and two options
 def token_logprobs(
     hidden_ND: Tensor,
     lm_head_weight_VD: Tensor,
@@ -50,6 +51,7 @@ def logits_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
+    # 7 parameters: torch passes a function's tensors and options one by one
     @staticmethod
     def forward(
         ctx: Any,

@@ -94,6 +94,7 @@ def _slices(starts: Int64, stops: Int64) -> tuple[tuple[int, int], ...]:
     return tuple(zip(starts[np.append(True, cut)].tolist(), stops[np.append(cut, True)].tolist(), strict=True))
 
 
+# 7 parameters: the attention signature of transformers, and one of ours
 @torch.compiler.disable(reason="a loop over spans, of kernels that gain nothing")  # type: ignore[untyped-decorator]  # torch's own has no types
 def attend(
     module: nn.Module,

@@ -19,6 +19,7 @@ from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.rules.temperatures import temperature_problem
 
 
+# 8 parameters: one document is written at once, of what its turn knows
 def new_dispatch(
     record: str,
     turn: int,

@@ -61,6 +61,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
 MAX_THREAD_CHARS = 200
 
 
+# 29 methods: the class that users extend: its methods are the interface (docs/reference/api.md)
 class AsyncSampler(ABC):
     """Plays one episode: the slot that `claim` holds. One object per episode.
 
@@ -138,6 +139,7 @@ class AsyncSampler(ABC):
 
     # ------------------------------------------------------------------ what `run` uses
 
+    # 8 parameters: what users may say of one request; all but the messages are optional
     async def create_chat_completions(
         self,
         new_messages: Sequence[Message],

@@ -74,6 +74,7 @@ class EpisodeThreads:
         tokens = self._tokens.setdefault(policy, PolicyTokens())
         return View(policy, thread, template, tools, self._resources.config.template_rewrites, tokens)
 
+    # 7 parameters: a reply, and the request that it answers
     def replied(
         self,
         view: View,

@@ -21,6 +21,7 @@ class Settling:
     """`wanted`: set it when a group may be complete. `settled`: how many this process has. `tell`: is told the scores that
     became known with their group; `note`: every group."""
 
+    # 8 parameters: what the loop needs is opened by the service; two are for tests and displays
     def __init__(
         self,
         store: Store,

@@ -38,6 +38,7 @@ class ToolSession:
     """`allow`: names or patterns that this episode may use; None allows all. `exclude` takes precedence. `episode`: the id sent
     to servers; None: a random id. `offsets`: see `results`."""
 
+    # 8 parameters: all but the servers are optional
     def __init__(
         self,
         servers: Sequence[ToolServer],

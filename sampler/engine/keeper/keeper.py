@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
+# 22 methods: one engine's state: each step of an update may find it gone
 class Keeper:
     """`assembly`: over this keeper's own folder."""
 

@@ -43,6 +43,7 @@ class PendingUpdate:
     done: Future[None]
 
 
+# 32 methods: one thread owns the batches; every method runs on it
 class Scheduler:
     def __init__(
         self, batching: Batching, post: Callable[[list[Callable[[], None]]], None], occupation: Occupation

@@ -40,6 +40,7 @@ def _no_mask(*args: Any, **kwargs: Any) -> None:
     """The plan has the masks."""
 
 
+# 7 parameters: the attention signature of transformers, and one of ours
 def _attention(
     module: nn.Module,
     query: Tensor,

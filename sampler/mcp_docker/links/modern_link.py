@@ -56,6 +56,7 @@ _OF_THE_GATEWAY = (PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_PR
 _SUBSCRIBING = ("resources/subscribe", "resources/unsubscribe")
 
 
+# 21 methods: one revision of the protocol: a method for each message of it
 class ModernLink(ServerLink):
     """`episode`: by which the server may know the requests of this set."""
 

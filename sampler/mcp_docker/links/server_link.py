@@ -39,6 +39,7 @@ class LinkOwner(Protocol):
     def on_notification(self, link: "ServerLink", message: Message, body: bytes) -> None: ...
 
 
+# 26 methods: one server's requests in flight, which all ends must answer
 class ServerLink:
     """`name`: the server's in the mcpServers JSON. `told`: its answer to the handshake.
 

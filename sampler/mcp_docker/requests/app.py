@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 class GatewayApp:
     """An ASGI application. `is_local`: it listens on this machine's own address only."""
 
+    # 7 parameters: what the process opened, and three settings
     def __init__(
         self,
         endpoint: McpEndpoint,

@@ -49,6 +49,7 @@ _CAPABILITY_OF = {
 }
 
 
+# 23 methods: one client's session: a method for each message that it may send or get
 class GatewaySession:
     """`listener`: the client's listening stream, if open. `idle_since`: None while a connection is open."""
 

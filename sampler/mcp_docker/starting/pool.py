@@ -27,6 +27,7 @@ _MAX_REST_S = 30.0
 class SetPool:
     """`capacity`: sets in use, starting and ending; the warm ones come on top."""
 
+    # 8 parameters: six of them are settings
     def __init__(
         self,
         make_links: MakeLinks,

@@ -20,6 +20,7 @@ class ArgumentRule(NamedTuple):
     schema: dict[str, Any]  # what JSON Schema says of it, but for the type
 
 
+# 7 parameters: pydantic's bounds of a field, all optional
 def argument(
     default: Any = _REQUIRED,
     *,

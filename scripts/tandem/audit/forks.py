@@ -17,7 +17,7 @@ async def audit_forks(store: Store, report: AuditReport, tasks: Sequence[Task]) 
             continue
         ids = [slot.record_id for slot in task.slots if slot.record_id is not None]
         expected = await _prompt(store, report, fork.record, fork.turn)
-        for record, documents in (await store.questions.dispatches(ids)).items():
+        for record, documents in (await store.stored.dispatches(ids)).items():
             read = report.read_all(DispatchedSamplingTask, documents)
             if not read:  # it failed before it asked
                 continue
@@ -33,10 +33,10 @@ async def audit_forks(store: Store, report: AuditReport, tasks: Sequence[Task]) 
 
 async def _prompt(store: Store, report: AuditReport, record_id: str, turn: int) -> list[int] | None:
     """None: the documents are gone."""
-    documents = (await store.questions.records([record_id])).get(record_id)
+    documents = (await store.stored.records([record_id])).get(record_id)
     record = None if documents is None else report.read(Record, documents)
     if record is None:
         return None
-    stored = (await store.questions.dispatches([record_id]))[record_id]
+    stored = (await store.stored.dispatches([record_id]))[record_id]
     state = EpisodeState(record, report.read_all(DispatchedSamplingTask, stored))
     return state.prompt_of(turn) if any(one.number == turn for one in state.turns) else None

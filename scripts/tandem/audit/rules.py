@@ -6,8 +6,8 @@ from tandem.audit.report import AuditReport, Check
 
 
 async def audit_rules(store: Store, report: AuditReport) -> None:
-    stored = {document["_id"]: document async for document in store.questions.all_rules()}
-    async for row in store.questions.rules_of_groups():
+    stored = {document["_id"]: document async for document in store.stored.all_rules()}
+    async for row in store.stored.rules_of_groups():
         identity = rules_id(row["policy"], row["rules"])
         document = stored.get(identity)
         rules = None if document is None else report.read(RunRules, document)

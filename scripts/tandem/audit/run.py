@@ -43,7 +43,7 @@ async def audit(
     if running:
         for check in (Check.SURVIVING, Check.MARKS, Check.ACCOUNTS, Check.DROPPED, Check.GROUPS):
             report.results[check].note = "not examined while running"
-    async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
+    async for batch in _in_batches(store.stored.opened_tasks(), TASK_BATCH):
         await _audit_tasks(store, report, batch, running=running)
     await _audit_once(store, report)
     await audit_tools(store, report)
@@ -54,7 +54,7 @@ async def audit(
     newest = await _newest_steps(store, newest_step)
     if not running:
         await audit_trained_steps(store, report, limits, newest)
-    async for batch in _in_batches(store.questions.all_data(), DATA_BATCH):
+    async for batch in _in_batches(store.stored.all_data(), DATA_BATCH):
         await _audit_data(store, report, batch, limits, newest, running=running)
     report.set_aside = await store.questions.set_aside()
     for status, reasons in report.set_aside.items():
@@ -98,8 +98,8 @@ async def _newest_steps(store: Store, given: int | None) -> dict[str, int]:
 async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[str, Any]], *, running: bool) -> None:
     tasks = report.read_all(Task, batch)
     ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
-    records = await store.questions.records(ids)
-    with_data = await store.questions.with_data(ids)
+    records = await store.stored.records(ids)
+    with_data = await store.stored.with_data(ids)
     now = await store.questions.server_time()
     await _audit_evaluation(store, report, [task for task in tasks if task.split != TRAIN_SPLIT], with_data)
     await audit_forks(store, report, tasks)
@@ -117,7 +117,7 @@ async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[T
         for slot in task.slots
         if slot.status is SlotStatus.SCORED and slot.record_id is not None
     ]
-    dispatches = await store.questions.dispatches([record for _, record in scored])
+    dispatches = await store.stored.dispatches([record for _, record in scored])
     for task, record in scored:
         own = [d for d in dispatches[record] if d.get("policy") in (None, task.policy)]
         versions = {version for d in own for version, _ in d.get("weight_versions", ())}  # none: it was not answered
@@ -129,6 +129,7 @@ async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[T
         report.expect(Check.EVALUATED, record not in with_data, f"{record}: split {task.split}, and has training data")
 
 
+# 7 parameters: a slot, and what was read at once for its whole batch
 def _audit_slot(
     report: AuditReport,
     task: Task,
@@ -200,15 +201,15 @@ def _awaits_group_scores(task: Task, slot: Slot, record: Record) -> bool:
 
 async def _audit_once(store: Store, report: AuditReport) -> None:
     for what, groups in (
-        ("trained records", await store.questions.slots_trained_twice()),
-        ("sets of training data", await store.questions.slots_with_two_data()),
+        ("trained records", await store.stored.slots_trained_twice()),
+        ("sets of training data", await store.stored.slots_with_two_data()),
     ):
         for ids in groups:
             report.expect(Check.ONCE, False, f"one slot has {len(ids)} {what}: {', '.join(ids)}")
 
 
 async def _audit_groups(store: Store, report: AuditReport) -> None:
-    async for group in store.questions.groups():
+    async for group in store.stored.groups():
         whose, count, sizes = group["_id"], group["records"], sorted(group["sizes"])
         report.expect(
             Check.GROUPS,
@@ -231,9 +232,9 @@ async def _audit_data(
     running: bool,
 ) -> None:
     ids = [document.get("record", document["_id"]) for document in batch]
-    records = await store.questions.records(ids)
-    dispatches = await store.questions.dispatches(ids)
-    tasks = await store.questions.tasks([document["task"] for document in batch])
+    records = await store.stored.records(ids)
+    dispatches = await store.stored.dispatches(ids)
+    tasks = await store.stored.tasks([document["task"] for document in batch])
     for document in batch:
         report.expect(Check.ONCE, True)
         data = report.read(DBRecordData, document)

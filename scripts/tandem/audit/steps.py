@@ -22,7 +22,7 @@ async def audit_trained_steps(
     for policy in limits:
         starts = run.starts.get(policy, []) if run else []
         logged = await store.steps.surviving(policy, starts)
-        marked = await store.questions.marked_groups(policy)
+        marked = await store.stored.marked_groups(policy)
         for step in logged:
             _compare(report, policy, step.step, dict(step.groups), marked.get(step.step, {}))
         without = sorted(step for step in marked.keys() - {s.step for s in logged} if step <= newest[policy])

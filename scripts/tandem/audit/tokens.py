@@ -138,6 +138,7 @@ def _row_of_path(tree: RecordTree, path: npt.NDArray[np.intp]) -> TokenRow:
     return TokenRow(tree.token_ids_N[path], tree.dispatches_N[path], tree.logprobs_N[path], tree.versions_N[path])
 
 
+# 7 parameters: two rows of tokens, and where they lie in the tree
 def _compare(
     report: AuditReport,
     name: str,

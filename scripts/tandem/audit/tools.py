@@ -13,7 +13,7 @@ AT_ONCE = 20  # tool lists may be large
 async def audit_tools(store: Store, report: AuditReport) -> None:
     named: list[dict[str, Any]] = []
     earlier = 0
-    async for row in store.questions.named_tools():
+    async for row in store.stored.named_tools():
         if is_of_earlier_version(row["_id"]):
             earlier += 1
         else:
@@ -27,7 +27,7 @@ async def audit_tools(store: Store, report: AuditReport) -> None:
 
 
 async def _audit_named(store: Store, report: AuditReport, named: list[dict[str, Any]]) -> None:
-    stored = await store.questions.tool_schemas([row["_id"] for row in named])
+    stored = await store.stored.tool_schemas([row["_id"] for row in named])
     for row in named:
         wrong = _wrong(report, stored.get(row["_id"]))
         text = f"tools_hash {row['_id']}, of {row['requests']} requests such as {row['first']}: {wrong}"

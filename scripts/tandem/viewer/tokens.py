@@ -139,6 +139,7 @@ def _turn(episode: StoredEpisode, number: int) -> TurnState:
     raise NotThere(f"{episode.record.id} has no turn {number}")
 
 
+# 7 parameters: one turn's tokens, and what the page shows of each
 def _sampled(
     turn: TurnState,
     first: int,

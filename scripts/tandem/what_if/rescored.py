@@ -94,6 +94,7 @@ async def rescored(
     return dict(zip(records, [result for result in results if not isinstance(result, BaseException)], strict=True))
 
 
+# 7 parameters: one record, and what its scoring needs
 def _stored(
     task: Task,
     record: Record,

@@ -77,6 +77,7 @@ class EngineClient:
     async def close(self) -> None:
         await self._transport.aclose()
 
+    # 7 parameters: the engine's own request; two are optional
     async def generate(
         self,
         url: str,

@@ -101,6 +101,7 @@ class _Suspicion:
     failures: int
 
 
+# 21 methods: choosing, trying again and cutting share one table of engines
 class EnginePool:
     """One per process. `refresh` reads the services of the right policy; it is called at most every `refresh_s`.
 
@@ -136,6 +137,7 @@ class EnginePool:
         if self._aborting:
             await asyncio.wait(self._aborting, timeout=self._limits.abort_s)
 
+    # 7 parameters: one request, and what decides which engine takes it
     async def generate(
         self,
         prompt_ids: Sequence[int],
