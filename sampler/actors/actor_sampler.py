@@ -71,7 +71,8 @@ class ActorSampler(AsyncSampler):
     def require_actors(self, seats: Iterable[str]) -> None:
         """Raises ConfigError for an actor among them whose policy or model is not configured."""
         for label in {self.seats[seat].label for seat in seats}:
-            if (model := model_of(label)) is not None:
+            model = model_of(label)
+            if model is not None:
                 self.resources.agents.player(model)
             else:
                 self.resources.policy_client(label)
@@ -161,7 +162,8 @@ class ActorSampler(AsyncSampler):
         return [{"role": "user", "content": BETWEEN.join(parts) or GO_ON}]
 
     async def _reply_of(self, label: str, thread: str, messages: list[Message]) -> Turn | None:
-        if (model := model_of(label)) is not None:
+        model = model_of(label)
+        if model is not None:
             return await self._ask_model(model, label, thread, messages)
         version = weights_of(label)[1]
         try:

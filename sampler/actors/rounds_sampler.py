@@ -14,7 +14,8 @@ class RoundsSampler(ActorSampler):
     async def run(self) -> Termination:
         for seat in self.order():
             turn = await self.speak(seat)
-            if (ended := self.ended_by(turn)) is not None:
+            ended = self.ended_by(turn)
+            if ended is not None:
                 return ended
             if turn is not None and self.is_over(seat, turn):
                 break

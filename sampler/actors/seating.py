@@ -31,7 +31,8 @@ def seats_of(config: ActorsConfig, task: Task, traj_id: int) -> dict[str, Seat]:
     actors: dict[str, Actor] = {**config.actors, **task.payload.actors}
     lineups: Sequence[Mapping[str, str]] = task.payload.lineups or config.lineups
     lineup = lineups[traj_id % len(lineups)] if lineups else {name: name for name in actors}
-    if unknown := [actor for actor in lineup.values() if actor not in actors]:
+    unknown = [actor for actor in lineup.values() if actor not in actors]
+    if unknown:
         known = ", ".join(actors) or "none"
         raise ConfigError(f"task {task.id}: a lineup seats {unknown[0]!r}; expected one of actors: {known}")
     if not lineup:

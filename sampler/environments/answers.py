@@ -147,7 +147,8 @@ def _read(content: Any) -> StepReply:
     answer = _Answer.model_validate(content)
     status = answer.status or (UNKNOWN if answer.finish else RUNNING)
     for name in ("messages", "tools"):
-        if problem := problem_of({name: content.get(name)}):
+        problem = problem_of({name: content.get(name)})
+        if problem:
             raise ValueError(problem)
     return StepReply(
         messages=[_message(message) for message in content.get("messages") or ()],
@@ -196,7 +197,8 @@ def _number(name: str, value: Any) -> float | None:
 
 def _earned(seat: int, reward: Any) -> float:
     """Raises ValueError, also for None: a seat without a reward is left out."""
-    if (earned := _number(f"the reward of seat {seat}", reward)) is None:
+    earned = _number(f"the reward of seat {seat}", reward)
+    if earned is None:
         raise ValueError(f"the reward of seat {seat} is null; expected a finite number, or no entry for the seat")
     return earned
 

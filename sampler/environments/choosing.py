@@ -109,7 +109,8 @@ class Environments(TenantState):
     def _has_room(self, kind: str) -> bool:
         """Whether a service may have room. A foreign controller says so itself when it is asked."""
         now = time.monotonic()
-        if (url := self._config.environment_controllers.get(kind)) is not None:
+        url = self._config.environment_controllers.get(kind)
+        if url is not None:
             return self._load(url).rests_until <= now
         services = self._of(kind)
         return not services or any(self._free(service, now) > 0 for service in services)
@@ -216,7 +217,8 @@ class Environments(TenantState):
     async def _choose(self, kind: str) -> str | None:
         """The least loaded service that may have room; None: there is none."""
         now = time.monotonic()
-        if (foreign := self._config.environment_controllers.get(kind)) is not None:
+        foreign = self._config.environment_controllers.get(kind)
+        if foreign is not None:
             url = foreign.rstrip("/")
             return url if self._load(url).rests_until <= now else None
         await self._listed()

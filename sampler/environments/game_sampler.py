@@ -73,7 +73,8 @@ class GameSampler(ActorSampler):
     def _earned(self, step: StepReply) -> dict[str, float]:
         """Raises EnvironmentFailed where the end says nothing of a seat."""
         step.termination  # noqa: B018 - raises for an end that is none of the world
-        if missing := [name for number, name in enumerate(self.seats) if number not in step.rewards]:
+        missing = [name for number, name in enumerate(self.seats) if number not in step.rewards]
+        if missing:
             raise EnvironmentFailed(f"environment {self.world.kind} ended without a reward of seat {missing[0]}")
         return {name: step.rewards[number] for number, name in enumerate(self.seats)}
 

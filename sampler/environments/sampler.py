@@ -52,7 +52,8 @@ class EnvironmentTask(BaseModel, extra="allow"):
         for name in self.model_extra or {}:
             if name in OF_CUSTOM_TASK:
                 raise ValueError(f"{name} is no field beside environment; expected it in custom_task")
-            if guess := meant(name, tuple(EnvironmentTask.model_fields)):
+            guess = meant(name, tuple(EnvironmentTask.model_fields))
+            if guess:
                 raise ValueError(f"there is no field {name!r}{guess}")
         return self
 

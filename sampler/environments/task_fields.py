@@ -63,7 +63,8 @@ def fields_of(task: Mapping[str, Any], **kinds: FieldType) -> dict[str, Any]:
 
 def require_known(task: Mapping[str, Any], *names: str) -> None:
     """Raises TaskRefused for a field of another name."""
-    if unknown := sorted(str(name) for name in task if name not in names):
+    unknown = sorted(str(name) for name in task if name not in names)
+    if unknown:
         raise TaskRefused(f"custom_task has {unknown[0]!r}; expected {', '.join(names)}{meant(unknown[0], names)}")
 
 

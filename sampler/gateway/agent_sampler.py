@@ -67,7 +67,8 @@ class AgentSampler(AgentEpisode):
 
     async def run(self) -> Termination:
         config = self.settings
-        if (missing := self.lacks(config)) is not None:
+        missing = self.lacks(config)
+        if missing is not None:
             raise ConfigError(f"AgentSampler needs {missing}")
         from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
 

@@ -81,7 +81,8 @@ class AgentSandbox(TenantState):
             self._container = ContainerOptions(**config.agent_container.model_dump(), network="host")
             self._has_own_network = config.agent_network == "gateway"
             self._readable = [path.absolute() for path in config.agent_readable]
-            if missing := [path for path in self._readable if not path.exists()]:
+            missing = [path for path in self._readable if not path.exists()]
+            if missing:
                 raise ConfigError(f"agent_readable: {missing[0]} does not exist; expected files and folders")
             self._state = await self._opened()
 

@@ -72,7 +72,8 @@ def _output_format(given: Fields) -> OutputFormat | None:
         ("output_format", given.object("output_format")),
     ):
         if declared is not None:
-            if (kind := declared.text("type")) != "json_schema":
+            kind = declared.text("type")
+            if kind != "json_schema":
                 declared.fail("type", f"is {kind!r}; expected json_schema")
             return json_schema_format(declared, path)
     return None

@@ -185,7 +185,8 @@ async def _request_of(
 
     def chat_of(body: Any) -> ChatRequest:
         chat = read(body, model)
-        if (count := len(chat.messages)) > most:
+        count = len(chat.messages)
+        if count > most:
             raise GatewayError(
                 Problem.TOO_LARGE, f"{count:,} messages; expected at most {most:,}, one for a token (max_tokens)"
             )

@@ -35,7 +35,8 @@ def plain_json(text: bytes | bytearray) -> Any:
         raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
     except RecursionError as exc:
         raise GatewayError(Problem.INVALID, f"the body is nested more than {MAX_BODY_DEPTH} levels deep") from exc
-    if (problem := problem_of(parsed, most_depth=MAX_BODY_DEPTH)) is not None:
+    problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH)
+    if problem is not None:
         raise GatewayError(Problem.INVALID, f"{problem.path or 'the body'} {problem.what}")
     return parsed
 
@@ -93,7 +94,8 @@ def arguments_of(fields: Fields, name: str) -> Any:
 
 
 def _require_storable(fields: Fields, name: str, value: Any) -> None:
-    if (problem := problem_of(value)) is not None:
+    problem = problem_of(value)
+    if problem is not None:
         where = f"{name}.{problem.path}" if problem.path else name
         fields.fail(where, problem.what)
 

@@ -80,7 +80,8 @@ def completed(request: ChatRequest, fields: Fields, neutral: Mapping[str, tuple[
 
 
 def _tool(tool: Fields) -> dict[str, Any]:
-    if (kind := tool.text("type", "function")) != "function":
+    kind = tool.text("type", "function")
+    if kind != "function":
         tool.fail("type", f"is {kind!r}; expected function")
     function = tool.object("function")
     if function is None:
@@ -97,12 +98,15 @@ def _message(message: Fields) -> ReceivedMessage:
     received: ReceivedMessage = {"role": role, "content": text_of(message, "content")}
     if role == "tool":
         received["tool_call_id"] = message.text("tool_call_id")
-    if name := message.text("name"):
+    name = message.text("name")
+    if name:
         received["name"] = name
     if role == "assistant":
-        if reasoning := message.text("reasoning_content"):
+        reasoning = message.text("reasoning_content")
+        if reasoning:
             received["reasoning_content"] = reasoning
-        if calls := [_call(call) for call in message.objects("tool_calls")]:
+        calls = [_call(call) for call in message.objects("tool_calls")]
+        if calls:
             received["tool_calls"] = calls
     return received
 

@@ -128,7 +128,8 @@ class MachineWatch:
     def outside(self, status: int, output: str) -> str:
         """What outside of the command may have ended it with this status and these last words; empty: nothing."""
         number = -status if status < 0 else status - _SHELL
-        if (words := _MACHINE_WORDS.search(output)) is not None:
+        words = _MACHINE_WORDS.search(output)
+        if words is not None:
             return words[0]
         if number in _STOPS:
             return f"signal {signal.Signals(number).name}, which may come from outside"

@@ -170,10 +170,12 @@ class ReplyWriter(ABC):
         """Events for what is new in `reasoning` and `content`, each of which begins with what was told before."""
         events = [] if self._begun else list(self.begin(head))
         self._begun = True
-        if new := reasoning[self._reasoning :]:
+        new = reasoning[self._reasoning :]
+        if new:
             events += self.more_reasoning(new)
             self._reasoning += len(new)
-        if new := content[self._content :]:
+        new = content[self._content :]
+        if new:
             events += self.more_content(new)
             self._content += len(new)
         return events

@@ -51,7 +51,8 @@ class ExternalSampler(AgentEpisode):
             raise EngineError("; ".join(state.problems) or f"of the attempt's turns only {numbers} are there")
         hashes = sorted({turn.dispatch.tools_hash for turn in state.turns} - {""})
         schemas = await store.tool_schemas.get_many(hashes)
-        if lost := [name for name in hashes if name not in schemas or schemas[name].left_out]:
+        lost = [name for name in hashes if name not in schemas or schemas[name].left_out]
+        if lost:
             raise EngineError(f"the tool list {lost[0]} of the attempt's requests is not whole")
         tools = {name: schemas[name].schemas() for name in hashes}
         session.resume(state, sampler._resumed_turns(state, tools))

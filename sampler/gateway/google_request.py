@@ -81,7 +81,8 @@ def _is_off(given: Fields) -> bool:
 def _output_format(generation: Fields) -> OutputFormat | None:
     schema = generation.opaque("responseJsonSchema")
     older = generation.opaque("responseSchema")
-    if (kind := generation.peek("responseMimeType")) in (JSON_TYPE, "text/plain"):
+    kind = generation.peek("responseMimeType")
+    if kind in (JSON_TYPE, "text/plain"):
         generation.echo("responseMimeType")
     if schema is not None:
         return OutputFormat(generation.path_of("responseJsonSchema"), schema)
@@ -123,7 +124,8 @@ class _Contents:
 
     def messages(self, given: Fields) -> list[ReceivedMessage]:
         received: list[ReceivedMessage] = []
-        if (system := given.object("systemInstruction")) is not None:
+        system = given.object("systemInstruction")
+        if system is not None:
             system.echo("role")
             received.append({"role": "system", "content": "\n".join(_text(part) for part in system.objects("parts"))})
         contents = given.objects("contents")
@@ -140,7 +142,8 @@ class _Contents:
     def _reply(self, parts: list[Fields]) -> ReceivedMessage:
         texts, thoughts, calls = [], [], []
         for part in parts:
-            if (call := part.object("functionCall")) is not None:
+            call = part.object("functionCall")
+            if call is not None:
                 calls.append(self._call(call))
             elif part.flag("thought"):
                 thoughts.append(part.text("text"))
@@ -164,7 +167,8 @@ class _Contents:
         """Responses become messages of tools, in order; the text between them one of the user."""
         received: list[ReceivedMessage] = []
         for part in parts:
-            if (response := part.object("functionResponse")) is not None:
+            response = part.object("functionResponse")
+            if response is not None:
                 received.append(self._result(response))
             elif received and received[-1]["role"] == "user":
                 received[-1]["content"] += "\n" + _text(part)

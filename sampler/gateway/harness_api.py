@@ -130,7 +130,8 @@ async def _claim(claims: Claims, token: str | None, line: asyncio.Lock, request:
         return JSONResponse(why, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
     if await request.is_disconnected():
         gone = SessionEnd(error="its harness left before it was told of the task", given_back=True)
-        if (attempt := await claims.attempt_of(offer["api_key"])) is not None:
+        attempt = await claims.attempt_of(offer["api_key"])
+        if attempt is not None:
             await claims.end_attempt(attempt, gone)
         return Response(status_code=499)
     return JSONResponse(offer)
@@ -148,9 +149,11 @@ async def _next_offer(claims: Claims, line: asyncio.Lock, request: Request, wait
         except TimeoutError:
             return None
         while not (claims.is_draining or await request.is_disconnected()):
-            if (offer := await claims.claim_attempt()) is not None:
+            offer = await claims.claim_attempt()
+            if offer is not None:
                 return offer
-            if (remaining_s := until - time.monotonic()) <= 0:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 break
             await asyncio.sleep(min(POLL_S, remaining_s))
         return None

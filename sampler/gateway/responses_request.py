@@ -37,7 +37,8 @@ def read_responses(body: Any) -> ChatRequest:
     if given.flag("background"):
         given.fail("background", "is true; only requests that are answered at once")
     messages: list[ReceivedMessage] = []
-    if instructions := given.text("instructions"):
+    instructions = given.text("instructions")
+    if instructions:
         messages.append({"role": "system", "content": instructions})
     given_input = given.text_or_objects("input")
     if not given_input:
@@ -134,7 +135,8 @@ def _add(reply: ReceivedMessage, item: Fields, kind: str) -> None:
         reply["content"] = "\n".join(filter(None, (reply.get("content"), text_of(item, "content"))))
     elif kind == "reasoning":
         content, summary = text_of(item, "content"), text_of(item, "summary")
-        if text := content or summary:
+        text = content or summary
+        if text:
             reply["reasoning_content"] = text
     elif kind == "function_call":
         arguments = arguments_of(item, "arguments")

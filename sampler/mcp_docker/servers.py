@@ -38,7 +38,8 @@ def read_servers(config: McpDockerConfig) -> list[ToolServer]:
                 f"{config.servers}: server {server.name!r}: command is {server.command!r}, which is not on the PATH"
             )
     names = {server.name for server in servers}
-    if unknown := sorted(set(config.network_servers) - names):
+    unknown = sorted(set(config.network_servers) - names)
+    if unknown:
         raise ConfigError(
             f"network_servers: {unknown[0]!r} is no server of {config.servers}; expected {', '.join(names)}"
         )

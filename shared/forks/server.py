@@ -221,9 +221,11 @@ def _of_script(frames: TracebackType | None) -> TracebackType | None:
 def _seed() -> None:
     """Python gives its own generator a new seed in each fork; NumPy's and PyTorch's would all draw the same."""
     seed = int.from_bytes(os.urandom(4), "little")
-    if (numbers := sys.modules.get("numpy.random")) is not None:
+    numbers = sys.modules.get("numpy.random")
+    if numbers is not None:
         numbers.seed(seed)
-    if (torch := sys.modules.get("torch")) is not None:
+    torch = sys.modules.get("torch")
+    if torch is not None:
         torch.manual_seed(seed)
 
 

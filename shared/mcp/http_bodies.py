@@ -116,7 +116,8 @@ async def _decompressed(response: httpx2.Response) -> AsyncIterator[bytes]:
             continue
         try:
             while piece and not inflate.eof:
-                if plain := inflate.decompress(piece, _PIECE_BYTES):
+                plain = inflate.decompress(piece, _PIECE_BYTES)
+                if plain:
                     yield plain
                 piece = inflate.unconsumed_tail
         except zlib.error as exc:
@@ -127,7 +128,8 @@ async def _decompressed(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 def _undecoded(why: str) -> httpx2.DecodingError:
     """The SDK loses this error, so it is recorded for the task that sent the request."""
-    if (seen := http_answer.get()) is not None:
+    seen = http_answer.get()
+    if seen is not None:
         seen.told = why
     return httpx2.DecodingError(why)
 
@@ -148,9 +150,11 @@ async def _body(pieces: AsyncIterator[bytes], max_bytes: int, request: int | str
 
 async def _lines(pieces: AsyncIterator[bytes], lines: MessageLines) -> AsyncIterator[bytes]:
     async for piece in pieces:
-        if whole := lines.feed(piece):
+        whole = lines.feed(piece)
+        if whole:
             yield b"".join(mended(line) + b"\n" for line in whole)
-    if (rest := lines.feed(b"\n")) != [b""]:  # an empty line would end an event that the server has not finished
+    rest = lines.feed(b"\n")
+    if rest != [b""]:  # an empty line would end an event that the server has not finished
         yield b"".join(mended(line) + b"\n" for line in rest)
 
 

@@ -178,7 +178,8 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
     if not isinstance(entry, Mapping) or ("url" in entry) == ("command" in entry):
         raise ConfigError(f'{where}: expected exactly one of "url" and "command"')
     keys = _COMMON | (_REMOTE if "url" in entry else _LOCAL)
-    if unknown := sorted(map(str, entry.keys() - keys - _IGNORED)):
+    unknown = sorted(map(str, entry.keys() - keys - _IGNORED))
+    if unknown:
         raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(keys))}")
     if entry.get("disabled") not in (None, False):
         raise ConfigError(f"{where}: disabled is {entry['disabled']!r}; expected true or false")
@@ -226,7 +227,8 @@ def _credentials(entry: Any, where: str) -> ClientCredentials:
         raise ConfigError(
             f'{where}: expected {{"type": "client_credentials", "issuer": …, "client_id": …, "client_secret": …}}'
         )
-    if unknown := sorted(map(str, entry.keys() - _CREDENTIALS - {"type"})):
+    unknown = sorted(map(str, entry.keys() - _CREDENTIALS - {"type"}))
+    if unknown:
         raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(_CREDENTIALS))}")
     for key in ("issuer", "client_id"):
         if key not in entry:

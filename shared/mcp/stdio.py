@@ -98,7 +98,8 @@ async def _read(
         try:
             while piece := await process.stdout.read(_PIECE_BYTES):
                 for line in lines.feed(piece):
-                    if (message := _message(line)) is not None:
+                    message = _message(line)
+                    if message is not None:
                         await incoming.send(message)
         except MessageTooLong as exc:
             why = str(exc)

@@ -32,7 +32,8 @@ class ActorsConfig(BaseModel):
     @model_validator(mode="after")
     def lineups_seat_known_actors(self) -> Self:
         for number, lineup in enumerate(self.lineups):
-            if unknown := [actor for actor in lineup.values() if actor not in self.actors]:
+            unknown = [actor for actor in lineup.values() if actor not in self.actors]
+            if unknown:
                 raise ValueError(
                     f"lineups[{number}] seats {unknown[0]!r}; expected one of actors: {', '.join(self.actors) or 'none'}"
                 )

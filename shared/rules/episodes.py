@@ -137,7 +137,8 @@ class ScoringRules(BaseModel):
     def default_scorers_are_named_once(self) -> Self:
         if self.default_scorer is not None and self.default_scorers:
             raise ValueError("default_scorer and default_scorers are both set; expected one of them")
-        if (twice := repeated(self.default_scorers)) is not None:
+        twice = repeated(self.default_scorers)
+        if twice is not None:
             raise ValueError(f"default_scorers names {twice!r} twice; expected each scorer once")
         return self
 

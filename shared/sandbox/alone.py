@@ -61,7 +61,8 @@ class LoneTools:
 
     def remove(self, pid: int) -> str:
         """It has ended. Why, if it exceeded a limit."""
-        if (tool := self._tools.pop(pid, None)) is not None:
+        tool = self._tools.pop(pid, None)
+        if tool is not None:
             cgroups.remove(tool.specification.cgroups)
         return self._exceeded.pop(pid, "")
 

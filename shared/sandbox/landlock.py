@@ -32,7 +32,8 @@ def abi() -> int:
 
 def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
     """This process and its descendants open nothing else from here on. No effect where the kernel lacks Landlock."""
-    if (made := rules(readable, writable)) is not None:
+    made = rules(readable, writable)
+    if made is not None:
         enforce(made)
         os.close(made)
 

@@ -21,7 +21,8 @@ def chosen_level(level: IsolationLevel | None, option: str = "isolation") -> Iso
     """
     if level is None:
         return IsolationLevel.PROCESS if problem(IsolationLevel.BUBBLEWRAP) else IsolationLevel.BUBBLEWRAP
-    if why := problem(level):
+    why = problem(level)
+    if why:
         raise ConfigError(
             f"{option}: {level} does not work on this machine: {why}; there are {', '.join(available_levels())}"
         )

@@ -123,11 +123,13 @@ def program(families: tuple[int, ...], processes: bool = True) -> bytes:
     if column == 0:
         code += [_step(_JUMP_GREATER, _X32, 0, 1), _refusal(errno.ENOSYS)]
     for numbers in REFUSED.values():
-        if (number := numbers[column]) is not None:
+        number = numbers[column]
+        if number is not None:
             code += [_step(_JUMP_EQUAL, number, 0, 1), _refusal(errno.EPERM)]
     if not processes:
         for numbers in STARTS.values():
-            if (number := numbers[column]) is not None:
+            number = numbers[column]
+            if number is not None:
                 code += [_step(_JUMP_EQUAL, number, 0, 1), _refusal(errno.EPERM)]
         code += _on_argument(CLONE[column], _ARGUMENT_0, _step(_JUMP_ANY_BIT, _CLONE_THREAD, 1, 0))
     # The C library tries clone3 first, whose flags are in memory that a filter cannot read, and then clone.

@@ -131,7 +131,8 @@ class Watch(Observer):
 def kept_by_the_kernel(cgroups: list[str], bounds: Bounds, status: int) -> str | None:
     """The limit that a cgroup kept, by its own count, or an rlimit, by its own signal."""
     code = os.waitstatus_to_exitcode(status)
-    if (exceeded := _SIGNALS.get(-code if code < 0 else code - 128)) is not None:  # bubblewrap adds 128
+    exceeded = _SIGNALS.get(-code if code < 0 else code - 128)
+    if exceeded is not None:  # bubblewrap adds 128
         return exceeded
     memory = f"memory_mb: the processes used more than {bounds.memory_mb} MB together"
     for cgroup in cgroups:

@@ -34,9 +34,11 @@ def read_layout(folder: Path) -> CheckpointLayout:
 def check_layout(folder: Path, expected: CheckpointLayout) -> None:
     """Check that `folder` holds exactly the tensors of `expected`, complete and with equal shapes. Raises DataError."""
     actual = read_layout(folder).tensors
-    if missing := sorted(expected.tensors.keys() - actual.keys() - expected.optional):
+    missing = sorted(expected.tensors.keys() - actual.keys() - expected.optional)
+    if missing:
         raise DataError(f"{folder} lacks {len(missing)} of {len(expected.tensors)} tensors: {_some(missing)}")
-    if unknown := sorted(actual.keys() - expected.tensors.keys() - expected.optional):
+    unknown = sorted(actual.keys() - expected.tensors.keys() - expected.optional)
+    if unknown:
         raise DataError(f"{folder} holds {len(unknown)} tensors this model does not have: {_some(unknown)}")
     for name, tensor in actual.items():
         _check_tensor(f"{folder}: tensor {name}", tensor, expected.tensors.get(name))
@@ -46,7 +48,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The files an engine would read: those named in the index, or else every safetensors file."""
     index = folder / INDEX
     if not index.is_file():
-        if sharded := sorted(folder.glob("*.safetensors")):
+        sharded = sorted(folder.glob("*.safetensors"))
+        if sharded:
             return sharded
         # SGLang's words
         raise DataError(
@@ -57,12 +60,14 @@ def weight_files(folder: Path) -> list[Path]:
         shards = set(json.loads(index.read_bytes())["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(f"{index} is not a safetensors index: {error!r}") from error
-    if wrong := [name for name in shards if not isinstance(name, str) or name != Path(name).name]:
+    wrong = [name for name in shards if not isinstance(name, str) or name != Path(name).name]
+    if wrong:
         raise DataError(
             f"{index} is not a safetensors index: a file is {wrong[0]!a}; expected a file's name in the folder"
         )
     names = sorted(shards)
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
         raise DataError(f"{index} names files that are not there: {', '.join(missing)}")
     return [folder / name for name in names]
 

@@ -18,15 +18,16 @@ MUTANTS = (
     Mutant(
         "actors: a pinned, frozen or API turn is no policy's data",
         "sampler/core/settlement/settle.py",
-        "            if trains(policy := dispatch.policy or task.policy):  # else",
-        "            if policy := dispatch.policy or task.policy:  # else",
+        "            if trains(policy):  # else",
+        "            if policy:  # else",
         f"{SEATS}::test_only_the_turns_of_an_actor_without_at_are_trained",
     ),
     Mutant(
         "actors: an API turn is not trained as the policy's own",
         "sampler/core/settlement/settle.py",
-        "            if trains(policy := dispatch.policy or task.policy):  # else",
-        "            if policy := (dispatch.policy or '').removeprefix('model:judge-api') or task.policy:  # else",
+        "            policy = dispatch.policy or task.policy\n            if trains(policy):  # else",
+        "            policy = (dispatch.policy or '').removeprefix('model:judge-api') or task.policy\n"
+        "            if policy:  # else",
         f"{SEATS}::test_an_api_model_takes_a_seat_with_failover_and_is_recorded_and_never_trained",
     ),
     Mutant(

@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "environments: an answer is checked whole",
         "sampler/environments/answers.py",
-        "if problem := problem_of({name: content.get(name)}):",
-        "if False:",
+        "    problem = problem_of({name: content.get(name)})\n",
+        "    problem = None\n",
         f"{CLIENT}::test_an_answer_is_checked_whole_where_it_enters",
     ),
     Mutant(

@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "bodies are bounded",
         "sampler/gateway/app.py",
-        "    if count > most:\n",
-        "    if False:\n",
+        "    if count > most:\n        raise",
+        "    if False:\n        raise",
         f"{AGENTS}::test_bodies_and_the_number_of_requests_are_bounded",
     ),
     Mutant(

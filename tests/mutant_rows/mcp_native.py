@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "a connection that breaks within an answer is the end of one call",
         "sampler/mcp_docker/links/remote_client.py",
-        "            if (number := request_id(request)) is None:\n                raise\n",
+        "            number = request_id(request)\n            if number is None:\n                raise\n",
         "            raise\n",
         f"{AWAY}::test_a_broken_connection_is_the_end_of_one_call",
     ),

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "calls: a parameter that is not closed before the next",
         "sampler/core/parsers/qwen3_coder.py",
-        "if inner := _TAG.search(value):",
-        "if False and (inner := _TAG.search(value)):",
+        "inner = _TAG.search(value)\n",
+        "inner = None\n",
         f"{CALLS}::test_a_parameter_that_is_not_closed_before_the_next_is_an_error",
     ),
     Mutant(

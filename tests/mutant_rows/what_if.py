@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "fork: a prompt that this sampler's template writes otherwise is not asked",
         "sampler/core/rendering/view.py",
-        "        if (own_ids := self.context.ids) != list(ids):\n",
+        "        if own_ids != list(ids):\n",
         "        if False:\n",
         f"{FORK}::test_a_prompt_that_this_sampler_would_write_otherwise_is_not_asked",
     ),

@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "worlds: an unknown field of custom_task is refused",
         "sampler/environments/task_fields.py",
-        "    if unknown := sorted(str(name) for name in task if name not in names):\n",
-        "    if unknown := []:\n",
+        "    unknown = sorted(str(name) for name in task if name not in names)\n",
+        "    unknown: list[str] = []\n",
         f"{FIELDS}::test_a_slip_of_a_name_is_refused_with_the_name_that_was_meant",
     ),
     Mutant(
@@ -227,15 +227,15 @@ MUTANTS = (
     Mutant(
         "gymnasium: images are refused",
         "sampler/environments/adapters/observed.py",
-        "    if (size := num_values(space)) > MAX_NUMBERS:\n",
-        "    if (size := 0) > MAX_NUMBERS:\n",
+        "    size = num_values(space)\n",
+        "    size = 0\n",
         f"{GYMNASIUM}::test_what_a_world_lacks_is_refused_with_a_sentence",
     ),
     Mutant(
         "gymnasium: an observation has a bound",
         "sampler/environments/adapters/observed.py",
-        "    if (count := _count(value)) > MAX_NUMBERS:\n",
-        "    if (count := 0) > MAX_NUMBERS:\n",
+        "    count = _count(value)\n",
+        "    count = 0\n",
         f"{GYMNASIUM}::test_an_observation_that_is_larger_than_its_world_says_fails_the_episode_once",
     ),
     Mutant(

@@ -17,7 +17,8 @@ def log_preset(bridge: StoreBridge, config: TrainerConfig) -> None:
     preset = PRESETS[config.preset]
     rules = next(iter(bridge(bridge.store.rules.all(config.policy))), None)
     log.info("preset %s (%s): for advantage=%s", config.preset, preset.source, preset.advantage)
-    if (text := preset_problem(config.run, config.preset, rules)) is not None:
+    text = preset_problem(config.run, config.preset, rules)
+    if text is not None:
         log.warning("%s", text)
 
 

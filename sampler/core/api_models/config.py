@@ -141,7 +141,8 @@ class BrowseAgentConfig(AgentConfig):
 
     @model_validator(mode="after")
     def _purposes_belong_to_browse_tools(self) -> Self:
-        if unknown := sorted(self.default_purpose.keys() - set(self.browse_tools)):
+        unknown = sorted(self.default_purpose.keys() - set(self.browse_tools))
+        if unknown:
             raise ValueError(f"default_purpose names {unknown[0]!r}; expected entries of browse_tools")
         return self
 
@@ -160,14 +161,16 @@ class ScorerAgentConfig(AgentConfig):
         except ValueError as exc:
             raise ValueError(f"{exc}; a brace of the text itself is written twice: {{{{ }}}}") from exc
         names = {name for name, _, _ in fields}
-        if unknown := sorted(names - set(_PLACEHOLDERS)):
+        unknown = sorted(names - set(_PLACEHOLDERS))
+        if unknown:
             raise ValueError(
                 f"placeholder {{{unknown[0]}}} is unknown; expected {', '.join(f'{{{name}}}' for name in _PLACEHOLDERS)} "
                 "(a brace of the text itself is written twice: {{ }})"
             )
         if any(spec or how for _, spec, how in fields):
             raise ValueError("a placeholder is a name alone, such as {question}")
-        if missing := [name for name in _PLACEHOLDERS[1:] if name not in names]:
+        missing = [name for name in _PLACEHOLDERS[1:] if name not in names]
+        if missing:
             raise ValueError(f"placeholder {{{missing[0]}}} is missing; the judge needs it")
         return value
 

@@ -94,7 +94,8 @@ class ModelPool:
         endpoint, breaker = member.endpoint, member.breaker
         conversation: list[Message] = list(messages)
         for attempt in range(self._config.max_retries + 1):
-            if (pause_s := breaker.enter()) > 0:
+            pause_s = breaker.enter()
+            if pause_s > 0:
                 trouble.add(
                     endpoint,
                     f"paused for {pause_s:.1f} s more, after {self._config.breaker_failures} failures in a row",

@@ -32,13 +32,16 @@ _MAX_CHARS, _MAX_LINE_CHARS = 20_000, 200
 def read_verdict(text: str) -> bool | None:
     """None if there is no verdict, or more than one. Linear in the length of `text`."""
     text = text.strip()[-_MAX_CHARS:]
-    if labeled := {_verdict(word) for word in _LABELED.findall(text)}:
+    labeled = {_verdict(word) for word in _LABELED.findall(text)}
+    if labeled:
         return labeled.pop() if len(labeled) == 1 else None
     lines = [bare for line in text.splitlines() if (bare := line.strip(_MARKS))] or [""]
     first, last = lines[0], lines[-1][:_MAX_LINE_CHARS]
-    if ends := {_verdict(match[1]) for line in (first, last) if (match := _LINE.fullmatch(line))}:
+    ends = {_verdict(match[1]) for line in (first, last) if (match := _LINE.fullmatch(line))}
+    if ends:
         return ends.pop() if len(ends) == 1 else None
-    if match := _FIRST_WORD.match(first):
+    match = _FIRST_WORD.match(first)
+    if match:
         mentioned = {word.lower() for word in _MENTIONED.findall(text)}
         return _verdict(match[1]) if mentioned == {match[1].lower()} else None
     match = _SENTENCE.fullmatch(last)

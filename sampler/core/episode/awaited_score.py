@@ -73,9 +73,11 @@ def _checked(sampler: AsyncSampler, score: Score) -> Score:
         score = with_floats(score)
     except ValueError as exc:
         raise ScorerFailed(f"evaluate_record returned the score {exc}{where}") from exc
-    if unknown := score.others.keys() - sampler.resources.others:
+    unknown = score.others.keys() - sampler.resources.others
+    if unknown:
         raise ScorerFailed(f"evaluate_record scored policies {sorted(unknown)}, which are not in other_policies")
-    if unknown := score.actors.keys() - sampler.episode.actors:
+    unknown = score.actors.keys() - sampler.episode.actors
+    if unknown:
         seats = ", ".join(sampler.episode.actors) or "none"
         raise ScorerFailed(f"evaluate_record scored seats {sorted(unknown)}; expected some of this slot's: {seats}")
     return score

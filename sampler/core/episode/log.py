@@ -73,7 +73,8 @@ class EpisodeLog:
 
     def _count_seat(self, dispatch: DispatchedSamplingTask, versions: set[int]) -> None:
         name = seat_of(dispatch.thread)
-        if (seat := self.actors.get(name)) is not None:
+        seat = self.actors.get(name)
+        if seat is not None:
             served = sorted(versions.union(seat.versions))
             self.actors[name] = seat.model_copy(update={"turns": seat.turns + 1, "versions": served})
 

@@ -94,7 +94,8 @@ class PythonReader:
             return self._container(start, depth)
         if start in ('"', "'"):
             return self._strings()
-        if word := _NAME.match(self.text, self.at):
+        word = _NAME.match(self.text, self.at)
+        if word:
             if word.group() not in _CONSTANTS:
                 self._fail(f"{word.group()[:40]!r} is no value")
             self.at = word.end()

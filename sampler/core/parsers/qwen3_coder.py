@@ -53,7 +53,8 @@ def _read_call(text: str, start: int, tools: ToolTypes, reply: ReplyBuilder) -> 
     at = name_end + 1
     while match := _PARAMETER.match(text, at):
         key, end = match.group(1).strip(), text.find(_END_PARAMETER, match.end())
-        if problem := _problem_of(key, text[match.end() : end] if end >= 0 else CLOSE, arguments):
+        problem = _problem_of(key, text[match.end() : end] if end >= 0 else CLOSE, arguments)
+        if problem:
             reply.error(problem)
             return _resume(text, match.end())
         arguments[key] = typed(_unwrapped(text[match.end() : end]), types.of(key))
@@ -70,7 +71,8 @@ def _problem_of(key: str, value: str, before: Mapping[str, Any]) -> str:
     """Why the parameter cannot be one; empty if it can. Its end is missing if its value has a tag of the format in it."""
     if CLOSE in value:
         return f"has a parameter {key[:60]!r} that is not closed by {_END_PARAMETER}"
-    if inner := _TAG.search(value):
+    inner = _TAG.search(value)
+    if inner:
         return f"has a parameter {key[:60]!r} that is not closed by {_END_PARAMETER} before {inner.group()[:60]}"
     return f"has the parameter {key[:60]!r} twice" if key in before else "" if key else "has a parameter without a name"
 

@@ -283,9 +283,8 @@ class Context:
             if mine.group() != other.group():
                 break
             read, seen = mine.end(), other.end()
-        if (message := self.template.added_re.search(opener, read)) and shown.startswith(
-            opener[read : message.start()], seen
-        ):
+        message = self.template.added_re.search(opener, read)
+        if message and shown.startswith(opener[read : message.start()], seen):
             return at + seen + message.start() - read  # without the header, what stands before the header is no reply
         common = opener[read : read + common_length(opener[read:], shown[seen:])]
         return at + seen + common.rfind("\n") + 1

@@ -89,7 +89,8 @@ class View:
 
     def require_prompt(self, ids: Sequence[int]) -> None:
         """Raises ConfigError where the next request, of another episode, was asked with other ids than this view has."""
-        if (own_ids := self.context.ids) != list(ids):
+        own_ids = self.context.ids
+        if own_ids != list(ids):
             raise ConfigError(
                 f"the prompt of the stored turn has {len(ids)} tokens; this sampler's chat template and tokenizer write the "
                 f"same messages with {len(own_ids)}, and {common_length(ids, own_ids)} equal ones first. "

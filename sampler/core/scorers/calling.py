@@ -71,7 +71,8 @@ class Signature:
         own = dict(payload.get(METADATA) or {})
         known = own | {name: payload[name] for name in payload if name not in KEYWORDS}
         known |= {name: getattr(request, name) for name in OF_REQUEST if hasattr(request, name)} | {METADATA: own}
-        if missing := [name for name, has_default in self.names.items() if name not in known and not has_default]:
+        missing = [name for name, has_default in self.names.items() if name not in known and not has_default]
+        if missing:
             raise UnusableTask(
                 f'the scorer asks for {missing[0]!r}, which the task does not have; expected it under "metadata" of the task\'s '
                 f"line (it has {', '.join(sorted(own)) or 'nothing'}), or a default"

@@ -62,7 +62,8 @@ async def judge_score(request: ScoringRequest) -> Score:
 async def judge_rubric(request: ScoringRequest) -> Score:
     """The share of the weights of the items that are met. Raises UnusableTask for a task without a list of items."""
     given: Any = (request.payload.get("metadata") or {}).get(RUBRIC_KEY)
-    if (problem := rubric_problem(given)) is not None:
+    problem = rubric_problem(given)
+    if problem is not None:
         raise UnusableTask(f"judge_rubric: {problem}")
     items = [one if isinstance(one, dict) else {"item": one} for one in given]
     weights = [float(one.get("weight", 1)) for one in items]

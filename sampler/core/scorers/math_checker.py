@@ -99,7 +99,8 @@ class MathChecker:
         raise _unusable(accepted, why)
 
     def _read(self, verdict: dict[str, Any], accepted: list[str]) -> tuple[bool, str]:
-        if (why := verdict.get("unusable")) is not None:
+        why = verdict.get("unusable")
+        if why is not None:
             raise _unusable(accepted, str(why))
         return bool(verdict.get("equal", False)), str(verdict.get("undecided", ""))
 

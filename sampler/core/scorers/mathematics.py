@@ -39,9 +39,11 @@ def _numerically_equal(left: str, right: str) -> bool | None:
 
 def _number(text: str) -> Fraction | None:
     plain = text.strip().strip("$").strip()
-    if match := _NUMBER.fullmatch(plain):
+    match = _NUMBER.fullmatch(plain)
+    if match:
         sign, whole, decimals = match.groups()
         return Fraction(f"{sign}{whole.replace(',', '')}.{decimals or '0'}")
-    if (match := _RATIO.fullmatch(plain)) and int(match.group(2)):
+    match = _RATIO.fullmatch(plain)
+    if match and int(match.group(2)):
         return Fraction(int(match.group(1)), int(match.group(2)))
     return None

@@ -256,7 +256,8 @@ async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s
     except TimeoutError as exc:
         raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
     except asyncio.CancelledError as exc:
-        if (task := asyncio.current_task()) is not None and task.cancelling():
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
             raise
         raise ScorerFailed(f"scorer {name!r} cancelled its own task{definition_of(registered.home)}") from exc
     except (Exception, SystemExit) as exc:  # user code: any exception is a failure, not a score

@@ -35,7 +35,8 @@ async def includes(request: ScoringRequest) -> Score:
     """1 if the answer contains an accepted one as whole words; a number must not be part of another number."""
     given = _normalized(request.answer or "")
     for one in request.accepted:
-        if (phrase := _normalized(one)) and re.search(_as_whole(phrase), given):
+        phrase = _normalized(one)
+        if phrase and re.search(_as_whole(phrase), given):
             return Score(1.0, {"found": clipped(one, LONGEST_EXPECTED), "reason": f"has the words {quoted(one)}"})
     return Score(0.0, {"reason": f"lacks the words of {accepted_ones(request.accepted)}"})
 

@@ -135,7 +135,8 @@ class SamplerService:
                     group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
                 ]
                 helpers.append(group.create_task(self._settling.run(), name="settle"))
-                if naming := [one for one in demands if self._kinds.use_tools(one.sampler)]:
+                naming = [one for one in demands if self._kinds.use_tools(one.sampler)]
+                if naming:
                     helpers.append(group.create_task(log_missing_tools(self._resources, naming), name="tools"))
                 await self._work(group)
                 await self._drain()
@@ -159,7 +160,8 @@ class SamplerService:
         await self._resources.opened.refresh()
         limit, doing = await self._seq_limit(run)
         doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
-        if away := self._resources.tool_traffic.away():
+        away = self._resources.tool_traffic.away()
+        if away:
             doing = tools_wait([traffic.server.name for traffic in away])
         if self._rules.number is None:
             doing = rules_wait(self._rules.alarms())
@@ -214,7 +216,8 @@ class SamplerService:
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:
             for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
-                if (claim := await self._claim_of(split, None)) is not None:
+                claim = await self._claim_of(split, None)
+                if claim is not None:
                     return claim
             self._eval_looked_at = time.monotonic()
         return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)

@@ -90,7 +90,8 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
 
     @model_validator(mode="after")
     def names_of_samplers_are_new(self) -> Self:
-        if taken := [name for name in self.samplers if name in BUNDLED]:
+        taken = [name for name in self.samplers if name in BUNDLED]
+        if taken:
             raise ValueError(f"samplers names {taken[0]!r}, which is a bundled sampler; expected another name")
         return self
 
@@ -102,7 +103,8 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
 
     @model_validator(mode="after")
     def frozen_policies_take_turns(self) -> Self:
-        if strange := [policy for policy in self.frozen_policies if policy not in self.other_policies]:
+        strange = [policy for policy in self.frozen_policies if policy not in self.other_policies]
+        if strange:
             known = ", ".join(self.other_policies) or "none"
             raise ValueError(f"frozen_policies names {strange[0]!r}; expected members of other_policies: {known}")
         return self

@@ -66,7 +66,8 @@ class CurrentRules:
             newest = await self._store.rules.add(RunRules.of(self._config.policy, FIRST, sections, self._worker))
         self._compare(newest)
         await self.refresh()
-        if (problem := self._unsettled.get(newest.number) or self._unplayed.get(newest.number)) is not None:
+        problem = self._unsettled.get(newest.number) or self._unplayed.get(newest.number)
+        if problem is not None:
             raise ConfigError(f"run {self._store.run}: {problem}")
         return rules_from(newest)
 

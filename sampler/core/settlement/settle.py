@@ -91,7 +91,8 @@ async def _settle(store: Store, task: Task, rules: SettlementRules, spoilt: Set[
         await store.records.settle_group(task.id, dict.fromkeys(scored, RecordStatus.SCORED), {}, {})
         await _finish(store, task, "evaluated", abandoned=False)
         return
-    if (reason := given_up(task)) is not None:
+    reason = given_up(task)
+    if reason is not None:
         abandoned = dict.fromkeys(scored, RecordStatus.ABANDONED)
         await store.records.settle_group(task.id, abandoned, {}, dict.fromkeys(scored, reason))
         # Its scores say nothing, so the curriculum does not see them.
@@ -124,7 +125,8 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
     except MalformedDocument as exc:
         of_dispatch = exc.collection == DispatchedSamplingTask.collection
         raise SpoiltRecord(exc.document_id.rpartition(":")[0] if of_dispatch else exc.document_id, exc) from exc
-    if missing := scored.keys() - records:
+    missing = scored.keys() - records
+    if missing:
         raise SpoiltRecord(min(missing), MalformedDocument(Record.collection, min(missing), "it is gone"))
     parts: dict[str, list[Part]] = {task.policy: []}
     for rid, score in scored.items():
@@ -132,7 +134,8 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
         _require_closed(rid, own_turns)
         turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
         for dispatch in answered(own_turns):
-            if trains(policy := dispatch.policy or task.policy):  # else a seat of fixed weights, or of an API model
+            policy = dispatch.policy or task.policy
+            if trains(policy):  # else a seat of fixed weights, or of an API model
                 turns.setdefault(policy, []).append(dispatch)
         for policy, taken in turns.items():
             own = taken if any(dispatch.sampled_by is None for dispatch in taken) else []

@@ -125,6 +125,7 @@ def _warn_once(message: str) -> None:
 
 def _nearest(entry: str, offered: Sequence[Identity]) -> str:
     spelled = {form: dotted(each) for each in offered for form in (each[1], prefixed(each), dotted(each))}
-    if close := difflib.get_close_matches(entry, spelled, n=3, cutoff=0.5):
+    close = difflib.get_close_matches(entry, spelled, n=3, cutoff=0.5)
+    if close:
         return f"the nearest offered: {', '.join(dict.fromkeys(spelled[form] for form in close))}"
     return f"the servers offer {', '.join(map(dotted, offered)) or 'none'}"

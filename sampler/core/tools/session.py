@@ -155,6 +155,7 @@ def _owners(offered: Sequence[tuple[Link, OfferedTool]]) -> dict[str, Link]:
 async def _all(answers: Iterable[Awaitable[T]]) -> list[T]:
     """All results in order, once all are done; then raises the first failure."""
     outcomes = await asyncio.gather(*answers, return_exceptions=True)
-    if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if failures:
         raise failures[0]
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]

@@ -129,7 +129,8 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
             raise ValueError(
                 "engine_url and engine_command exclude each other: use a running engine, or start one here"
             )
-        if missing := [place for place in ("{model}", "{port}") if place not in self.engine_command]:
+        missing = [place for place in ("{model}", "{port}") if place not in self.engine_command]
+        if missing:
             raise ValueError(f"engine_command {self.engine_command!r} lacks the placeholder {' and '.join(missing)}")
         if self.engine_host != LOOPBACK and "{host}" not in self.engine_command:
             raise ValueError(

@@ -247,7 +247,8 @@ class Keeper:
             return None
         self._fresh = False
         await self._drain()
-        if (place := await self._receiver.join(target)) is None:
+        place = await self._receiver.join(target)
+        if place is None:
             return None
         joined = time.monotonic()
         async with self._changing:

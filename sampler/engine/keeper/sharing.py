@@ -106,7 +106,8 @@ class SharedDevice:
         return True
 
     async def _confirm_if_claimed(self) -> None:
-        if (claimed := await self._leases.claimed(self._lease)) is not None:
+        claimed = await self._leases.claimed(self._lease)
+        if claimed is not None:
             mine = claimed.occupant(self._occupant)
             if mine is not None and mine.asleep_for is None:
                 await self._leases.confirm(self._lease, self._occupant, claimed.attempt)

@@ -92,7 +92,8 @@ class Batching:
                 break
             pieces.append(Piece(size, size + take, g.slot, g.computed))
             chunks.append(g.context[g.computed : g.computed + take])
-            if places := g.scored_by(take):
+            places = g.scored_by(take)
+            if places:
                 scored.append((g, [size + place - g.computed for place in places]))
             size += take
             g.computed += take

@@ -230,7 +230,8 @@ def create(model_path: Path, size: EngineSize, weight_version: str) -> Engine:
 
 def _tags(tags: list[str] | None) -> list[str]:
     """All if none is given, as in SGLang. Raises ApiError for an unknown one, which SGLang accepts."""
-    if unknown := [tag for tag in tags or () if tag not in TAGS]:
+    unknown = [tag for tag in tags or () if tag not in TAGS]
+    if unknown:
         raise bad_value(f"tags: {str(unknown[0])[:100]!r} is unknown; expected some of {', '.join(TAGS)}")
     return list(tags or TAGS)
 

@@ -69,7 +69,8 @@ def _storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
 
 def _return_to_system() -> None:
     """glibc keeps freed blocks below 32 MiB for itself otherwise."""
-    if (trim := _malloc_trim()) is not None:
+    trim = _malloc_trim()
+    if trim is not None:
         trim(0)
 
 

@@ -38,7 +38,8 @@ def environment_class(provider: str) -> tuple[type[Environment], str]:
     loaded = getattr(_module(head), name, None)
     if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
         raise ValueError(f"{provider!r} is {loaded!r}; expected a subclass of sampler.environments.Environment")
-    if missing := sorted(loaded.__abstractmethods__):
+    missing = sorted(loaded.__abstractmethods__)
+    if missing:
         raise ValueError(
             f"{provider!r} lacks {' and '.join(missing)}; sampler.environments.Environment says what each does"
         )
@@ -56,7 +57,8 @@ def _module(name: str) -> ModuleType:
         raise ImportError(f"no such file: {name}")
     sys.path.insert(0, os.path.dirname(path))  # the other modules of its folder
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    if (project := project_of(path)) is not None:
+    project = project_of(path)
+    if project is not None:
         project.prepare(module)
     spec.loader.exec_module(module)
     return module

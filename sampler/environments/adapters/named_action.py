@@ -76,7 +76,8 @@ class NumberedActions:
     def _named(self, text: str) -> int | None:
         """The action that all of the text is."""
         for form in (text, text.strip(_AROUND)):
-            if (named := self._numbers.get(self._same(form))) is not None:
+            named = self._numbers.get(self._same(form))
+            if named is not None:
                 return named
         number = number_in(text.strip(_AROUND_NUMBERS).rstrip(",")) if self._takes_numbers else None
         if number is None or number != number.to_integral_value():

@@ -22,7 +22,8 @@ LEGENDS = {
 
 def require_small(name: str, space: Any) -> None:
     """Raises TaskRefused for a world that shows images."""
-    if (size := num_values(space)) > MAX_NUMBERS:
+    size = num_values(space)
+    if size > MAX_NUMBERS:
         raise TaskRefused(f"{name} shows {shown(space)}: {size:,} numbers at each step; expected {EXPECTED}")
 
 
@@ -71,7 +72,8 @@ def as_text(observation: Any) -> str:
     value = plain("observation", observation)
     if isinstance(value, str):
         return plain_text(value)
-    if (count := _count(value)) > MAX_NUMBERS:
+    count = _count(value)
+    if count > MAX_NUMBERS:
         raise WrongStep(f"an observation of {count:,} numbers", observation, EXPECTED)
     return json.dumps(_texts(value), ensure_ascii=False)
 

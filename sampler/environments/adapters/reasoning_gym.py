@@ -63,7 +63,8 @@ class ReasoningGymEnvironment(Environment):
 
         if self.name not in DATASETS:
             raise TaskRefused(f"reasoning-gym has no {self.name!r}; expected one of {', '.join(sorted(DATASETS))}")
-        if reserved := sorted({"seed", "size"} & set(config)):
+        reserved = sorted({"seed", "size"} & set(config))
+        if reserved:
             raise TaskRefused(
                 f"config has {reserved[0]!r}; expected none: the index is the seed, and a session is one task"
             )

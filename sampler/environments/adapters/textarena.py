@@ -195,6 +195,7 @@ def _kind(part: Any) -> str:
 def _kinds(show: Sequence[str]) -> tuple[str, ...]:
     """Kinds of observations; (): all. Raises TaskRefused."""
     kinds = tuple(kind.upper() for kind in show)
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
         raise TaskRefused(f"show lists {unknown[0]!r}; expected some of {', '.join(KINDS)}{meant(unknown[0], KINDS)}")
     return kinds

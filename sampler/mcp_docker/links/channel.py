@@ -89,7 +89,8 @@ class StdioChannel:
         if process is None:
             raise ServerGone("its process has ended")
         pipe = process.stdin.transport
-        if (unread := pipe.get_write_buffer_size()) > _UNREAD_BYTES:  # without waiting: it may never read
+        unread = pipe.get_write_buffer_size()
+        if unread > _UNREAD_BYTES:  # without waiting: it may never read
             raise ServerGone(f"its process has not read {unread} bytes of requests; expected at most {_UNREAD_BYTES}")
         if not pipe.is_closing():
             pipe.write(one_line(body) + b"\n")

@@ -164,7 +164,8 @@ def in_handshake_words(message: Message) -> Message:
     if not isinstance(result, dict):
         return message
     shown = {key: value for key, value in result.items() if key not in _MODERN_KEYS}
-    if isinstance(meta := shown.get("_meta"), dict) and SERVER_INFO_META_KEY in meta:
+    meta = shown.get("_meta")
+    if isinstance(meta, dict) and SERVER_INFO_META_KEY in meta:
         shown["_meta"] = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
         if not shown["_meta"]:
             del shown["_meta"]

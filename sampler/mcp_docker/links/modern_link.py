@@ -173,7 +173,8 @@ class ModernLink(ServerLink):
         super().forget(exchange)
         self._rounds.end(exchange)
         self._calls.pop(exchange, None)
-        if (task := self._repeating.get(exchange)) is not None:
+        task = self._repeating.get(exchange)
+        if task is not None:
             task.cancel()
 
     # ------------------------------------------------------------------ from the server
@@ -228,7 +229,8 @@ class ModernLink(ServerLink):
         return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"
 
     def _on_notification(self, message: Message, body: bytes) -> None:
-        if (notice := self._changes.translated(message)) is None:
+        notice = self._changes.translated(message)
+        if notice is None:
             return
         if notice["method"] == "notifications/tools/list_changed":
             self._header_maps = {}

@@ -74,7 +74,8 @@ class StatelessClient(RemoteClient):
         try:
             return await super().send(request, **options)
         except _BROKEN as exc:
-            if (number := request_id(request)) is None:
+            number = request_id(request)
+            if number is None:
                 raise
             return self._replaced(request, number, f"{type(exc).__name__}: {exc}".rstrip(": "))
 

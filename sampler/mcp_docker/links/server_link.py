@@ -95,7 +95,8 @@ class ServerLink:
             raise
         finally:
             self.forget_own(number)
-        if isinstance(result := message.get("result"), dict):
+        result = message.get("result")
+        if isinstance(result, dict):
             return result
         error = message.get("error")
         code = error.get("code") if isinstance(error, dict) else None
@@ -176,7 +177,8 @@ class ServerLink:
 
     def _on_answer(self, message: Message, body: bytes) -> None:
         number = message["id"]
-        if (pending := self._pending.get(number)) is not None:
+        pending = self._pending.get(number)
+        if pending is not None:
             if not pending.done():
                 pending.set_result(message)
         elif (exchange := self.in_flight.pop(number, None)) is not None:

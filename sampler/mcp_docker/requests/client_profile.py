@@ -14,7 +14,8 @@ MAX_CAPABILITIES_CHARS = 16 * 1024  # the gateway remembers them
 def client_profile(number: RequestId, capabilities: Any) -> Profile:
     """Of the client that sent the request `number`. Raises HttpRefusal."""
     profile = Profile.of(capabilities if isinstance(capabilities, dict) else {})
-    if (size := len(profile.capabilities_json)) > MAX_CAPABILITIES_CHARS:
+    size = len(profile.capabilities_json)
+    if size > MAX_CAPABILITIES_CHARS:
         why = f"the client's capabilities have {size} characters; expected at most {MAX_CAPABILITIES_CHARS}"
         raise HttpRefusal(400, refusal(number, INVALID_PARAMS, why))
     return profile

@@ -93,7 +93,8 @@ class McpEndpoint:
             "capabilities": merged_capabilities(links.values()),
             "serverInfo": SERVER_INFO,
         }
-        if (merged := merged_instructions(links)) is not None:
+        merged = merged_instructions(links)
+        if merged is not None:
             result["instructions"] = merged
         headers = [(SESSION_HEADER.encode(), session.id.encode())]
         await request.answer_json(200, answer(message["id"], result), headers)

@@ -63,7 +63,8 @@ class ModernEndpoint:
                 400, refusal(None, INVALID_REQUEST, "expected a request: this revision has no answers to servers")
             )
         if "id" not in message:
-            if (unserved := unsupported_protocol_version_rejection(version)) is not None:
+            unserved = unsupported_protocol_version_rejection(version)
+            if unserved is not None:
                 raise _rejected(None, unserved)
             await request.answer(202)
             return
@@ -186,7 +187,8 @@ class ModernDelivery(Delivery):
 
 def _route(request: HttpRequest, message: Message) -> InboundModernRoute:
     """Raises HttpRefusal."""
-    if (twice := find_duplicated_routing_header(request.named_headers)) is not None:
+    twice = find_duplicated_routing_header(request.named_headers)
+    if twice is not None:
         why = f"{twice} header appears more than once"
         raise HttpRefusal(400, refusal(message["id"], HEADER_MISMATCH, why))
     route = classify_inbound_request(message, headers=request.headers)
@@ -206,6 +208,7 @@ def _discovery(session: GatewaySession) -> Message:
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
         "capabilities": merged_capabilities(links.values()),
     }
-    if (merged := merged_instructions(links)) is not None:
+    merged = merged_instructions(links)
+    if merged is not None:
         result["instructions"] = merged
     return result

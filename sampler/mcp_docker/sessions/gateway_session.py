@@ -82,7 +82,8 @@ class GatewaySession:
             raise GatewayBusy(
                 f"{len(self.exchanges)} requests of this session are in flight, which is the maximum", 1.0
             )
-        if (wait_s := self._rate.wait_s()) > 0:
+        wait_s = self._rate.wait_s()
+        if wait_s > 0:
             raise GatewayBusy("too many requests per second of this session", wait_s)
         exchange = self.exchanges[number] = Exchange(number, progress_token(message))
         return exchange
@@ -125,7 +126,8 @@ class GatewaySession:
 
     async def cancel(self, exchange: Exchange, why: str) -> None:
         """Tell the server that the answer is no longer awaited."""
-        if (link := exchange.link) is not None and not exchange.has_ended:
+        link = exchange.link
+        if link is not None and not exchange.has_ended:
             link.forget(exchange)
             details = {"requestId": exchange.sent_id, "reason": why}
             with contextlib.suppress(ServerGone):

@@ -117,7 +117,8 @@ class Router:
             return readers[0]
         if _RESOURCES not in self._own.owners:
             await self.listed(_RESOURCES)
-        if (owner := self._own.owner(_RESOURCES, uri)) is not None:
+        owner = self._own.owner(_RESOURCES, uri)
+        if owner is not None:
             return self._links[owner[0]]
         if _TEMPLATES not in self._own.owners:  # while its servers live: what each may have if it ends
             with contextlib.suppress(Refused, ServerGone):

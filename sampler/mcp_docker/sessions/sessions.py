@@ -81,7 +81,8 @@ class Sessions:
     ) -> GatewaySession:
         """The session of an episode id, opened by its first request. Raises GatewayBusy, StartFailed, and ServerGone once, if
         its lease has ended: new tools in place of those would have lost their state unseen."""
-        if (why := self._lost.pop(episode, None)) is not None:
+        why = self._lost.pop(episode, None)
+        if why is not None:
             raise ServerGone(why)
         opening = self._by_episode.get(episode)
         if opening is None or _is_over(opening):

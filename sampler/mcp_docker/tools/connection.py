@@ -46,7 +46,8 @@ class BundledConnection:
             line = bytes(self._pending[:end])
             del self._pending[: end + 1]
             self._searched = 0
-            if line := line.strip():
+            line = line.strip()
+            if line:
                 self._on_line(line)
         self._searched = len(self._pending)
 

@@ -164,7 +164,8 @@ def _body(response: http.client.HTTPResponse, connection: http.client.HTTPConnec
     while size <= MAX_BYTES:
         if connection.sock is not None:
             connection.sock.settimeout(_remaining_s(end))
-        if not (piece := response.read1(_PIECE_BYTES)):
+        piece = response.read1(_PIECE_BYTES)
+        if not piece:
             break
         parts.append(piece)
         size += len(piece)

@@ -72,7 +72,8 @@ class Workspace:
 
     def edit(self, arguments: EditArguments) -> str:
         text = self._text(arguments.path)
-        if (count := text.count(arguments.old)) != 1:
+        count = text.count(arguments.old)
+        if count != 1:
             raise ToolRefusal(f"{arguments.path}: the text occurs {count} times; expected once")
         self._put(arguments.path, text.replace(arguments.old, arguments.new))
         return f"{arguments.path}: replaced"

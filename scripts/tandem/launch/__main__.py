@@ -102,7 +102,8 @@ def main() -> None:
     except (TandemError, OSError, PyMongoError) as exc:
         console.print(f"[bold red]{type(exc).__name__}[/bold red]", soft_wrap=True)
         console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
-        if cause := (launch and launch.cause) or full_disk(config.folder).removeprefix("; "):
+        cause = (launch and launch.cause) or full_disk(config.folder).removeprefix("; ")
+        if cause:
             console.print(f"cause: {cause}", markup=False, highlight=False, soft_wrap=True)
         status = 1
     sys.exit(status)
@@ -189,7 +190,8 @@ class Launch:
             no_tools = NO_TOOLS if config.num_samplers else "none here, since NUM_SAMPLERS is 0"
             self.display.note(f"tools: {redacted(tools_url) if tools_url else no_tools}")
             await check_tools(config, tools_url, demands, self.display.note)
-            if served := await start_environments(config, self.children, self.database):
+            served = await start_environments(config, self.children, self.database)
+            if served:
                 self.display.note(served)
             start_keepers(self.policies, self.children, self.database)
             start_samplers(self.policies, self.children, self.database, tools_url)

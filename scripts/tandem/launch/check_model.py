@@ -31,7 +31,8 @@ def main() -> int:
         return 2
     rows = check_model(folder)
     show(OutsideConsole(), rows, str(name))
-    if failed := failures(rows):
+    failed = failures(rows)
+    if failed:
         sys.stdout.flush()
         sys.stderr.write(f"{name}: {failed[0].name}: {failed[0].found}\n")
         return 1

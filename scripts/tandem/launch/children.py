@@ -261,7 +261,8 @@ class Children:
         """Report new error lines of the logs, equal ones of several children once."""
         for child in self.children:
             for error in child.errors.new() if child.kind != "mongod" else ():
-                if (text := self._repeats.shown(error)) is not None:
+                text = self._repeats.shown(error)
+                if text is not None:
                     self.note(f"{child.name}: {text}")
 
     def revive(self) -> None:
@@ -305,7 +306,8 @@ class Children:
     async def wait_exit(self, child: Child) -> None:
         """Wait for a child that ends itself. Raises ChildDied for another exit status than 0."""
         while True:
-            if (status := child.returncode) is not None:
+            status = child.returncode
+            if status is not None:
                 break
             await asyncio.sleep(POLL_S)
         if status and not child.may_exit:

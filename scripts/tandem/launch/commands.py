@@ -92,7 +92,8 @@ def sampler(policies: Sequence[LaunchConfig], mcp_url: str | None) -> Command:
     owner, *others = policies
     models = {config.policy: str(config.model) for config in others}
     taking_turns = ["--other_policies", json.dumps(models)] if models else []
-    if frozen := [config.policy for config in others if config.frozen]:
+    frozen = [config.policy for config in others if config.frozen]
+    if frozen:
         taking_turns += ["--frozen_policies", json.dumps(frozen)]
     tools = ["--mcp_manager_url", mcp_url] if mcp_url else []
     return [

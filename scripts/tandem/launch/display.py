@@ -112,7 +112,8 @@ class Display:
             parts.append(_grid(self._run_figures()))
         parts.append(self._processes())
         for policy, trainer in self.trainers.items():
-            if line := trainer.last_line():
+            line = trainer.last_line()
+            if line:
                 name = f"{self._whose(policy)}trainer: {line}"
                 parts.append(Text(name, style="dim", overflow="ellipsis", no_wrap=True))
         return Panel(Group(*parts), title="tandem", title_align="left")

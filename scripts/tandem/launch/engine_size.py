@@ -44,7 +44,8 @@ class PlannedEngine:
         if self.plan is None:
             return []
         lines = [f"local engine: {self.plan.text(self.weights_bytes)}"]
-        if (most := self.plan.context - RESERVE) < self.max_tokens:
+        most = self.plan.context - RESERVE
+        if most < self.max_tokens:
             why = "that is the model's context"
             if self.plan.is_shortened:
                 why = f"that is what kv_cache_bytes holds, of {self.plan.full_context}; raise it, or lower max_tokens"

@@ -30,9 +30,11 @@ def raised(log: str) -> str:
 
 
 def _error_in(line: str) -> str:
-    if match := RAISED.match(line):
+    match = RAISED.match(line)
+    if match:
         return match[1]
-    if match := LAUNCHED.match(line):
+    match = LAUNCHED.match(line)
+    if match:
         return match[1]
     logged = LINE.match(line.encode())
     return logged[2].decode(errors="replace") if logged else ""

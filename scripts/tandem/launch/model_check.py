@@ -113,7 +113,8 @@ def _tensors(folder: Path) -> CheckFinding:
     if "error" in loading:
         return CheckFinding(CheckState.FAILED, loading["error"], "a model that transformers can load")
     check_loaded(folder, loading)
-    if unexpected := loading["unexpected_keys"]:
+    unexpected = loading["unexpected_keys"]
+    if unexpected:
         text = f"{loading['tensors']}, and {len(unexpected)} that the model does not have: {some(unexpected)}"
         return CheckFinding(CheckState.NOTE, text, "none: they are not loaded, and published versions lack them")
     return CheckFinding(CheckState.OK, f"all {loading['tensors']}")
@@ -150,7 +151,8 @@ def _tokenizer(folder: Path, choice: TemplateChoice) -> CheckFinding:
 
 def _end_of_reply(folder: Path) -> CheckFinding:
     ids, size = sorted(set(_end_ids(folder))), vocabulary_of(folder)
-    if beyond := [token for token in ids if size is not None and not 0 <= token < size]:
+    beyond = [token for token in ids if size is not None and not 0 <= token < size]
+    if beyond:
         remedy = "eos_token_id of config.json and generation_config.json as the model's producer wrote them"
         return CheckFinding(CheckState.FAILED, f"id {beyond[0]}, {size} rows of the embedding", remedy)
     if not ids:

@@ -123,7 +123,8 @@ def _device_of(policy: str) -> str:
 
 def _check_given(count: int, needs: Sequence[Wanted], given: Mapping[str, PolicyGpus]) -> None:
     known = {one.policy: one for one in needs}
-    if strange := [policy for policy in given if policy not in known]:
+    strange = [policy for policy in given if policy not in known]
+    if strange:
         raise ConfigError(f"gpus.{strange[0]}: there is no such policy; expected {', '.join(known)}")
     for policy, one in known.items():
         gpus = given.get(policy, PolicyGpus())

@@ -22,7 +22,8 @@ def place_gpus(policies: Sequence[LaunchConfig]) -> None:
     gpus = visible_gpus(owner)
     placed = place(len(gpus), [_wanted(config) for config in policies], owner.gpus)
     for config in policies:
-        if (placement := placed.get(config.policy)) is None:
+        placement = placed.get(config.policy)
+        if placement is None:
             continue
         if config.num_processes not in (0, len(placement.trainer)) and placement.trainer:
             raise ConfigError(

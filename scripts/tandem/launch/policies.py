@@ -25,7 +25,8 @@ def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
     owner = LaunchConfig.load(arguments)
     own = owner.own_sections()
     for policy, sections in own.items():
-        if strange := sorted((sections.get("launch") or {}).keys() - set(OWN_KEYS)):
+        strange = sorted((sections.get("launch") or {}).keys() - set(OWN_KEYS))
+        if strange:
             raise ConfigError(
                 f"{owner.config}: policies.{policy}.launch: {strange[0]!r} is a setting of the run; "
                 f"a policy may set {', '.join(OWN_KEYS)}"
@@ -42,7 +43,8 @@ def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
 def _check_engines(policies: Sequence[LaunchConfig]) -> None:
     """Check that no engine is given to two policies: it serves the weights of one."""
     used = Counter(url for config in policies for url in config.engine_urls)
-    if shared := [url for url, count in used.items() if count > 1]:
+    shared = [url for url, count in used.items() if count > 1]
+    if shared:
         raise ConfigError(
             f"engine {shared[0]} is given to {used[shared[0]]} policies; expected separate engine_urls for each of "
             f"{', '.join(config.policy for config in policies)} (YAML: policies.NAME.launch.engine_urls)"

@@ -29,12 +29,14 @@ def check_whole(model: Path, config: LaunchConfig) -> None:
         return
     sampler = sampler_settings(config)
     choice = TemplateChoice(sampler.chat_template, sampler.tool_call_parser, sampler.chat_template_kwargs)
-    if failed := failures(check_model(model, choice)):
+    failed = failures(check_model(model, choice))
+    if failed:
         lines = [f"{row.name}: {row.found}; expected {row.remedy or row.expected}" for row in failed]
         raise ConfigError("\n".join([f"{model} cannot be trained (`tandem check-model {model}`):", *lines]))
 
 
 def _install_sglang() -> None:
     """Install before anything is started, since the first time takes minutes; prints progress to the terminal."""
-    if status := subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode:
+    status = subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode
+    if status:
         raise TandemError(f"SGLang could not be installed (status {status}, see above); without it: --engine local")

@@ -73,7 +73,8 @@ def _stop_stage(group: Sequence[Target], force: Callable[[], bool], show: Callab
     def any_alive() -> bool:
         return any(map(is_alive, group))
 
-    if living := [target for target in group if is_alive(target)]:
+    living = [target for target in group if is_alive(target)]
+    if living:
         show("stopping " + ", ".join(target.name for target in living))
     for target in living:
         _signal(target.pid, signal.SIGTERM)

@@ -60,7 +60,8 @@ def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[s
     for name in given.keys() & OURS.keys():
         raise ConfigError(f"--{name} is set by the launcher: {OURS[name]}")
     for name in given:
-        if (setting := name.rpartition(".")[2]) in SECRETS:
+        setting = name.rpartition(".")[2]
+        if setting in SECRETS:
             raise ConfigError(
                 f"--{name} may contain a secret: set it in the environment, as TANDEM_TRAINER_{setting.upper()}"
             )

@@ -182,7 +182,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         arguments = [_own_name(word) for word in (sys.argv[1:] if argv is None else argv)]
         print_help(cls, arguments)
         given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name)) is not None}
-        if (database := configured_secret(DATABASE_VARIABLE)) is not None:
+        database = configured_secret(DATABASE_VARIABLE)
+        if database is not None:
             given[f"TANDEM_LAUNCH_{DATABASE_VARIABLE}"] = database
         added = {name for name in given.keys() - os.environ.keys() if given[name] or name == "TANDEM_LAUNCH_EVAL_FILE"}
         os.environ.update({name: given[name] for name in added})
@@ -244,7 +245,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
             needed: dict[str, object] = {"DB_CONNECTION_STRING": self.db_connection_string}
             if not (self.only_evaluate or self.join):
                 needed |= {"MASTER_ADDR": self.master_addr, "MASTER_PORT": self.master_port}
-            if missing := [name for name, value in needed.items() if not value]:
+            missing = [name for name, value in needed.items() if not value]
+            if missing:
                 which = "JOIN is true" if self.join else f"NUM_MACHINES is {self.num_machines}"
                 raise ValueError(f"{which}, so {', '.join(missing)} must be given")
         return self
@@ -326,7 +328,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         given_anywhere = [flags.get(f"--{name}") for name in MAX_STEPS] + [
             os.environ.get(name) for name in MAX_STEPS_VARIABLES
         ]
-        if given := next(filter(None, given_anywhere), None):
+        given = next(filter(None, given_anywhere), None)
+        if given:
             return _steps(given, MAX_STEPS_VARIABLES[0])
         if self.config is None:
             return None

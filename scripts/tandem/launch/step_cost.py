@@ -109,7 +109,8 @@ async def _size(store: Store, config: LaunchConfig, sampler: SamplerConfig) -> S
 async def _speed(store: Store, policy: str, api_key: str | None) -> float:
     """Raises ProbeRefused."""
     while True:
-        if (measured := await probe(await store.services.live(policy), api_key)) is not None:
+        measured = await probe(await store.services.live(policy), api_key)
+        if measured is not None:
             return measured
         await asyncio.sleep(ASK_S)
 
@@ -141,7 +142,8 @@ async def _probe_one(client: httpx.AsyncClient, service: InferenceService) -> fl
         answers = await asyncio.gather(*(client.post(f"{service.url}/generate", json=body) for _ in range(count)))
     except httpx.HTTPError:
         return None
-    if refused := [answer for answer in answers if answer.is_client_error]:
+    refused = [answer for answer in answers if answer.is_client_error]
+    if refused:
         raise ProbeRefused(
             f"{service.url} answered HTTP {refused[0].status_code} to a short request; expected 200. An engine with a key needs "
             "engine_api_key_var in the sampler's settings"

@@ -29,7 +29,8 @@ def show(
         points = eval_points(summary, policy)
         if of_policy.lines:
             console.print(terminal_text(of_policy, points, width, whose=whose), highlight=False)
-        if evaluations := _of(summary, policy)["eval"]:
+        evaluations = _of(summary, policy)["eval"]
+        if evaluations:
             console.print(_eval_table(evaluations, whose))
         if len(points) > 2:
             text = ", ".join(f"{p.step}: {p.reward:.3f}" for p in points)

@@ -234,7 +234,8 @@ def main() -> int | None:
     try:
         outcome = asyncio.run(run())
     except BaseExceptionGroup as group:  # of the groups that are settled at once: the first mistake says what to do
-        if not isinstance(first := cause_of(group), TandemError):
+        first = cause_of(group)
+        if not isinstance(first, TandemError):
             raise
         return _complain_of(first)
     except TandemError as exc:

@@ -87,7 +87,8 @@ def kept_weights(published: Sequence[PolicyVersion], run_dir: Path, device: str)
 async def published_versions(store: Store, policy: str) -> list[PolicyVersion]:
     """Raises DataError for a run that was trained on the data of another one."""
     run = await store.runs.read()
-    if other := (await store.settings.of_trainer(run, policy)).get("data_run"):
+    other = (await store.settings.of_trainer(run, policy)).get("data_run")
+    if other:
         raise DataError(
             f"run {store.run} trains offline: its episodes were sampled by the versions of run {other}; ask that run"
         )

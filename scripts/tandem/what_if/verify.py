@@ -91,7 +91,8 @@ def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, de
 async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
     """Compare the newest records, version by version. Raises DataError when no version's files are left, or they are damaged."""
     run = await store.runs.read()
-    if other := (await store.settings.of_trainer(run, config.policy)).get("data_run"):
+    other = (await store.settings.of_trainer(run, config.policy)).get("data_run")
+    if other:
         raise DataError(
             f"run {config.run} trains offline: its data was sampled by the versions of run {other}; verify that"
         )

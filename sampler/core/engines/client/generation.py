@@ -111,7 +111,8 @@ def _matched(where: str, value: object) -> int | str | None:
 
 
 def _version_runs(where: str, meta: Mapping[str, Any], n_tokens: int) -> list[list[int]]:
-    if (reported := meta.get("weight_versions")) is None:
+    reported = meta.get("weight_versions")
+    if reported is None:
         reported = [{"version": meta.get("weight_version"), "start": 0, "end": n_tokens}]
     runs: list[list[int]] = []
     reached = 0

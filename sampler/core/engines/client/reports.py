@@ -85,7 +85,8 @@ def _context(where: str, report: Mapping[str, Any]) -> int | None:
 
 def _max_running_requests(where: str, report: Mapping[str, Any]) -> int | None:
     """The engine's start setting, or else the sum of the ranks' own limits."""
-    if given := _count(where, report, "max_running_requests"):
+    given = _count(where, report, "max_running_requests")
+    if given:
         return given
     name = "effective_max_running_requests_per_dp"
     states = listed(where, "internal_states", report.get("internal_states") or [])

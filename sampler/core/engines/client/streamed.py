@@ -73,14 +73,16 @@ class StreamedAnswer:
         answer = _parsed(self._newest or response.content)
         if answer is None:
             raise EngineContractBroken(f"{where}: its stream ends with {shown(text_of(self._newest))}; expected JSON")
-        if isinstance(error := answer.get("error"), dict):
+        error = answer.get("error")
+        if isinstance(error, dict):
             status = error.get("code")
             raise refusal(where, httpx.Response(status if isinstance(status, int) else 500, content=self._newest))
         _require_whole(where, answer)
         return answer
 
     def _hear(self) -> None:
-        if (began := time.monotonic()) < self._hear_at or _FINISHED.search(self._newest):
+        began = time.monotonic()
+        if began < self._hear_at or _FINISHED.search(self._newest):
             return
         ids = _ids_of(self._newest)
         if ids is not None and all(token <= MAX_INT32 for token in ids):

@@ -269,7 +269,8 @@ class EnginePool:
         """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect. An engine
         that drains returns within its keeper's `drain_s`, or leaves the list: while it drains, the wait does not count."""
         await self._refresh_if_old()
-        if (url := self._chosen(affinity, version)) is not None:
+        url = self._chosen(affinity, version)
+        if url is not None:
             return url
         deadline = time.monotonic() + self._limits.wait_s
         with waiting(self._wait(version), inside=True) as wait:
@@ -282,7 +283,8 @@ class EnginePool:
                     raise NoEngineServes(f"no engine is up{which} {known}")
                 await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
                 await self._refresh_if_old()
-                if (url := self._chosen(affinity, version)) is not None:
+                url = self._chosen(affinity, version)
+                if url is not None:
                     return url
                 wait.set(self._wait(version))
 

@@ -22,7 +22,8 @@ def number_of(words: str) -> Fraction | None:
     if parts[:1] in (["minus"], ["negative"]):
         positive = number_of(" ".join(parts[1:]))
         return None if positive is None else -positive
-    if match := re.fullmatch(r"(.+) and (an?|one|two|three) (\w+)", " ".join(parts)):
+    match = re.fullmatch(r"(.+) and (an?|one|two|three) (\w+)", " ".join(parts))
+    if match:
         whole, part = number_of(match[1]), _part_of([match[2], match[3]])
         if whole is not None and part is not None and part < 1:
             return whole + part

@@ -82,7 +82,8 @@ def answer_of(text: str) -> AnswerReading:
         return AnswerReading(text)
     plain = cleaned(text)
     words = text_words(plain)
-    if (clock := time_of(plain)) is not None:
+    clock = time_of(plain)
+    if clock is not None:
         return AnswerReading(words, time=clock)
     quantity = None if is_date(plain) else _quantity(plain, 0)
     choice = choice_of(plain)
@@ -114,7 +115,8 @@ def _quantity(text: str, depth: int) -> AnswerReading | None:
         _scaled,
         _compound,
     ):
-        if (reading := way(text, depth)) is not None:
+        reading = way(text, depth)
+        if reading is not None:
             return reading
     return _sentence(text, depth)
 
@@ -187,7 +189,8 @@ def _with_unit(text: str, depth: int) -> AnswerReading | None:
         is_glued = not match[0] and words[0] in LETTERS
         if is_glued and len(words) == 1:
             continue
-        if (unit := unit_of(words)) is not None and (reading := _try(text[: match.start()])) is not None:
+        unit = unit_of(words)
+        if unit is not None and (reading := _try(text[: match.start()])) is not None:
             return AnswerReading("", reading, unit)
     return None
 
@@ -213,7 +216,8 @@ def _words_with_unit(text: str, depth: int) -> AnswerReading | None:
         if value is None:
             continue
         rest = words[at + 1 :] if words[at] in ("a", "an", "of") and at + 1 < len(words) else words[at:]
-        if (unit := unit_of(tuple(_UNIT_WORDS.findall(" ".join(rest))))) is not None:
+        unit = unit_of(tuple(_UNIT_WORDS.findall(" ".join(rest))))
+        if unit is not None:
             return AnswerReading("", Number(value), unit)
         label = label_of(" ".join(rest))
         return None if label is None else AnswerReading("", Number(value), None, label)
@@ -236,7 +240,8 @@ def _scaled(text: str, depth: int) -> AnswerReading | None:
     rest = tuple(_UNIT_WORDS.findall(match["more"]))
     if not rest:
         return AnswerReading("", scaled)
-    if (unit := unit_of(rest)) is not None:
+    unit = unit_of(rest)
+    if unit is not None:
         return AnswerReading("", scaled, unit)
     label = label_of(match["more"])
     return None if label is None else AnswerReading("", scaled, None, label)
@@ -263,21 +268,25 @@ def _sentence(text: str, depth: int) -> AnswerReading | None:
     match = FRONT.match(text)
     if match and match.end():
         return _quantity(text[match.end() :].strip(), depth + 1)
-    if (aside := _ASIDE.match(text)) and (inner := _quantity(aside["rest"], depth + 1)) is not None:
+    aside = _ASIDE.match(text)
+    if aside and (inner := _quantity(aside["rest"], depth + 1)) is not None:
         value = number_of(aside["aside"])
         is_same = value is None or (isinstance(inner.reading, Number) and inner.reading.exact == value)
         is_remark = not set(re.findall(r"[a-z]+", aside["aside"].lower())) & (DENIED - PLACES)
         return inner if is_same and (value is not None or is_remark) else None
-    if lead := _LEAD.match(text):
+    lead = _LEAD.match(text)
+    if lead:
         if re.fullmatch(r"[A-Za-z]", lead["lead"]) and (named := _try(f"{lead['lead']} = {lead['rest']}")) is not None:
             return AnswerReading("", named)
         if is_harmless(lead["lead"]) and (inner := _quantity(lead["rest"], depth + 1)) is not None:
             return inner
-    if (trailing := _TRAILING.match(text)) and (label := label_of(trailing["words"])) is not None:
+    trailing = _TRAILING.match(text)
+    if trailing and (label := label_of(trailing["words"])) is not None:
         inner = _quantity(trailing["rest"], depth + 1)
         if inner is None or isinstance(inner, Weak):
             return None
         return AnswerReading("", inner.reading, inner.unit, inner.label | label)
-    if (leading := _LEADING_WORDS.match(text)) and is_harmless(leading["lead"]):
+    leading = _LEADING_WORDS.match(text)
+    if leading and is_harmless(leading["lead"]):
         return _quantity(leading["rest"], depth + 1)
     return None
