@@ -1,6 +1,7 @@
-"""Scorers by name: what a module of your own imports. Guide: `docs/bring/scorers.md`; the code: `sampler/core/scorers/`."""
+"""Scorers by name: what a module of your own imports. Guide: `docs/bring/scorers.md`; the code: `sampler/core/scorers/`,
+`sampler/bundled_scorers/`."""
 
-from sampler.core.scorers import judged, llm_judge, mathematics, relative, structured, text
+from sampler.bundled_scorers.tenant import judged, llm_judge, mathematics, relative, structured, text
 from sampler.core.scorers.factory import MCPScorerFactory
 from sampler.core.scorers.registry import (
     GroupEpisode,

@@ -52,6 +52,7 @@ class SamplerConfig(AgentSettings, EnvironmentPlayConfig):
         ),
     )
     tenants: ClassVar[tuple[str, ...]] = (
+        "sampler.bundled_scorers.tenant",
         "sampler.actors.tenant",
         "sampler.environments.tenant",
         "sampler.gateway.tenant",

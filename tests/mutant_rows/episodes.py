@@ -270,14 +270,14 @@ MUTANTS = (
     ),
     Mutant(
         "group scorers: a ranking has each number once",
-        "sampler/core/scorers/relative.py",
+        "sampler/bundled_scorers/relative.py",
         "raise Unreadable(f'That is no ranking.",
         "str(f'That is no ranking.",
         "tests/sampler/test_relative_scorers.py::test_a_ranking_that_is_none_is_asked_for_again_and_never_taken",
     ),
     Mutant(
         "judges: a number that was not asked for is asked for again",
-        "sampler/core/scorers/judged.py",
+        "sampler/bundled_scorers/judged.py",
         "or score != round(score) or not 0 <= score <= BEST:",
         "or score != round(score):",
         "tests/sampler/test_judged_numbers.py::test_what_is_not_as_asked_is_asked_for_again_and_is_never_a_number",

@@ -22,7 +22,7 @@ MUTANTS = (
     ),
     Mutant(
         "a reference answer that cannot be read is the task's fault",
-        "sampler/core/scorers/math_worker.py",
+        "sampler/bundled_scorers/math_worker.py",
         "    if problem is None or problem:\n",
         "    if problem is None:\n",
         "tests/sampler/test_queues.py::test_a_reference_answer_that_cannot_be_read_is_the_tasks_fault",
@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "judges: a vote that is not given is no score",
-        "sampler/core/scorers/judged.py",
+        "sampler/bundled_scorers/judged.py",
         "    return [vote.result() for vote in votes]\n",
         "    return [vote.result() for vote in votes][:1]\n",
         "tests/sampler/test_judged_numbers.py::test_several_judges_vote_and_their_disagreement_is_a_metric",
@@ -120,21 +120,21 @@ MUTANTS = (
     ),
     Mutant(
         "math: what is not read to its end has no reading",
-        "sampler/core/scorers/maths/grammar.py",
+        "sampler/bundled_scorers/maths/grammar.py",
         "    parser.require_end()\n",
         "",
         "tests/sampler/test_math_verdicts.py::test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong",
     ),
     Mutant(
         "math: numbers are compared exactly",
-        "sampler/core/scorers/maths/terms.py",
+        "sampler/bundled_scorers/maths/terms.py",
         "        return a == b\n",
         "        return abs(a - b) < Fraction(1, 10**6)\n",
         "tests/sampler/test_math_verdicts.py::test_decimals_are_compared_exactly",
     ),
     Mutant(
         "math: a sentence with a word that changes the number has none",
-        "sampler/core/scorers/maths/texts.py",
+        "sampler/bundled_scorers/maths/texts.py",
         " & DENIED\n",
         " & set()\n",
         "tests/sampler/test_math_verdicts.py::test_no_wrong_answer_is_called_right_and_nearly_no_right_one_wrong",

@@ -70,7 +70,9 @@ async def test_tasks_and_settings_of_the_page_are_accepted() -> None:
 
 def test_every_scorer_is_on_the_page() -> None:
     own = {
-        name for name, entry in registry._SCORERS.items() if entry.scorer.__module__.startswith("sampler.core.scorers")
+        name
+        for name, entry in registry._SCORERS.items()
+        if entry.scorer.__module__.startswith("sampler.bundled_scorers")
     }
     table = PAGE[PAGE.index("\n| scorer |") :].split("\n\n", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.core.scorers.math_checker import MathChecker
-from sampler.core.scorers.maths import TooHard, decide
-from sampler.core.scorers.maths.by_math_verify import by_math_verify
-from sampler.core.scorers.maths.comparing import answer_of
+from sampler.bundled_scorers.math_checker import MathChecker
+from sampler.bundled_scorers.maths import TooHard, decide
+from sampler.bundled_scorers.maths.by_math_verify import by_math_verify
+from sampler.bundled_scorers.maths.comparing import answer_of
 from sampler.scorers import ScoringRequest, mathematics, score_answer
 from scripts.bench.math_verdicts import pairs
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from sampler.bundled_scorers.math_checker import MathChecker
 from sampler.core.errors import ScorerFailed, UnusableTask
 from sampler.core.scorers import calling, registry
-from sampler.core.scorers.math_checker import MathChecker
 from sampler.core.time_limits import queued, time_limit
 from sampler.core.tools import Traffic
 from sampler.scorers import ScoringRequest, mathematics, register_scorer, score_answer
@@ -127,7 +127,7 @@ async def test_a_worker_that_was_ended_from_outside_is_replaced_unseen() -> None
 
 async def test_an_answer_that_ends_the_worker_each_time_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     checker = MathChecker(workers=1)
-    monkeypatch.setattr("sampler.core.scorers.math_checker._ARGUMENTS", ("-c", ENDS_ITSELF))
+    monkeypatch.setattr("sampler.bundled_scorers.math_checker._ARGUMENTS", ("-c", ENDS_ITSELF))
     equal, why = await checker.equal("x", ["x"])
     assert not equal
     assert "it ended the checker 2 times (status -11)" in why

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 from bson import encode
 
+from sampler.bundled_scorers.math_checker import MathChecker
 from sampler.core.errors import ScorerFailed, UnusableTask
 from sampler.core.scorers import registry
-from sampler.core.scorers.math_checker import MathChecker
 from sampler.scorers import Score, ScoringRequest, mathematics, register_scorer, score_answer, scorer_names, text
 from shared.errors import ConfigError
 
@@ -138,7 +138,7 @@ OUTCOMES = {  # of every scorer that needs no judge: the right answer, a wrong o
 def own_scorers() -> list[str]:
     """Those that come with this program."""
     return [
-        name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.core.scorers")
+        name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.bundled_scorers")
     ]
 
 

@@ -17,7 +17,7 @@ from shared.store.resettling import ResettlingVerbs
 from tandem.audit.run import audit
 from tandem.what_if import resettle as module
 from tandem.what_if.resettle import resettle
-from tandem.what_if.resettled import Resettled, tell
+from tandem.what_if.resettled import Resettled, print_outcome
 from tests.sampler.groups import timeless, varied_group
 from tests.sampler.scored_groups import config
 from tests.sampler.settling import settle
@@ -157,7 +157,7 @@ async def test_scorers_read_the_stored_conversation_and_an_interrupted_call_keep
         assert [slot["score"] for slot in task["slots"]] == [scores[slot["record_id"]] for slot in task["slots"]]
         assert task["payload"]["scorers"] == [{"name": "tests_by_slot", "weight": 1.0}]
     assert [d["reward"] for d in found["record_data"]] == [scores[d["_id"]] for d in found["record_data"]]
-    assert tell(outcome) == 0
+    assert print_outcome(outcome) == 0
 
 
 async def test_scorers_read_calls_with_the_types_of_the_tools_that_the_model_had(
@@ -183,10 +183,10 @@ async def test_a_group_whose_scorer_fails_has_no_score_and_the_same_call_tries_i
     BROKEN.add("reply 2")
     outcome = await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}])
     assert set(outcome.failed) == {"main:train:0:t0", "main:train:0:t1"}
-    assert tell(outcome) == 1
+    assert print_outcome(outcome) == 1
     assert not any((await everything(target)).values())
     BROKEN.clear()
-    assert tell(await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}])) == 0
+    assert print_outcome(await anew(mongod, store, target.run, new_scorers=[{"name": "tests_by_slot"}])) == 0
     assert len((await everything(target))["record_data"]) == 4
 
 
@@ -229,7 +229,7 @@ async def test_a_run_that_is_in_use_is_no_target(mongod: Mongod, store: Store, t
 
 
 def test_what_a_judge_said_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(Resettled("a", "b", copied=1, failed={"t0": "HTTP 500: \x1b[2Jall is well\x9b31m"}))
+    print_outcome(Resettled("a", "b", copied=1, failed={"t0": "HTTP 500: \x1b[2Jall is well\x9b31m"}))
     said = capsys.readouterr().out
     assert "left out: t0: HTTP 500: \\x1b[2Jall is well\\x9b31m" in said
     assert "\x1b" not in said

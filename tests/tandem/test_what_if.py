@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import ConfigError, DataError
 from shared.store import Store
-from tandem.what_if.replayed import Replay, ReplayedTurn, asked, tell
+from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_replay
 from tandem.what_if.sampled import read_episode
 from tests.shared.episodes import whole_run
 
@@ -71,8 +71,8 @@ async def test_a_log_prob_that_is_no_number_is_a_difference(store: Store, side: 
     damaged = turn.logprobs.copy()
     damaged[1] = value
     stored, found = (damaged, turn.logprobs) if side == "stored" else (turn.logprobs, damaged)
-    replayed = Replay(episode, "", [ReplayedTurn(replace(turn, logprobs=stored), asked(found))])
+    replayed = Replay(episode, "", [ReplayedTurn(replace(turn, logprobs=stored), at_full_weight(found))])
     assert (replayed.compared, replayed.largest, replayed.agrees(1e9)) == (3, np.inf, False)
     assert [at for _, at in replayed.biggest(1)] == [1]
-    assert tell(replayed, 1e9, 3, lambda ids: "", as_json=True) == 1
-    assert tell(replayed, 1e9, 3, lambda ids: "", as_json=False) == 1
+    assert print_replay(replayed, 1e9, 3, lambda ids: "", as_json=True) == 1
+    assert print_replay(replayed, 1e9, 3, lambda ids: "", as_json=False) == 1

@@ -5,14 +5,14 @@
 
     score = await score_answer("close_enough", request, timeout_s=60)
 
-registry     names and calls of scorers                      text          exact_match, includes, f1
-factory      scorers with AgentRL's signature                 mathematics   math
-judged       judge_score, judge_rubric
-llm_judge    agentcpm                                         structured    json_schema
-details      details stored with a score                    relative      judge_rank, judge_pairs, diversity
+registry     names and calls of scorers                      weighted      a score that is a sum of several
+factory      scorers with AgentRL's signature                 answers       the answer in a reply, behind its reasoning
+calling      threads, time limits and mistakes                batches       scorers that score many answers at once
+details      details stored with a score                    scored_text   what a scorer reads
+
+The scorers themselves are `sampler/bundled_scorers`, and modules of users.
 """
 
-from sampler.core.scorers import judged, llm_judge, mathematics, relative, structured, text
 from sampler.core.scorers.factory import MCPScorerFactory
 from sampler.core.scorers.registry import (
     GroupEpisode,
@@ -41,16 +41,10 @@ __all__ = [
     "default_scorer",
     "import_scorers",
     "is_finite_number",
-    "judged",
-    "llm_judge",
-    "mathematics",
     "register_group_scorer",
     "register_scorer",
-    "relative",
     "require_scorer",
     "score_answer",
     "scorer_names",
     "scorer_needs_answer",
-    "structured",
-    "text",
 ]

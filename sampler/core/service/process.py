@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sampler.core.engines.client.engine_client import EngineClient, EngineTimeouts
 from sampler.core.scorers import import_scorers
 from sampler.core.settings.core_config import CoreConfig
+from sampler.core.tenant import tenants_of
 from shared.http.metrics_page import of_worker, serving
 from shared.store import Store
 
@@ -22,10 +23,16 @@ class ServiceProcess:
     worker: str
 
 
+def load_scorers(config: CoreConfig) -> None:
+    """Import what registers scorers: tenants, then users' modules, which may not take their names. Raises ConfigError."""
+    tenants_of(config)
+    import_scorers(config.scorer_modules)
+
+
 @contextlib.asynccontextmanager
 async def service_process(config: CoreConfig, kind: str) -> AsyncIterator[ServiceProcess]:
     """`kind`: with which its name begins."""
-    import_scorers(config.scorer_modules)
+    load_scorers(config)
     async with (
         Store.open(config.db_connection_string, config.run) as store,
         EngineClient(

@@ -28,8 +28,8 @@ from rich.progress import Progress
 from sampler.core.api_models import Agents, Judge
 from sampler.core.api_models.config import read_agents_config
 from sampler.core.errors import AgentFailed, ScorerFailed
-from sampler.core.scorers import import_scorers
 from sampler.core.scorers.registry import require_scorer
+from sampler.core.service.process import load_scorers
 from sampler.core.settlement.declared_rules import declared
 from sampler.core.settlement.group_scoring import GroupScoring
 from sampler.core.settlement.settle import claim_next, settle
@@ -82,7 +82,7 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
             raise ConfigError(
                 f"run {run} has no played group of policy {config.policy}: there is nothing to settle anew"
             )
-        import_scorers(config.scorer_modules)
+        load_scorers(config)
         agents = _agents(config.agent_config_path)
         try:
             for one in config.new_scorers:

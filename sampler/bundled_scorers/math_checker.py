@@ -1,4 +1,4 @@
-"""Clients of `sampler.core.scorers.math_worker`: a few child processes, one request at a time each, restarted when they exit.
+"""Clients of `sampler.bundled_scorers.math_worker`: a few child processes, one request at a time each, restarted when they exit.
 
     a request ─▶ waits for a free worker: no time counts ─▶ its processor time is bounded ─▶ equal, not equal, or undecided
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _WALL_S = 300.0
 _WALL_FACTOR = 60
 MOST_WORKERS = 4
-_ARGUMENTS = tuple(command("sampler.core.scorers.math_worker")[1:])
+_ARGUMENTS = tuple(command("sampler.bundled_scorers.math_worker")[1:])
 _TRIES = 2  # of a request whose worker ended by itself
 # Contains no secret: others can read a process's environment. The last one marks children of the launcher.
 _INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "TANDEM_CHILD_OF")

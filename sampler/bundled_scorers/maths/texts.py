@@ -2,8 +2,8 @@
 
 import re
 
-from sampler.core.scorers.maths.number_words import number_of
-from sampler.core.scorers.maths.vocabulary import DENIED, EMPTY
+from sampler.bundled_scorers.maths.number_words import number_of
+from sampler.bundled_scorers.maths.vocabulary import DENIED, EMPTY
 
 FRONT = re.compile(
     r"\A(?:(?:so|thus|hence|therefore|then|finally|ok|okay|well|clearly|indeed)\b,?\s*|"

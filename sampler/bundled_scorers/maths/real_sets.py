@@ -6,7 +6,7 @@ from typing import Any
 
 import mpmath
 
-from sampler.core.scorers.maths.terms import Value, equal_values, inexact
+from sampler.bundled_scorers.maths.terms import Value, equal_values, inexact
 
 
 @dataclass(frozen=True, slots=True)

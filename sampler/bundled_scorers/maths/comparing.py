@@ -7,11 +7,11 @@ equations      up to a factor `x = 5` is 5   units   converted; one without a un
 
 from fractions import Fraction
 
-from sampler.core.scorers.maths.prose import MOST_CHARS, AnswerReading, Weak, answer_of
-from sampler.core.scorers.maths.readings import Collection, Reading
-from sampler.core.scorers.maths.same_readings import same
-from sampler.core.scorers.maths.terms import Call, Number, Term
-from sampler.core.scorers.maths.units import UNITS, Unit
+from sampler.bundled_scorers.maths.prose import MOST_CHARS, AnswerReading, Weak, answer_of
+from sampler.bundled_scorers.maths.readings import Collection, Reading
+from sampler.bundled_scorers.maths.same_readings import same
+from sampler.bundled_scorers.maths.terms import Call, Number, Term
+from sampler.bundled_scorers.maths.units import UNITS, Unit
 
 _BEYOND = ("\\int", "\\sum", "\\prod", "\\lim", "\\det", "\\oint", "\\iint")  # what math-verify may read
 

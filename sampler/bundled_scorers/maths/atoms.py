@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 
-from sampler.core.scorers.maths.lexing import Lexeme, NotRead
-from sampler.core.scorers.maths.readings import Collection, NamedSet, Reading, as_term, grouped
-from sampler.core.scorers.maths.symbols import (
+from sampler.bundled_scorers.maths.lexing import Lexeme, NotRead
+from sampler.bundled_scorers.maths.readings import Collection, NamedSet, Reading, as_term, grouped
+from sampler.bundled_scorers.maths.symbols import (
     CLOSING,
     CONSTANTS,
     FUNCTION_NAMES,
@@ -16,8 +16,8 @@ from sampler.core.scorers.maths.symbols import (
     SAME_BRACKETS,
     is_product,
 )
-from sampler.core.scorers.maths.terms import Call, Constant, Number, Term, Variable
-from sampler.core.scorers.maths.vocabulary import GREEK
+from sampler.bundled_scorers.maths.terms import Call, Constant, Number, Term, Variable
+from sampler.bundled_scorers.maths.vocabulary import GREEK
 
 MOST_DEPTH = 60
 

@@ -1,8 +1,8 @@
 """One form for what is the _same: names of values, inequalities, signs of ±."""
 
-from sampler.core.scorers.maths.readings import Collection, Reading, Relation
-from sampler.core.scorers.maths.terms import Call, Constant, Number, PlusMinus, Signed, Term, Variable
-from sampler.core.scorers.maths.values import same_terms
+from sampler.bundled_scorers.maths.readings import Collection, Reading, Relation
+from sampler.bundled_scorers.maths.terms import Call, Constant, Number, PlusMinus, Signed, Term, Variable
+from sampler.bundled_scorers.maths.values import same_terms
 
 
 def _same(a: Reading, b: Reading) -> bool:

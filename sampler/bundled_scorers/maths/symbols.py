@@ -1,7 +1,7 @@
 """The signs, commands and names of the language."""
 
-from sampler.core.scorers.maths.units import UNITS
-from sampler.core.scorers.maths.vocabulary import ENGLISH, PRODUCTS
+from sampler.bundled_scorers.maths.units import UNITS
+from sampler.bundled_scorers.maths.vocabulary import ENGLISH, PRODUCTS
 
 FUNCTION_NAMES = {
     **{name: name for name in ("sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "coth", "ln", "exp", "log")},

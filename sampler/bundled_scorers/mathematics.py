@@ -1,10 +1,10 @@
-"""The scorer `math`: plain numbers are compared here, everything else by `sampler/core/scorers/maths` in a separate process."""
+"""The scorer `math`: plain numbers are compared here, everything else by `maths` beside it, in a separate process."""
 
 import re
 from fractions import Fraction
 
+from sampler.bundled_scorers.math_checker import MathChecker
 from sampler.core.scorers.details import accepted_ones, quoted
-from sampler.core.scorers.math_checker import MathChecker
 from sampler.core.scorers.registry import Score, ScoringRequest, register_scorer
 
 

@@ -9,15 +9,15 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from sampler.core.scorers.maths.cleaning import cleaned
-from sampler.core.scorers.maths.grammar import read
-from sampler.core.scorers.maths.lexing import NotRead
-from sampler.core.scorers.maths.number_words import SCALES, number_of
-from sampler.core.scorers.maths.readings import Collection, Reading
-from sampler.core.scorers.maths.terms import Call, Number, Term
-from sampler.core.scorers.maths.texts import FRONT, choice_of, is_date, is_harmless, label_of, text_words, time_of
-from sampler.core.scorers.maths.units import CURRENCIES, LETTERS, Unit, unit_of
-from sampler.core.scorers.maths.vocabulary import DENIED, PLACES
+from sampler.bundled_scorers.maths.cleaning import cleaned
+from sampler.bundled_scorers.maths.grammar import read
+from sampler.bundled_scorers.maths.lexing import NotRead
+from sampler.bundled_scorers.maths.number_words import SCALES, number_of
+from sampler.bundled_scorers.maths.readings import Collection, Reading
+from sampler.bundled_scorers.maths.terms import Call, Number, Term
+from sampler.bundled_scorers.maths.texts import FRONT, choice_of, is_date, is_harmless, label_of, text_words, time_of
+from sampler.bundled_scorers.maths.units import CURRENCIES, LETTERS, Unit, unit_of
+from sampler.bundled_scorers.maths.vocabulary import DENIED, PLACES
 
 MOST_CHARS = 10_000
 

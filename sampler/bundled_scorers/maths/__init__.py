@@ -15,7 +15,7 @@ Promise: a text that is not read whole has no reading: no number is taken out of
 where one of the texts has none.
 """
 
-from sampler.core.scorers.maths.comparing import decide, unusable
-from sampler.core.scorers.maths.terms import TooHard
+from sampler.bundled_scorers.maths.comparing import decide, unusable
+from sampler.bundled_scorers.maths.terms import TooHard
 
 __all__ = ["TooHard", "decide", "unusable"]

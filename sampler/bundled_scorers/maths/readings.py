@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from sampler.core.scorers.maths.lexing import NotRead
-from sampler.core.scorers.maths.terms import Call, Number, Term
+from sampler.bundled_scorers.maths.lexing import NotRead
+from sampler.bundled_scorers.maths.terms import Call, Number, Term
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import mpmath
 
-from sampler.core.scorers.maths.forms import named, plain
-from sampler.core.scorers.maths.readings import Collection, NamedSet, Reading, Relation, SetOperation
-from sampler.core.scorers.maths.real_sets import (
+from sampler.bundled_scorers.maths.forms import named, plain
+from sampler.bundled_scorers.maths.readings import Collection, NamedSet, Reading, Relation, SetOperation
+from sampler.bundled_scorers.maths.real_sets import (
     EVERYTHING,
     Interval,
     RealSet,
@@ -16,8 +16,8 @@ from sampler.core.scorers.maths.real_sets import (
     same_sets,
     union,
 )
-from sampler.core.scorers.maths.terms import Call, Constant, NoValue, Term, Value, Variable, equal_values, inexact
-from sampler.core.scorers.maths.values import LEAST_POINTS, number_in, same_terms, scopes
+from sampler.bundled_scorers.maths.terms import Call, Constant, NoValue, Term, Value, Variable, equal_values, inexact
+from sampler.bundled_scorers.maths.values import LEAST_POINTS, number_in, same_terms, scopes
 
 MOST_ITEMS = 60
 

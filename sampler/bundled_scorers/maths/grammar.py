@@ -6,11 +6,11 @@ sum      product (+ | - | ±) …               product    power (× | / | side 
 
 import re
 
-from sampler.core.scorers.maths.atoms import MOST_DEPTH, AtomReader
-from sampler.core.scorers.maths.lexing import NotRead, tokens_of
-from sampler.core.scorers.maths.readings import Collection, Reading, Relation, SetOperation, as_term, is_fraction
-from sampler.core.scorers.maths.symbols import CLOSING, JOINS, LISTS, MATRICES, OVER, RELATIONS, TIMES
-from sampler.core.scorers.maths.terms import Call, Number, PlusMinus, Term
+from sampler.bundled_scorers.maths.atoms import MOST_DEPTH, AtomReader
+from sampler.bundled_scorers.maths.lexing import NotRead, tokens_of
+from sampler.bundled_scorers.maths.readings import Collection, Reading, Relation, SetOperation, as_term, is_fraction
+from sampler.bundled_scorers.maths.symbols import CLOSING, JOINS, LISTS, MATRICES, OVER, RELATIONS, TIMES
+from sampler.bundled_scorers.maths.terms import Call, Number, PlusMinus, Term
 
 MOST_TOKENS = 2_000
 _BEGIN = re.compile(r"\\begin\s*\{(\w+)\*?\}(?:\s*\{[clr| ]*\})?(.*?)\\end\s*\{\1\*?\}", re.DOTALL)

@@ -5,7 +5,17 @@ from fractions import Fraction
 
 import mpmath
 
-from sampler.core.scorers.maths.terms import DIGITS, Call, NoValue, PlusMinus, Scope, Term, Value, equal_values, inexact
+from sampler.bundled_scorers.maths.terms import (
+    DIGITS,
+    Call,
+    NoValue,
+    PlusMinus,
+    Scope,
+    Term,
+    Value,
+    equal_values,
+    inexact,
+)
 
 POINTS = 8
 LEAST_POINTS = 3

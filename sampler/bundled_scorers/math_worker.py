@@ -1,4 +1,4 @@
-"""Compares mathematical expressions, by our reading and math-verify, in a process: `python -m sampler.core.scorers.math_worker`.
+"""Compares mathematical expressions, by our reading and math-verify: `python -m sampler.bundled_scorers.math_worker`.
 
 sympy may run for hours, or fill the memory, on an answer such as `9^{9^{9^9}}`, and a thread cannot be stopped. So this
 program reads one JSON request per line and writes one JSON line per reply:
@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TypeVar
 
-from sampler.core.scorers.maths import TooHard, decide, unusable
-from sampler.core.scorers.maths.by_math_verify import by_math_verify
+from sampler.bundled_scorers.maths import TooHard, decide, unusable
+from sampler.bundled_scorers.maths.by_math_verify import by_math_verify
 
 MAX_MEMORY_BYTES = 3 * 1024**3  # of each worker
 
