@@ -84,5 +84,5 @@ def test_a_second_ctrl_c_is_no_grace_that_ended() -> None:
         told: list[str] = []
         started = start_time(stubborn.pid)
         assert started is not None
-        stop([Target("trainer 0", stubborn.pid, started, "", 0, 40.0)], force=lambda: True, tell=told.append)
+        stop([Target("trainer 0", stubborn.pid, started, "", 0, 40.0)], force=lambda: True, note=told.append)
     assert told == ["stopping trainer 0", "trainer 0 is killed, as the second Ctrl-C demands"]

@@ -28,7 +28,7 @@ OF_REQUEST = (
     "payload",
     "messages",
     "tool_calls",
-    "said",
+    "utterances",
     "judge",
     "episodes",
 )
