@@ -299,6 +299,8 @@ def test_a_pause_that_comes_while_a_step_looks_for_its_data_holds_that_step(
     monkeypatch.setattr(stream._selector, "candidates", pause_meanwhile)
     assert not stream.wait(1)
     assert stream.paused
+    assert stream.waiting is not None, "the heartbeat says for what it waits"
+    assert "paused" in stream.waiting.why
     assert [d.claim for d in bridge(bridge.store.data.find({}))] == [None] * 4
     monkeypatch.undo()
     bridge(bridge.store.runs.set_state(RunState.RUNNING))

@@ -208,8 +208,7 @@ class RecordStream:
         while time.monotonic() < deadline:
             if self.stopping:
                 return "told to stop"
-            if self._pause_changed():
-                self.waiting = self._supply.paused(step) if self.paused else None
+            if self._pause_changed(step):
                 return None
             used_up = self._supply.is_used_up()
             candidates = self._candidates(step)
@@ -248,15 +247,18 @@ class RecordStream:
         if len(chosen) < self._config.data.groups_per_step:
             log.warning("step %d takes %d groups: %s", step, len(chosen), self._supply.why_used_up(len(chosen)))
         self._selector.borrow(chosen, self._trainer_generation, step)
-        if self._pause_changed():  # while this looked: the step begins with this question, or not at all
+        if self._pause_changed(step):  # while this looked: the step begins with this question, or not at all
             self._selector.give_back(self._trainer_generation, step)
             return None
         self._borrowed = chosen
         self.waiting = None
         return GroupSelection(chosen, staleness)
 
-    def _pause_changed(self) -> bool:
+    def _pause_changed(self, step: int) -> bool:
+        """Whether the run was paused or resumed since it was last asked; `waiting` says so then."""
         before, self.paused = self.paused, self._bridge(self._store.runs.is_paused())
+        if self.paused != before:
+            self.waiting = self._supply.paused(step) if self.paused else None
         return self.paused != before
 
     # ------------------------------------------------------------------ reading

@@ -117,7 +117,7 @@ async def test_a_session_that_was_cancelled_during_its_step_ends_once() -> None:
         def __init__(self) -> None:
             self.sessions = {7}
 
-        def tell(self, request: object) -> None: ...
+        def post(self, request: object) -> None: ...
 
         async def ask(self, request: object, timeout_s: float) -> None:
             assert worlds.cancel(7)

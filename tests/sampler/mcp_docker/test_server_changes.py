@@ -35,7 +35,7 @@ class RefusingLink:
     async def send(self, body: bytes) -> None:
         pass
 
-    def tell(self, message: Any) -> None:
+    def notify(self, message: Any) -> None:
         pass
 
 
