@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from sampler.environments.play_config import EnvironmentPlayConfig
-from sampler.gateway.config import AgentSettings
+from sampler.environments.play_config import EnvironmentPlayConfig, EnvironmentSettings
+from sampler.gateway.config import AgentConfig
 
 
-class SamplerConfig(AgentSettings, EnvironmentPlayConfig):
+class SamplerConfig(AgentConfig, EnvironmentPlayConfig):
     """The sampler's settings."""
 
     section: ClassVar[str] = "sampler"
@@ -57,6 +57,8 @@ class SamplerConfig(AgentSettings, EnvironmentPlayConfig):
         "sampler.environments.tenant",
         "sampler.gateway.tenant",
     )
+
+    environments: EnvironmentSettings = EnvironmentSettings()
 
 
 class GatewayConfig(SamplerConfig):

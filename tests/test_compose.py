@@ -17,6 +17,7 @@ from sampler.mcp_docker.config import McpDockerConfig
 from sampler.settings import GatewayConfig, SamplerConfig
 from scripts.deploy_check.images import SECRET
 from shared.configuration.loading import ServiceConfig
+from shared.configuration.sections import settings_of
 from shared.store.users import ROLES
 from tandem import app
 from trainer.settings.config import TrainerConfig
@@ -133,9 +134,9 @@ def test_a_services_settings_are_those_of_its_configuration(
         assert (config.host, config.port, config.token_file) == ("0.0.0.0", 9700, Path("/run/mcp/token"))
         return
     if isinstance(config, GatewayConfig):
-        assert (config.gateway_host, config.gateway_port) == ("0.0.0.0", 9800)
-        assert config.gateway_token_file == Path("/run/gateway/token")
-        assert config.gateway_url == "http://127.0.0.1:9800", "the address that `gateways` publishes"
+        assert (config.gateway.gateway_host, config.gateway.gateway_port) == ("0.0.0.0", 9800)
+        assert config.gateway.gateway_token_file == Path("/run/gateway/token")
+        assert config.gateway.gateway_url == "http://127.0.0.1:9800", "the address that `gateways` publishes"
     assert config.secrets() == [secret.read_text()]
     assert config.snapshot()["run"] == "demo"
 
@@ -173,10 +174,10 @@ def test_one_address_serves_all_gateways_and_repeats_no_request() -> None:
     assert ["retry-on", "conn-failure"] in lines
     assert ["option", "abortonclose"] in lines
     gateways = [line for line in lines if line[:1] == ["server-template"]]
-    assert {line[3] for line in gateways} == {f"gateway:{SamplerConfig.model_fields['gateway_port'].default}"}
+    assert {line[3] for line in gateways} == {f"gateway:{settings_of(SamplerConfig)['gateway_port'].field.default}"}
     assert set(SERVICES["gateways"]["networks"]) & set(SERVICES["gateway"]["networks"]) == {"agents"}
     (longest,) = {int(line[2].removesuffix("h")) * 3600 for line in lines if line[:2] == ["timeout", "server"]}
-    assert longest > SamplerConfig.model_fields["engine_timeout_s"].default
+    assert longest > settings_of(SamplerConfig)["engine_timeout_s"].field.default
     assert longest > MAX_WAIT_S
 
 
@@ -214,7 +215,7 @@ def test_commands_of_tandem_exist() -> None:
 
 
 def test_a_services_grace_exceeds_what_it_needs_to_stop() -> None:
-    grace = SamplerConfig.model_fields["grace_s"].default
+    grace = settings_of(SamplerConfig)["grace_s"].field.default
     for name in ("sampler", "gateway", "gateways"):
         assert SERVICES[name]["stop_grace_period"] == "1m"
     assert grace < 60

@@ -36,7 +36,7 @@ class CodeSampler(ActorSampler):
         self.passed_in: int | None = None
         async with tool_session(self) as tools:
             note = None
-            for number in range(1, (self.task.payload.max_turns or self.config.max_turns) + 1):
+            for number in range(1, (self.task.payload.max_turns or self.config.budget.max_turns) + 1):
                 turn = await self.speak(CODER, note=note)
                 if (ended := self.ended_by(turn)) is not None or turn is None:
                     return ended or Termination.LENGTH_LIMIT

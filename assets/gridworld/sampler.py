@@ -17,7 +17,7 @@ class GridSampler(AsyncSampler):
         task = self.own_payload(GridTask)
         self.walker, self.lost_turns = Walker(task, task.start), 0
         self.way = self.walker.distance
-        for _ in range(self.config.max_turns):
+        for _ in range(self.config.budget.max_turns):
             turn = await self.create_chat_completions([{"role": "user", "content": self.walker.look()}])
             if turn is None:
                 return Termination.LENGTH_LIMIT

@@ -21,7 +21,7 @@ class GuidedSampler(AsyncSampler):
         self.walker = Walker(task, task.start)
         self.hints: list[tuple[Turn, bool]] = []  # each with whether it leads nearer
         self.way = self.walker.distance
-        for _ in range(self.config.max_turns):
+        for _ in range(self.config.budget.max_turns):
             hint = await self.create_chat_completions([{"role": "user", "content": self.walker.look()}], policy=GUIDE)
             if hint is None:
                 return Termination.LENGTH_LIMIT

@@ -57,14 +57,14 @@ class ActorSampler(AsyncSampler):
     @cached_property
     def seats(self) -> Mapping[str, Seat]:
         """By name. Raises ConfigError for a lineup with an unknown actor."""
-        seats = seats_of(self.config, self.task, self.claim.traj_id)
+        seats = seats_of(self.config.seats, self.task, self.claim.traj_id)
         self.episode.actors = {name: Seated(actor=seat.actor, policy=seat.label) for name, seat in seats.items()}
         return seats
 
     def order(self) -> list[str]:
         """The seats that speak, by the task's `rounds` or the setting's. Raises ConfigError, also for an actor among them whose
         policy or model is not configured."""
-        order = order_of(self.config, self.claim, list(self.seats))
+        order = order_of(self.config.seats, self.claim, list(self.seats))
         self.require_actors(order)
         return order
 
@@ -83,13 +83,13 @@ class ActorSampler(AsyncSampler):
         return opening_messages(
             payload.model_copy(update={"system": payload.system if takes.system is None else takes.system}),
             scorers=[one.name for one in self.scorers],
-            system_prompt=None if takes.system is not None else self.config.system_prompt,
-            answer_instruction=self.config.answer_instruction if takes.label == self.task.policy else NONE,
+            system_prompt=None if takes.system is not None else self.config.prompt.system_prompt,
+            answer_instruction=self.config.prompt.answer_instruction if takes.label == self.task.policy else NONE,
         )
 
     def as_received(self, message: SeatTurn) -> str:
         """What the others hear of a turn."""
-        return f"{message.seat} says: {message.text}" if self.config.name_speakers else message.text
+        return f"{message.seat} says: {message.text}" if self.config.seats.name_speakers else message.text
 
     async def speak(
         self, seat: str, *, thread: str | None = None, until: int | None = None, note: str | None = None
@@ -127,7 +127,7 @@ class ActorSampler(AsyncSampler):
 
     def _system_of(self, seat: str) -> list[Message]:
         """The actor's system prompt, else the task's, else the setting's, as in other worlds."""
-        prompts = (self.seats[seat].takes.system, self.task.payload.system, self.config.system_prompt)
+        prompts = (self.seats[seat].takes.system, self.task.payload.system, self.config.prompt.system_prompt)
         return [{"role": "system", "content": prompt} for prompt in prompts if prompt is not None][:1]
 
     async def _spoken(self, seat: str, name: str, messages: list[Message], count: int) -> Turn | None:

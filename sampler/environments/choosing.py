@@ -20,7 +20,7 @@ from sampler.core.time_limits import queued
 from sampler.environments.answers import StepReply
 from sampler.environments.client import EnvironmentClient, Unreachable
 from sampler.environments.environment import Index
-from sampler.environments.play_config import EnvironmentPlayConfig
+from sampler.environments.play_config import EnvironmentSettings
 from sampler.environments.session import EnvironmentSession
 from shared.documents.run import EnvironmentService
 from shared.outside_text import clipped
@@ -66,10 +66,10 @@ class Environments(TenantState):
     def __init__(
         self,
         lookup: Look = _none,
-        config: EnvironmentPlayConfig | None = None,
+        config: EnvironmentSettings | None = None,
         client: EnvironmentClient | None = None,
     ) -> None:
-        self._config = config = config or EnvironmentPlayConfig()
+        self._config = config = config or EnvironmentSettings()
         self._client = client or EnvironmentClient(
             config.environment_start_s, config.environment_step_s, MAX_CONNECTIONS
         )

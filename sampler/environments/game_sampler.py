@@ -27,7 +27,10 @@ class GameSampler(ActorSampler):
 
     async def run(self) -> Termination:
         task = self.own_payload(EnvironmentTask)
-        self.world, self.rewards = World(task.environment), dict.fromkeys(self.order(), self.config.cut_game_reward)
+        self.world, self.rewards = (
+            World(task.environment),
+            dict.fromkeys(self.order(), self.config.environments.cut_game_reward),
+        )
         custom = {PLAYERS: len(self.seats), **task.custom_task}
         async with self.resources.opened.of(Environments).session(task.environment, task.index, custom) as session:
             return await self._play(session)
@@ -39,7 +42,7 @@ class GameSampler(ActorSampler):
 
     async def _play(self, session: EnvironmentSession) -> Termination:
         step = session.opening
-        for _ in range(self.task.payload.max_turns or self.config.max_turns):
+        for _ in range(self.task.payload.max_turns or self.config.budget.max_turns):
             seat = self._seat_of(step)
             try:
                 turn = await self.answer(seat, step.messages)

@@ -1,19 +1,18 @@
-"""Settings for episodes in environments. Guide: docs/bring/environments.md. They are fields of the sampler's configuration."""
+"""Settings for episodes in environments. Guide: docs/bring/environments.md. They are a section of the sampler's configuration."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
+from sampler.core.settings.core_config import CoreConfig
 from shared.configuration.secrets import secret_field
 from shared.rules.episodes import GameRules
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class EnvironmentPlayConfig(GameRules):
-    """Settings of the samplers `environment` and `game`."""
-
-    help_section: ClassVar[str] = "environments"
+class EnvironmentSettings(GameRules):
+    """Episodes in environments, and games between seats."""
 
     environment_controllers: dict[str, str] = Field(
         {},
@@ -46,3 +45,9 @@ class EnvironmentPlayConfig(GameRules):
         gt=0,
         description="Sessions that this process starts at one service of environments at once; further ones wait.",
     )
+
+
+class EnvironmentPlayConfig(CoreConfig):
+    """The core's settings, with those of environments."""
+
+    environments: EnvironmentSettings = EnvironmentSettings()

@@ -77,12 +77,12 @@ class EnvironmentSampler(AsyncSampler):
                 f'environment {self.world.kind} asks several players; expected "sampler": "game" in the task'
             )
         talk = Talk(self, step)
-        for _ in range(self.task.payload.max_turns or self.config.max_turns):
+        for _ in range(self.task.payload.max_turns or self.config.budget.max_turns):
             turn = await talk.reply()
             if turn is None:
                 return Termination.LENGTH_LIMIT
             if talk.is_repetition(turn):
-                if not self.config.enable_repetition_compress:
+                if not self.config.prompt.enable_repetition_compress:
                     return Termination.REPETITION
                 talk.compress()
                 continue
@@ -253,7 +253,7 @@ def reply_as_written(turn: Turn) -> str:
 
 def _system_of(sampler: AsyncSampler, step: StepReply) -> list[Message]:
     """The task's or the sampler's system prompt, where the world has none of its own."""
-    prompt = sampler.task.payload.system or sampler.config.system_prompt
+    prompt = sampler.task.payload.system or sampler.config.prompt.system_prompt
     return [] if prompt is None or step.restarts else [{"role": "system", "content": prompt}]
 
 

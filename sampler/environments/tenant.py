@@ -17,7 +17,7 @@ class EnvironmentTenant(Tenant):
     }
 
     def opened(self, store: Store, config: CoreConfig) -> Sequence[TenantState]:
-        return [Environments(store.environments.live, config.part(EnvironmentPlayConfig))]
+        return [Environments(store.environments.live, config.part(EnvironmentPlayConfig).environments)]
 
 
 TENANT = EnvironmentTenant()

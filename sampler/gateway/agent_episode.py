@@ -47,7 +47,7 @@ class AgentEpisode(AsyncSampler):
             unanswered=session.fates.unanswered,
             posted=session.score if session.fates.is_score_final else None,
         )
-        why = scored_because(payload.agent_crash or self.config.agent_crash, evidence, crash)
+        why = scored_because(payload.agent_crash or self.config.agents.agent_crash, evidence, crash)
         if why is None:
             raise crash
         self._crash = {"reason": why, "error": error_text(crash)}
@@ -66,7 +66,7 @@ class AgentEpisode(AsyncSampler):
             return Score(self._session.score, {"scorer": "agent", **self._crash}, is_final=True)
         if self._crash:
             own = self.task.payload.agent_crash_score
-            score = self.config.agent_crash_score if own is None else own
+            score = self.config.agents.agent_crash_score if own is None else own
             return Score(score, {"scorer": ACT, **self._crash}, is_final=True)
         if isinstance(self.returned, str):
             return await self._scored(self.returned)

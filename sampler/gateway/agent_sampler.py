@@ -8,8 +8,9 @@ was: the model's, whose reply the agent failed on, is scored; any other is an in
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sampler.core.errors import AgentCrashed
@@ -20,7 +21,7 @@ from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.agent_sandbox import PERHAPS, AgentSandbox
 from sampler.gateway.attempts import visible_payload
 from sampler.gateway.child import run_command
-from sampler.gateway.config import AgentSettings
+from sampler.gateway.config import AgentConfig, AgentSettings, CommandSettings
 from sampler.gateway.crash import MachineWatch, outside_cause
 from sampler.gateway.preload import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer, OpenAttempt
@@ -57,25 +58,27 @@ class AgentSampler(AgentEpisode):
 
     @classmethod
     def lacks(cls, config: CoreConfig) -> str | None:
-        settings = config.part(AgentSettings)
-        is_set = (settings.agent is None) != (settings.agent_command is None)
+        settings = config.part(AgentConfig).agents
+        is_set = settings.agent is not None or settings.command is not None
         return None if is_set else "one of agent (a function) and agent_command (a command)"
 
     @property
     def settings(self) -> AgentSettings:
-        return self.config.part(AgentSettings)
+        return self.config.part(AgentConfig).agents
 
     async def run(self) -> Termination:
-        config = self.settings
-        missing = self.lacks(config)
+        settings, missing = self.settings, self.lacks(self.config)
         if missing is not None:
             raise ConfigError(f"AgentSampler needs {missing}")
         from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
 
-        session = AttemptSession(self, config.agent_parameters, config.agent_head_lines, config.agent_output_format)
+        session = AttemptSession(
+            self, settings.agent_parameters, settings.agent_head_lines, settings.agent_output_format
+        )
+        host = self.config.part(AgentConfig).gateway.gateway_host
         self.begin(session)
         try:
-            async with self.resources.opened.of(GatewayServer).open(session, build_app, config.gateway_host) as attempt:
+            async with self.resources.opened.of(GatewayServer).open(session, build_app, host) as attempt:
                 self.returned = await self._played(attempt)
         except (OwnCodeFailed, AgentCrashed) as exc:
             if session.failure is not None:
@@ -98,28 +101,28 @@ class AgentSampler(AgentEpisode):
             messages=self.opening_messages(),
             payload=self.task.payload,
         )
-        if self.settings.agent is None:
-            await self._commanded(attempt)
+        if self.settings.command is not None:
+            await self._commanded(self.settings.command, attempt)
             return None
+        assert self.settings.agent is not None, "checked by run"
         return await _called(load_function("agent", self.settings.agent), task)
 
-    async def _commanded(self, attempt: OpenAttempt) -> None:
-        assert self.settings.agent_command is not None, "checked by run"
-        isolated = None if self.settings.agent_isolation == "none" else self.resources.opened.of(AgentSandbox)
+    async def _commanded(self, command: CommandSettings, attempt: OpenAttempt) -> None:
+        isolated = None if command.isolation is None else self.resources.opened.of(AgentSandbox)
         if isolated is not None:
             async with queued(Wait("the agents' sandbox", "it is opened once for all", "it is open")):
                 await isolated.open()
         watch = MachineWatch()
         ended = await run_command(
-            self.settings.agent_command,
+            command.agent_command,
             attempt,
             model=self.task.policy,
             messages=self.opening_messages(),
             payload=visible_payload(self.task.payload, answers=self.settings.agent_answers),
-            user=self.config.tool_user,
-            sandbox=self.config.tool_sandbox,
-            kept=None if self.settings.agent_folder is None else self.settings.agent_folder / self.claim.record_id,
-            started=self._preloaded if self.settings.agent_preload else None,
+            user=self.config.tools.tool_user,
+            sandbox=self.config.tools.tool_sandbox,
+            kept=None if command.agent_folder is None else command.agent_folder / self.claim.record_id,
+            started=partial(self._preloaded, command.agent_preload) if command.agent_preload else None,
             isolated=isolated,
             uncounted=self._clock.stopped,
         )
@@ -133,11 +136,11 @@ class AgentSampler(AgentEpisode):
             outside = watch.outside(ended.status, ended.output)
             raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.output}", outside)
 
-    async def _preloaded(self, command: list[str]) -> list[str]:
+    async def _preloaded(self, modules: Sequence[str], command: list[str]) -> list[str]:
         wait = Wait("agent_preload", "a process loads the modules once for all", "they are loaded")
         async with queued(wait):
             return await self.resources.opened.of(PreloadedInterpreter).command(
-                command, self.settings.agent_preload, self.config.tool_user
+                command, modules, self.config.tools.tool_user
             )
 
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from sampler.core.errors import CommandNotStarted
 from sampler.core.tenant import TenantState
 from sampler.gateway import relay
-from sampler.gateway.config import AgentSettings
+from sampler.gateway.config import AgentConfig
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
@@ -56,7 +56,7 @@ _REFUSALS = {  # what programs say when a limit of the kernel refuses them somet
 class AgentSandbox(TenantState):
     """One per sampler process, whose commands are all alike. TenantState at the sampler's start."""
 
-    def __init__(self, config: AgentSettings) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._opening = asyncio.Lock()
         self._state: Path | None = None
@@ -65,7 +65,7 @@ class AgentSandbox(TenantState):
         self._readable: list[Path] = []
 
     async def begin(self) -> None:
-        if self._config.agent_isolation != "none":
+        if self._config.agents.isolation is not None:
             await self.open()
 
     async def open(self) -> None:
@@ -73,10 +73,11 @@ class AgentSandbox(TenantState):
         async with self._opening:
             if self._state is not None:
                 return
-            config = self._config
+            config = self._config.agents.isolation
+            assert config is not None, "checked by whoever opens it"
             self._level = IsolationLevel(config.agent_isolation)
             self._limits = SandboxLimits(
-                **config.agent_limits.model_dump(), lifetime_s=config.episode_timeout_s + _MORE_S
+                **config.agent_limits.model_dump(), lifetime_s=self._config.queue.episode_timeout_s + _MORE_S
             )
             self._container = ContainerOptions(**config.agent_container.model_dump(), network="host")
             self._has_own_network = config.agent_network == "gateway"

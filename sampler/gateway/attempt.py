@@ -69,7 +69,7 @@ class Attempt:
 
     @property
     def max_tokens(self) -> int:
-        return self._resources.config.max_tokens
+        return self._resources.config.budget.max_tokens
 
     @property
     def is_busy(self) -> bool:
@@ -110,7 +110,7 @@ class Attempt:
             self._is_elsewhere = not held
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
-        return reply_stream(request, self._resources.config.tool_call_parser)
+        return reply_stream(request, self._resources.config.prompt.tool_call_parser)
 
     def unused(self, request: ChatRequest) -> list[str]:
         return unused_names(request, self._resources.config, self.claim.task)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from sampler.core.settings.core_config import CoreConfig
 from shared.configuration.effect import require_effect
 from shared.configuration.secrets import secret_field
+from shared.configuration.sections import Section
 from shared.rules.episodes import AgentRules
 from shared.sandbox.launch import ContainerOptions
 from shared.sandbox.limit_settings import Count, LimitSettings
@@ -31,33 +32,12 @@ class AgentContainer(BaseModel, frozen=True, extra="forbid"):
     cpus: float = Field(_CONTAINER.cpus, gt=0, description="Processor cores of one container.")
 
 
-class AgentPlayConfig(AgentRules):
-    """Settings of the sampler `agent` (`sampler.gateway.agent_sampler:AgentSampler`)."""
+class IsolationSettings(Section):
+    """The sandbox of agent_command. Optional."""
 
-    help_section: ClassVar[str] = "agents"
+    switch: ClassVar = ("agent_isolation", "none")
 
-    agent: str | None = Field(
-        None,
-        description="An async function that plays an episode through the gateway, as module:function or FILE.py:function. It "
-        "returns an answer, a score or nothing.",
-    )
-    agent_command: str | None = Field(
-        None,
-        description="Instead of agent: a command that plays an episode, a child process with OPENAI_BASE_URL, OPENAI_API_KEY, "
-        "ANTHROPIC_BASE_URL, GEMINI_API_KEY, …; {query}, {prompt} and {task_file} are replaced, and the prompt is its stdin.",
-    )
-    agent_preload: list[str] = Field(
-        [],
-        description="Modules that agent_command's Python script imports, such as langchain.agents,langchain_openai. They are "
-        "loaded once per sampler, and each episode's process is a fork that has them: milliseconds instead of seconds.",
-    )
-    agent_folder: Path | None = Field(
-        None,
-        description="Folder that keeps each command's working directory, with its stdout and stderr, as RECORD. None: a "
-        "temporary directory, deleted with the episode.",
-    )
-    agent_isolation: Literal["none", "process", "bubblewrap", "container"] = Field(
-        "none",
+    agent_isolation: Literal["process", "bubblewrap", "container"] = Field(
         description="Run agent_command in MCP-Docker's sandbox of this level: it can write only its own folder, reads only what "
         "it needs, and agent_limits end it. In place of tool_user and tool_sandbox. See docs/bring/any_agent.md.",
     )
@@ -78,6 +58,60 @@ class AgentPlayConfig(AgentRules):
     agent_container: AgentContainer = Field(
         AgentContainer(), description="For agent_isolation: container: image, runtime, cpus."
     )
+
+    @model_validator(mode="after")
+    def settings_of_a_container_have_one(self) -> Self:
+        require_effect(self, self.agent_isolation == "container", "agent_isolation = container", "agent_container")
+        return self
+
+    @model_validator(mode="after")
+    def the_gateway_alone_is_reached_from_a_sandbox_of_bubblewrap(self) -> Self:
+        if self.agent_network == "gateway" and self.agent_isolation != "bubblewrap":
+            raise ValueError(
+                f"agent_network is 'gateway' at agent_isolation = {self.agent_isolation}; expected bubblewrap"
+            )
+        return self
+
+
+class CommandSettings(Section):
+    """A command that plays episodes. Optional."""
+
+    switch: ClassVar = ("agent_command", None)
+
+    agent_command: str = Field(
+        description="Instead of agent: a command that plays an episode, a child process with OPENAI_BASE_URL, OPENAI_API_KEY, "
+        "ANTHROPIC_BASE_URL, GEMINI_API_KEY, …; {query}, {prompt} and {task_file} are replaced, and the prompt is its stdin.",
+    )
+    agent_preload: list[str] = Field(
+        [],
+        description="Modules that agent_command's Python script imports, such as langchain.agents,langchain_openai. They are "
+        "loaded once per sampler, and each episode's process is a fork that has them: milliseconds instead of seconds.",
+    )
+    agent_folder: Path | None = Field(
+        None,
+        description="Folder that keeps each command's working directory, with its stdout and stderr, as RECORD. None: a "
+        "temporary directory, deleted with the episode.",
+    )
+    isolation: IsolationSettings | None = None
+
+    @model_validator(mode="after")
+    def what_is_preloaded_runs_outside_of_a_sandbox(self) -> Self:
+        if self.agent_preload and self.isolation is not None:
+            raise ValueError(
+                f"agent_preload and agent_isolation = {self.isolation.agent_isolation} are both set, and a fork runs outside of "
+                "the sandbox; leave out one of them"
+            )
+        return self
+
+
+class AgentSettings(AgentRules):
+    """Foreign agents: what plays, and what its requests may say."""
+
+    agent: str | None = Field(
+        None,
+        description="An async function that plays an episode through the gateway, as module:function or FILE.py:function. It "
+        "returns an answer, a score or nothing.",
+    )
     agent_parameters: Literal["override", "refuse"] = Field(
         "override",
         description="If a request of an agent has a member that changes nothing here (temperature, top_p, a forced tool, seed, "
@@ -88,6 +122,22 @@ class AgentPlayConfig(AgentRules):
         description="Give agents the task's answer too: at /claim, and in the task file of agent_command. For those that score "
         "themselves; where the model's tools can read that file, it can read the answer.",
     )
+    command: CommandSettings | None = None
+
+    @model_validator(mode="after")
+    def an_agent_is_a_function_or_a_command(self) -> Self:
+        if self.agent is not None and self.command is not None:
+            raise ValueError("agent and agent_command are both set; expected one of them")
+        return self
+
+    @property
+    def isolation(self) -> IsolationSettings | None:
+        return None if self.command is None else self.command.isolation
+
+
+class GatewaySettings(Section):
+    """Where agents send their requests, and the attempts that harnesses claim."""
+
     gateway_host: str = Field("127.0.0.1", description="Address on which the gateway listens for agents.")
     gateway_port: int = Field(
         9800, ge=0, le=65535, description="Port of python -m sampler.gateway; 0: a free one, printed on the first line."
@@ -113,55 +163,29 @@ class AgentPlayConfig(AgentRules):
         description="An attempt that was claimed from outside and has no request for this long counts as failed.",
     )
 
-    @model_validator(mode="after")
-    def settings_of_a_command_have_one(self) -> Self:
-        isolation = self.agent_isolation
-        require_effect(self, self.agent_command is not None, "agent_command", "agent_folder")
-        require_effect(self, isolation != "none", "agent_isolation other than none", "agent_limits", "agent_readable")
-        require_effect(self, isolation == "container", "agent_isolation = container", "agent_container")
-        return self
 
-    @model_validator(mode="after")
-    def isolation_is_for_a_command_of_its_own(self) -> Self:
-        if self.agent_network == "gateway" and self.agent_isolation != "bubblewrap":
-            raise ValueError(
-                f"agent_network is 'gateway' at agent_isolation = {self.agent_isolation}; expected bubblewrap"
-            )
-        if self.agent_network == "gateway" and not self.gateway_host.startswith("127."):
-            raise ValueError(
-                f"gateway_host is {self.gateway_host} with agent_network = gateway, where commands reach it on loopback alone; "
-                "expected 127.0.0.1"
-            )
-        if self.agent_isolation == "none":
-            return self
-        if self.agent_command is None:
-            raise ValueError(
-                f"agent_isolation is {self.agent_isolation!r} without agent_command, which it isolates; set both, or neither"
-            )
-        if self.agent_preload:
-            raise ValueError(
-                f"agent_preload and agent_isolation = {self.agent_isolation} are both set, and a fork runs outside of the "
-                "sandbox; leave out one of them"
-            )
-        return self
-
-
-class AgentSettings(CoreConfig, AgentPlayConfig):
+class AgentConfig(CoreConfig):
     """The core's settings, with those of foreign agents."""
 
+    agents: AgentSettings = AgentSettings()
+    gateway: GatewaySettings = GatewaySettings()
+
     @model_validator(mode="after")
-    def an_agent_is_a_function_or_a_command(self) -> Self:
-        if self.agent is not None and self.agent_command is not None:
-            raise ValueError("agent and agent_command are both set; expected one of them")
+    def commands_reach_the_gateway_on_loopback_alone(self) -> Self:
+        isolation, host = self.agents.isolation, self.gateway.gateway_host
+        if isolation is not None and isolation.agent_network == "gateway" and not host.startswith("127."):
+            raise ValueError(
+                f"gateway_host is {host} with agent_network = gateway, where commands reach it on loopback alone; "
+                "expected 127.0.0.1"
+            )
         return self
 
     @model_validator(mode="after")
     def what_is_preloaded_is_for_a_command_outside_of_a_sandbox(self) -> Self:
-        if self.agent_preload and self.agent_command is None:
-            raise ValueError("agent_preload is set without agent_command, which it is for; set both, or neither")
-        if self.agent_preload and self.tool_sandbox != "off":
+        command = self.agents.command
+        if command is not None and command.agent_preload and self.tools.tool_sandbox != "off":
             raise ValueError(
-                f"agent_preload and tool_sandbox = {self.tool_sandbox} are both set, and a fork runs outside of the sandbox; "
-                "leave out one of them"
+                f"agent_preload and tool_sandbox = {self.tools.tool_sandbox} are both set, and a fork runs outside of the "
+                "sandbox; leave out one of them"
             )
         return self

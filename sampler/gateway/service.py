@@ -26,7 +26,7 @@ from sampler.core.settlement.current_rules import CurrentRules
 from sampler.gateway.app import build_app
 from sampler.gateway.attempt import Attempt
 from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
-from sampler.gateway.config import AgentSettings
+from sampler.gateway.config import AgentConfig
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from shared.configuration.secrets import token_of
@@ -49,15 +49,17 @@ LEAST_RENEWALS = 4  # of a lease, while a request runs
 LAST_RENEWAL_S = 5.0
 
 
-async def run_gateway(config: AgentSettings) -> None:
+async def run_gateway(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError, and ExceptionGroup when a loop fails."""
-    token = token_of(config.gateway_token, config.gateway_token_file, "gateway_token_file")
-    if not is_loopback_host(config.gateway_host) and token is None:
+    token = token_of(config.gateway.gateway_token, config.gateway.gateway_token_file, "gateway_token_file")
+    if not is_loopback_host(config.gateway.gateway_host) and token is None:
         raise ConfigError(
-            f"gateway_host is {config.gateway_host!r} without a token, so every client there could claim tasks; expected "
+            f"gateway_host is {config.gateway.gateway_host!r} without a token, so every client there could claim tasks; expected "
             "gateway_token_file or TANDEM_SAMPLER_GATEWAY_TOKEN, or 127.0.0.1"
         )
-    with listening_socket(config.gateway_host, config.gateway_port, "gateway_host and gateway_port") as listener:
+    with listening_socket(
+        config.gateway.gateway_host, config.gateway.gateway_port, "gateway_host and gateway_port"
+    ) as listener:
         async with service_process(config, GatewayService.kind) as process:
             rules = CurrentRules(process.store, config, process.worker)
             await GatewayService(process, await rules.starting_config(), listener, token, rules).run()
@@ -75,15 +77,20 @@ class GatewayService(SamplerService):
         token: str | None,
         rules: CurrentRules | None = None,
     ) -> None:
-        self._agents = config.part(AgentSettings)
+        settings = config.part(AgentConfig)
+        self._settings, self._gives_answers = settings.gateway, settings.agents.agent_answers
         super().__init__(process, config, SamplerKinds(ExternalSampler, {EXTERNAL: ExternalSampler}), rules)
         port = listener.getsockname()[1]
         self._listener = listener
         self._token = token
-        self._url = (self._agents.gateway_url or f"http://{reachable(self._agents.gateway_host)}:{port}").rstrip("/")
-        self._lease_s = min(config.lease_s, self._agents.attempt_idle_s)  # until it is sure that the agent was told
-        self._renew_s = min(config.renew_s, self._agents.attempt_idle_s / LEAST_RENEWALS)
-        self._attempts = Attempts(self._resources, self._agents.attempt_idle_s, self._resources_of)
+        self._url = (self._settings.gateway_url or f"http://{reachable(self._settings.gateway_host)}:{port}").rstrip(
+            "/"
+        )
+        self._lease_s = min(
+            config.queue.lease_s, self._settings.attempt_idle_s
+        )  # until it is sure that the agent was told
+        self._renew_s = min(config.queue.renew_s, self._settings.attempt_idle_s / LEAST_RENEWALS)
+        self._attempts = Attempts(self._resources, self._settings.attempt_idle_s, self._resources_of)
         self._claiming = 0
 
     # ------------------------------------------------------------------ what the routes ask for
@@ -98,7 +105,7 @@ class GatewayService(SamplerService):
 
     async def claim_attempt(self) -> Mapping[str, Any] | None:
         """A task with the key of its attempt; None: no task can be claimed now."""
-        if self._stop.is_set() or self._attempts.places + self._claiming >= self._config.max_concurrent_episodes:
+        if self._stop.is_set() or self._attempts.places + self._claiming >= self._config.queue.max_concurrent_episodes:
             return None
         self._claiming += 1
         try:
@@ -119,7 +126,7 @@ class GatewayService(SamplerService):
             await fail_claim(self._resources, claim, bug_of(exc))
             self._counts["failed"] += 1
             return None
-        return offer_of(attempt, key, self._url, list(opening), answers=self._agents.agent_answers)
+        return offer_of(attempt, key, self._url, list(opening), answers=self._gives_answers)
 
     async def _resources_of(self, task: Task) -> Resources | None:
         return self._ruled.of(task) if await self._rules.plays(task) else None
@@ -158,9 +165,9 @@ class GatewayService(SamplerService):
         app = build_app(self.attempt_of, harness_routes(self, self._token))
         server = HttpServer(
             app,
-            ConnectionLimits(per_address=self._agents.gateway_max_connections_per_address),
+            ConnectionLimits(per_address=self._settings.gateway_max_connections_per_address),
             log_config=None,
-            timeout_graceful_shutdown=max(1, round(self._config.grace_s)),
+            timeout_graceful_shutdown=max(1, round(self._config.queue.grace_s)),
         )
         serving = group.create_task(server.serve([self._listener]), name="gateway")
         looking = group.create_task(every(self._attempts.cancel_ended, ENDED_LOOK_S), name="ended")
@@ -176,7 +183,7 @@ class GatewayService(SamplerService):
 
     async def _doing(self) -> str | Wait:
         attempts, busy = self._attempts.places, len(self._attempts.busy)
-        return await agents_wait(self._view, self._store, attempts, busy, self._agents.attempt_idle_s)
+        return await agents_wait(self._view, self._store, attempts, busy, self._settings.attempt_idle_s)
 
     async def _renew(self) -> None:
         await self._attempts.renew()

@@ -68,7 +68,7 @@ class AttemptSession:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.max_tokens = self.sampler.config.max_tokens
+        self.max_tokens = self.sampler.config.budget.max_tokens
         self._matcher = Matcher(self.head_lines)
         self._tools = CalledTools(self.sampler)
         self._turns: dict[str, Turn] = {}  # by dispatch
@@ -90,7 +90,7 @@ class AttemptSession:
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
         """What `chat` tells of the reply while it is sampled; None if the client asked for no stream."""
-        return reply_stream(request, self.sampler.config.tool_call_parser)
+        return reply_stream(request, self.sampler.config.prompt.tool_call_parser)
 
     async def chat(
         self, request: ChatRequest, sent: SentRequest = FIRST, stream: ReplyStream | None = None
@@ -241,7 +241,7 @@ class AttemptSession:
             raise GatewayError(
                 Problem.TOO_MANY, f"{MAX_AT_ONCE} requests of this attempt are running; send fewer at once"
             )
-        most = sampler.task.payload.max_turns or sampler.config.max_turns
+        most = sampler.task.payload.max_turns or sampler.config.budget.max_turns
         if len(self._turns) + len(self._running) >= most:
             self.limit = self.limit or Termination.TURNS_LIMIT
             raise GatewayError(Problem.LIMIT, f"the episode has had its {most} replies (max_turns)")
@@ -341,7 +341,7 @@ class AttemptSession:
             raise GatewayError(Problem.INVALID if refused else Problem.FAILED, str(exc)) from exc
         if turn is None:
             self.limit = Termination.LENGTH_LIMIT
-            most = min([self.sampler.config.max_tokens, *self.sampler.resources.pool.contexts.known.values()])
+            most = min([self.sampler.config.budget.max_tokens, *self.sampler.resources.pool.contexts.known.values()])
             raise GatewayError(
                 Problem.TOO_LONG, f"prompt is too long: this model's maximum context length is {most} tokens"
             )

@@ -1,7 +1,6 @@
 """What `--help` prints: on one screen what most people set; `--help SECTION` and `--help all` have the rest.
 
-A setting's section is the one that it stands in, or the `help_section` of the class that declares it. A service's `most_set`
-names the settings of the first screen.
+A service's `most_set` names the settings of the first screen.
 """
 
 import enum
@@ -9,13 +8,12 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from shared.configuration.sections import Setting, sections_of, settings_of
+from shared.configuration.sections import Setting, settings_of
 
 WIDTH = 110
 ALL = "all"
@@ -56,15 +54,9 @@ def by_section(cls: type[BaseModel]) -> Mapping[str, Mapping[str, Setting]]:
     """{section: {name: setting}}; the general ones first."""
     settings_by_section: dict[str, dict[str, Setting]] = {GENERAL: {}}
     for name, setting in settings_of(cls).items():
-        section = setting.path[0] if len(setting.path) > 1 and setting.path[0] in sections_of(cls) else _home(cls, name)
+        section = setting.path[0] if len(setting.path) > 1 else GENERAL
         settings_by_section.setdefault(section, {})[name] = setting
     return {section: settings for section, settings in settings_by_section.items() if settings}
-
-
-@cache
-def _home(cls: type[BaseModel], name: str) -> str:
-    declares = [kind for kind in cls.__mro__ if name in vars(kind).get("__annotations__", {})]
-    return str(vars(declares[-1]).get("help_section", GENERAL)) if declares else GENERAL
 
 
 def _program(cls: type[BaseModel]) -> str:

@@ -178,6 +178,12 @@ def located(model: type[BaseModel], place: Sequence[str | int]) -> tuple[str | N
     return None, ()
 
 
+def place_text(model: type[BaseModel], place: Sequence[str | int]) -> str:
+    """The same in words: the setting's own name, and what lies inside its value."""
+    name, inside = located(model, place)
+    return ".".join(map(str, place if name is None else (name, *inside)))
+
+
 def others_in_section(model: type[BaseModel], name: str) -> set[str]:
     """The other settings of a setting's own section."""
     settings = settings_of(model)
@@ -200,9 +206,15 @@ def _nest(model: type[BaseModel], flat: Mapping[str, Any]) -> dict[str, Any]:
         own = {setting: flat[setting] for setting in settings_of(kind) if setting in flat}
         if kind.switch is None:
             whole[name] = _nest(kind, own)
-        elif own:
+        elif own and not _is_empty(kind, own):
             whole[name] = None if _is_off(own, *kind.switch) else _nest(kind, own)
     return whole
+
+
+def _is_empty(model: type[Section], own: Mapping[str, Any]) -> bool:
+    """Whether all that is given of an optional section is that sections inside of it are off."""
+    off = {kind.switch[0] for kind in all_sections(model) if kind.switch and _is_off(own, *kind.switch)}
+    return own.keys() <= off
 
 
 def _is_off(own: Mapping[str, Any], switch: str, off: Any) -> bool:

@@ -1,17 +1,16 @@
 """Rules of episodes of several actors. Guide: docs/bring/actors.md. They are settings of the sampler, and belong to the run."""
 
-from typing import ClassVar, Self
+from typing import Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from shared.configuration.sections import Section
 from shared.documents.actors import Actor, ActorName
 from shared.rules.rounds import check_rounds
 
 
-class ActorsConfig(BaseModel):
+class ActorsConfig(Section):
     """Settings of the samplers `rounds` and `parallel`, and of your own on `ActorSampler`."""
-
-    help_section: ClassVar[str] = "actors"
 
     actors: dict[ActorName, Actor] = Field(
         {},

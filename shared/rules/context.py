@@ -4,9 +4,11 @@ They are settings of the sampler, and belong to the run (`shared/rules/run_rules
 """
 
 from enum import StrEnum
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from shared.configuration.sections import Section
 
 
 class NewContext(StrEnum):
@@ -15,10 +17,8 @@ class NewContext(StrEnum):
     DISCARD_ALL = "discard_all"  # everything after the question becomes a summary
 
 
-class ContextConfig(BaseModel):
+class ContextConfig(Section):
     """Settings of context policies. Raises ValueError for meaningless combinations."""
-
-    help_section: ClassVar[str] = "context"
 
     new_context: NewContext = Field(
         NewContext.DISABLED,

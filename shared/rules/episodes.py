@@ -2,10 +2,11 @@
 (`shared/rules/run_rules.py`): episodes of one group that differ in one of them would be other samples of another distribution.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from shared.configuration.sections import Section
 from shared.documents.feedback import MAX_DEADLINE_S
 from shared.documents.scoring import MAX_SCORERS, WeightedScorer, repeated
 from shared.names import PolicyName
@@ -28,10 +29,8 @@ class EvalSampling(BaseModel, frozen=True, extra="forbid"):
     repetition_penalty: float | None = Field(None, gt=0, le=2)
 
 
-class BudgetRules(BaseModel):
+class BudgetRules(Section):
     """The length of episodes, in turns and tokens."""
-
-    help_section: ClassVar[str] = "budget"
 
     max_turns: Positive = Field(8, description="Maximum replies of the model per episode.")
     max_new_tokens: Positive = Field(512, description="Maximum tokens of one reply.")
@@ -47,10 +46,8 @@ class BudgetRules(BaseModel):
     )
 
 
-class SamplingRules(BaseModel):
+class SamplingRules(Section):
     """The distributions that replies are drawn from."""
-
-    help_section: ClassVar[str] = "sampling"
 
     turn_sources: dict[PolicyName, Share] = Field(
         {},
@@ -81,8 +78,6 @@ class SamplingRules(BaseModel):
 class PromptRules(ContextConfig):
     """What the model reads, besides the tasks and its own replies. The template's text is a rule too, by its digest."""
 
-    help_section: ClassVar[str] = "prompt"
-
     system_prompt: str | None = Field(None, description="System prompt of tasks that have none of their own.")
     answer_instruction: str = Field(
         "auto",
@@ -107,10 +102,8 @@ class PromptRules(ContextConfig):
     )
 
 
-class ScoringRules(BaseModel):
+class ScoringRules(Section):
     """Scores of tasks that say nothing of their own."""
-
-    help_section: ClassVar[str] = "scoring"
 
     default_scorer: str | None = Field(
         None,
@@ -143,10 +136,8 @@ class ScoringRules(BaseModel):
         return self
 
 
-class AgentRules(BaseModel):
+class AgentRules(Section):
     """Of episodes that a foreign agent plays."""
-
-    help_section: ClassVar[str] = "agents"
 
     agent_output_format: Literal["prompt", "constrain", "refuse"] = Field(
         "prompt",
@@ -175,10 +166,8 @@ class AgentRules(BaseModel):
     )
 
 
-class GameRules(BaseModel):
+class GameRules(Section):
     """Of games between seats."""
-
-    help_section: ClassVar[str] = "environments"
 
     cut_game_reward: float = Field(
         -1.0,

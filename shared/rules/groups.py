@@ -6,11 +6,12 @@ them, and every group is settled by the rules that were in force when it was ope
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from shared.configuration.effect import require_effect
+from shared.configuration.sections import Section
 from shared.errors import ConfigError
 from shared.user_code.registry import FunctionRegistry
 
@@ -33,10 +34,8 @@ class GigpoMode(StrEnum):
     MEAN_STD_NORM = "mean_std_norm"  # the same, divided by the standard deviation
 
 
-class GroupConfig(BaseModel):
+class GroupConfig(Section):
     """What decides how a group is settled. Raises ValueError for meaningless combinations."""
-
-    help_section: ClassVar[str] = "group"
 
     min_group_size: int = Field(2, gt=0, description="Groups with fewer trainable episodes are abandoned.")
     min_turns: int = Field(0, ge=0, description="Correct episodes with fewer replies are dropped.")

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from shared.configuration.sections import Section, flattened, sections_of, settings_of
 from shared.documents.actors import Actor, trains
 from shared.names import PolicyName
 from shared.rules.actors import ActorsConfig
@@ -20,20 +21,27 @@ from shared.rules.episodes import AgentRules, BudgetRules, GameRules, PromptRule
 from shared.rules.groups import GroupConfig, SettlementRules
 
 
-class RuleSettings(
-    GroupConfig, ScoringRules, PromptRules, SamplingRules, BudgetRules, ActorsConfig, AgentRules, GameRules
-):
-    """Settings of the sampler that belong to the run."""
+class RuleSettings(BaseModel):
+    """Settings of the sampler that belong to the run, by section."""
+
+    group: GroupConfig = GroupConfig()
+    scoring: ScoringRules = ScoringRules()
+    prompt: PromptRules = PromptRules()
+    sampling: SamplingRules = SamplingRules()
+    budget: BudgetRules = BudgetRules()
+    seats: ActorsConfig = ActorsConfig()
+    agents: AgentRules = AgentRules()
+    environments: GameRules = GameRules()
 
     @property
     def budget_tokens(self) -> int:
         """The longest prompt before the context policy acts."""
-        return self.context_budget_tokens or self.max_tokens - self.max_new_tokens
+        return self.prompt.context_budget_tokens or self.budget.max_tokens - self.budget.max_new_tokens
 
     @model_validator(mode="after")
     def a_whole_reply_fits_behind_the_context_budget(self) -> Self:
-        most = self.max_tokens - self.max_new_tokens
-        if self.new_context is not NewContext.DISABLED and not 0 < self.budget_tokens <= most:
+        most = self.budget.max_tokens - self.budget.max_new_tokens
+        if self.prompt.new_context is not NewContext.DISABLED and not 0 < self.budget_tokens <= most:
             raise ValueError(
                 f"context_budget_tokens is {self.budget_tokens}; expected at most max_tokens - max_new_tokens = {most}"
             )
@@ -48,7 +56,7 @@ class TemplateRules(PromptRules):
     )
 
 
-class PolicyRules(BaseModel):
+class PolicyRules(Section):
     """Policies that take turns besides the one that owns the tasks."""
 
     other_policies: list[PolicyName] = Field(
@@ -57,35 +65,33 @@ class PolicyRules(BaseModel):
     frozen_policies: list[str] = Field([], description="Those without a trainer, which get no training data.")
 
 
-class Rules(RuleSettings, TemplateRules, PolicyRules, frozen=True, extra="forbid"):
+class Rules(RuleSettings, Section):
     """All rules of one number."""
+
+    prompt: TemplateRules
+    policies: PolicyRules = PolicyRules()
 
     @property
     def untrained_policies(self) -> list[str]:
-        return untrained(self.other_policies, self.frozen_policies, self.actors)
+        return untrained(self.policies.other_policies, self.policies.frozen_policies, self.seats.actors)
 
     @property
     def settlement(self) -> SettlementRules:
-        values = {name: getattr(self, name) for name in GroupConfig.model_fields}
-        return SettlementRules(**values, untrained_policies=sorted(self.untrained_policies))
+        return SettlementRules(**dict(self.group), untrained_policies=sorted(self.untrained_policies))
+
+    def plain(self) -> dict[str, Any]:
+        """{rule: its plain value}."""
+        return flattened(Rules, self.model_dump(mode="json"))
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """Plain values, as a document has them."""
         values = self.model_dump(mode="json")
-        return {section: {name: values[name] for name in kind.model_fields} for section, kind in SECTIONS.items()}
+        return {IN_DOCUMENT.get(section, section): values[section] for section in Rules.model_fields}
 
 
-SECTIONS: Mapping[str, type[BaseModel]] = {
-    "group": GroupConfig,
-    "scoring": ScoringRules,
-    "prompt": TemplateRules,
-    "sampling": SamplingRules,
-    "budget": BudgetRules,
-    "policies": PolicyRules,
-    "actors": ActorsConfig,
-    "agents": AgentRules,
-    "environments": GameRules,
-}
+IN_DOCUMENT = {"seats": "actors"}  # sections that a document names otherwise
+SECTIONS: Mapping[str, type[Section]] = {IN_DOCUMENT.get(name, name): kind for name, kind in sections_of(Rules).items()}
+RULE_NAMES = tuple(settings_of(RuleSettings))  # of the sampler's settings
 
 
 def untrained(other: Sequence[str], frozen: Sequence[str], actors: Mapping[str, Actor]) -> list[str]:

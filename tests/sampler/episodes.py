@@ -48,7 +48,7 @@ async def resources(store: Store, engine: Behavior | str, **config: Any) -> Asyn
     """What the episodes of one process share, with one engine that behaves like `engine`, or listens there."""
     values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "max_turns": 2} | config
     options = SamplerConfig.model_validate(values)
-    timeouts = EngineTimeouts(generate_s=options.engine_timeout_s)
+    timeouts = EngineTimeouts(generate_s=options.engines.engine_timeout_s)
 
     async def services() -> list[Up]:
         return [Up(engine if isinstance(engine, str) else "http://engine")]
@@ -62,9 +62,9 @@ async def resources(store: Store, engine: Behavior | str, **config: Any) -> Asyn
             worker="w",
             template=TEMPLATE,
             pool=pool,
-            tool_servers=parse_servers(options.mcp_manager_url),
+            tool_servers=parse_servers(options.tools.mcp_manager_url),
             tool_catalog=ToolCatalog(),
-            parser=get_parser(options.tool_call_parser),
+            parser=get_parser(options.prompt.tool_call_parser),
             opened=open_tenants(store, options),
         )
         try:

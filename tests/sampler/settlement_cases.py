@@ -80,8 +80,8 @@ def random_group(rng: random.Random, name: str = "t") -> tuple[list[ScoredEpisod
 
 def disagreement(group: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> float:
     """The greatest difference of an advantage. Raises AssertionError where another episode is dropped, or by another rule."""
-    found = decide(group, num_generations, config)
-    expected = expected_settlement(group, num_generations, config)
+    found = decide(group, num_generations, config.group)
+    expected = expected_settlement(group, num_generations, config.group)
     verdict = found.verdict
     assert (verdict.refusal is not None) == expected.refused, (group, verdict.refusal)
     assert set(verdict.dropped) == set(expected.dropped), (group, verdict.dropped, expected.dropped)
@@ -90,6 +90,6 @@ def disagreement(group: Sequence[ScoredEpisode], num_generations: int, config: S
         assert reason == verdict.refusal if rule == "group" else reason.startswith(REASONS[rule]), (rule, reason)
     advantages = {d: a for of_record in found.advantages.values() for d, a in of_record.items()}
     assert set(advantages) == set(expected.advantages)
-    masked = {e.record for e in group if config.mask_overlong and e.over_long} - set(verdict.dropped)
+    masked = {e.record for e in group if config.group.mask_overlong and e.over_long} - set(verdict.dropped)
     assert found.masked == masked
     return max((abs(a - expected.advantages[d]) for d, a in advantages.items()), default=0.0)

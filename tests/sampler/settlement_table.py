@@ -25,7 +25,7 @@ def main() -> int:
         for _ in range(GROUPS):
             group, num_generations = random_group(rng)
             difference = max(difference, disagreement(group, num_generations, config))
-            settlement = decide(group, num_generations, config)
+            settlement = decide(group, num_generations, config.group)
             refused += settlement.verdict.refusal is not None
             dropped += len(settlement.verdict.dropped)
             advantages += sum(map(len, settlement.advantages.values()))

@@ -65,7 +65,7 @@ async def test_tasks_and_settings_of_the_page_are_accepted() -> None:
     for block in blocks("yaml"):
         given = yaml.safe_load(block)["sampler"]
         config = SamplerConfig(run="r", db_connection_string="x", model_name_or_path=Path("."), **given)
-        assert config.scorer_modules == ["my_pkg.scorers"]
+        assert config.scoring.scorer_modules == ["my_pkg.scorers"]
 
 
 def test_every_scorer_is_on_the_page() -> None:

@@ -69,7 +69,7 @@ async def resources(
     config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=Path("."), **options)
     async with EngineClient(transport=httpx.MockTransport(engines)) as client:
         pool = EnginePool(client, services, PoolLimits())
-        parser = get_parser(config.tool_call_parser)
+        parser = get_parser(config.prompt.tool_call_parser)
         yield Resources(store, config, "w", TEMPLATE, pool, [BOX], ToolCatalog(), parser, agents), engines
         await pool.close()
 

@@ -33,9 +33,9 @@ def test_settlement_equals_its_reference(case: str, rng: Random) -> None:
 @pytest.mark.parametrize("case", ESTIMATORS)
 def test_equal_episodes_have_no_advantage_with_any_estimator(case: str) -> None:
     config = make_config(ESTIMATORS[case])
-    found = decide([episode(k, 0.7) for k in range(5)], 5, config)
+    found = decide([episode(k, 0.7) for k in range(5)], 5, config.group)
     assert {a for of_record in found.advantages.values() for a in of_record.values()} == {0.0}
-    alone = decide([episode(0, 1.0)], 1, config)
+    alone = decide([episode(0, 1.0)], 1, config.group)
     assert set(alone.advantages["t:0:1"].values()) == {0.0}
 
 
@@ -56,7 +56,7 @@ def test_shaping_sums_to_zero_stays_in_its_bounds_and_orders_by_turns(turns: lis
 
 def test_short_is_better_among_the_correct_and_long_among_the_wrong() -> None:
     group = [episode(0, 1.0, turns=1), episode(1, 1.0, turns=5), episode(2, 0.0, turns=1), episode(3, 0.0, turns=5)]
-    verdict = judge(group, 4, make_config({"efficient_rewarding": True}))
+    verdict = judge(group, 4, make_config({"efficient_rewarding": True}).group)
     assert verdict.rewards == pytest.approx([1.1, 0.9, -0.1, 0.1])
 
 
@@ -68,7 +68,7 @@ def test_settlement_curriculum_and_evaluation_agree_on_correctness() -> None:
 
 def test_a_group_is_balanced_to_the_size_of_its_smaller_side() -> None:
     group = [episode(k, float(k < 2)) for k in range(8)]
-    verdict = judge(group, 8, make_config({"balance_sample": True}))
+    verdict = judge(group, 8, make_config({"balance_sample": True}).group)
     assert [e.correct for e in verdict.kept].count(True) == 2
     assert [e.correct for e in verdict.kept].count(False) == 2
     assert set(verdict.dropped.values()) == {"balance: more wrong than correct"}
@@ -76,8 +76,8 @@ def test_a_group_is_balanced_to_the_size_of_its_smaller_side() -> None:
 
 def test_a_group_is_dropped_if_its_scores_differ_by_less_than_the_tolerance() -> None:
     group = [episode(0, 0.5), episode(1, 0.75)]
-    assert judge(group, 2, make_config({"zero_variance_tolerance": 0.25})).refusal is None
-    refused = judge(group, 2, make_config({"zero_variance_tolerance": 0.26}))
+    assert judge(group, 2, make_config({"zero_variance_tolerance": 0.25}).group).refusal is None
+    refused = judge(group, 2, make_config({"zero_variance_tolerance": 0.26}).group)
     assert refused.refusal == "zero variance: scores differ by less than 0.26"
     assert (refused.kept, set(refused.dropped)) == ([], {"t:0:1", "t:1:1"})
 
@@ -91,10 +91,10 @@ def test_random_choices_do_not_depend_on_the_order_and_differ_between_groups() -
 
 def test_masked_episodes_stay_in_the_baseline_and_dropped_ones_leave_it() -> None:
     group = [episode(0, 1.0), episode(1, 0.0), episode(2, 0.0, over_long=True)]
-    masked = decide(group, 3, make_config({"mask_overlong": True}))
+    masked = decide(group, 3, make_config({"mask_overlong": True}).group)
     assert masked.masked == {"t:2:1"}
     assert masked.advantages["t:0:1"]["t:0:1:0"] == pytest.approx(2 / 3)
-    dropped = decide(group, 3, make_config({"reserve_context_error_count": 0}))
+    dropped = decide(group, 3, make_config({"reserve_context_error_count": 0}).group)
     assert dropped.verdict.dropped == {"t:2:1": "over-long, beyond the 0 kept of a group"}
     assert dropped.advantages["t:0:1"]["t:0:1:0"] == pytest.approx(1 / 2)
 

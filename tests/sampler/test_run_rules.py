@@ -15,6 +15,7 @@ from sampler.core.settlement.registry import register_advantage
 from sampler.core.settlement.settle import settle
 from sampler.scorers import Score
 from sampler.settings import SamplerConfig
+from shared.configuration.sections import settings_of
 from shared.documents import Task
 from shared.documents.rules import SECTIONS as RULE_SECTIONS
 from shared.documents.rules import RunRules
@@ -42,9 +43,9 @@ def current(store: Store, **flags: Any) -> CurrentRules:
 
 async def test_the_first_process_declares_the_rules_and_one_with_nothing_given_reads_them(store: Store) -> None:
     first = current(store, advantage="zscore", min_turns=2)
-    assert (await first.begin()).advantage == "zscore"
+    assert (await first.begin()).group.advantage == "zscore"
     second = await current(store).begin()
-    assert (second.advantage, second.min_turns) == ("zscore", 2)
+    assert (second.group.advantage, second.group.min_turns) == ("zscore", 2)
     (written,) = await store.rules.all("main")
     assert (written.id, written.by, written.is_whole) == ("main:1", "sampler:a:1", True)
     assert written.since is not None
@@ -188,11 +189,11 @@ async def refused_with_both_values(store: Store, name: str, value: Any) -> None:
     own = {"policy": name}
     needed = NEEDED.get(name, {})
     await current(store, **own, **needed, **{name: value}).begin()
-    plain = Rules(template_digest="").model_dump(mode="json")[name]
+    plain = Rules(template_digest="").plain()[name]
     plain = "exact_match" if name == "default_scorer" else plain
     given = {} if name == "default_scorers" else needed
     if plain is None:  # an empty value is not given, in a flag or a file
-        assert SamplerConfig.model_fields[name].default is None
+        assert settings_of(SamplerConfig)[name].field.default is None
     else:
         with pytest.raises(
             ConfigError,
@@ -200,7 +201,7 @@ async def refused_with_both_values(store: Store, name: str, value: Any) -> None:
         ):
             await current(store, **own, **given, **{name: plain}).begin()
     third = await current(store, **own).starting_config()
-    assert third.model_dump(mode="json")[name] == (await current(store, **own).begin()).model_dump(mode="json")[name]
+    assert third.snapshot()[name] == (await current(store, **own).begin()).plain()[name]
     (written,) = await store.rules.all(name)
     assert written.values[name] == value or name in ("eval_sampling", "default_scorers")
 
@@ -236,7 +237,10 @@ async def test_a_change_reaches_episodes_of_groups_that_are_opened_later_alone(s
     await store.versions.ensure_first("main", "/first", {})
     async with running_sampler(store, Noting, max_turns=2, max_concurrent_episodes=1, heartbeat_s=0.05, poll_s=0.05):
         await until(lambda: asyncio.sleep(0, list(configs)), lambda played: len(played) == 6)
-    played = [(name.split(":")[3], config.temperature, config.max_turns) for name, config in sorted(configs.items())]
+    played = [
+        (name.split(":")[3], config.sampling.temperature, config.budget.max_turns)
+        for name, config in sorted(configs.items())
+    ]
     assert played == [("t0", 1.0, 2)] * 3 + [("t1", 0.5, 5)] * 3
 
 

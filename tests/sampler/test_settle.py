@@ -114,7 +114,7 @@ async def test_documents_carry_the_advantages_of_the_formulas_turn_by_turn(store
     scores = {slot.record_id: slot.score for slot in task.slots if slot.record_id and slot.score is not None}
     records, dispatches = await store.records.get_many(list(scores)), await store.records.dispatches_of(list(scores))
     group = [read_episode(records[rid], score, dispatches[rid], observations=True) for rid, score in scores.items()]
-    expected = expected_settlement(group, 10, config).advantages
+    expected = expected_settlement(group, 10, config.group).advantages
     await settle(store, task, config)
     stored = await store.records.dispatches_of(list(scores))
     assert {d.id: d.advantage for ds in stored.values() for d in ds} == pytest.approx(expected, abs=1e-9)

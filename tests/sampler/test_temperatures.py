@@ -24,7 +24,7 @@ REQUIRED = ["--run=r", "--model_name_or_path=m", "--db_connection_string=mongodb
 def test_a_setting_is_refused_and_its_evaluation_is_not(temperature: float) -> None:
     with pytest.raises(ConfigError, match=r"temperature is .*greater than or equal to 0.001"):
         SamplerConfig.load([*REQUIRED, f"--temperature={temperature}"])
-    assert SamplerConfig.load([*REQUIRED, f"--eval_temperature={temperature}"]).eval_temperature == temperature
+    assert SamplerConfig.load([*REQUIRED, f"--eval_temperature={temperature}"]).sampling.eval_temperature == temperature
 
 
 @pytest.mark.parametrize("temperature", COLD)

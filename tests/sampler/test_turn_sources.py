@@ -26,7 +26,7 @@ from tests.shared.builders import claim, import_tasks, make_task
 
 class Talk(AsyncSampler):
     async def run(self) -> Termination:
-        for k in range(self.config.max_turns):
+        for k in range(self.config.budget.max_turns):
             await self.create_chat_completions([{"role": "user", "content": f"turn {k}"}])
         return Termination.ANSWERED
 

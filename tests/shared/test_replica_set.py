@@ -87,7 +87,7 @@ async def test_of_two_samplers_that_start_a_run_at_once_one_declares_the_rules_a
             refused = [str(end) for end in ends if isinstance(end, ConfigError)]
             assert len(refused) == 3
             assert all(f"expected {written.values['temperature']}, as the run has it" in text for text in refused)
-            assert (await rules(policy, "later").begin()).temperature == written.values["temperature"]
+            assert (await rules(policy, "later").begin()).sampling.temperature == written.values["temperature"]
 
 
 async def test_an_import_that_a_rollback_undid_was_not_acknowledged_and_is_made_again(

@@ -72,18 +72,18 @@ def test_slurms_variables_give_the_place_where_ours_do_not(clean: pytest.MonkeyP
     for name, value in SLURM.items():
         clean.setenv(name, value)
     config = LaunchConfig.load(["demo", *EXAMPLE])
-    assert (config.num_machines, config.machine_rank) == (2, 1)
-    assert (config.master_addr, config.master_port) == ("gpu03", 20_170)
+    assert (config.machines.num_machines, config.machines.machine_rank) == (2, 1)
+    assert (config.machines.master_addr, config.machines.master_port) == ("gpu03", 20_170)
     assert config.derived.text() == "from Slurm: NUM_MACHINES=2 MACHINE_RANK=1 MASTER_ADDR=gpu03 MASTER_PORT=20170"
     assert config.derived.text() in planned()
     clean.setenv("MASTER_ADDR", "10.9.9.9")
     config = LaunchConfig.load(["demo", *EXAMPLE])
-    assert (config.master_addr, config.master_port) == ("10.9.9.9", 20_170)
+    assert (config.machines.master_addr, config.machines.master_port) == ("10.9.9.9", 20_170)
     own = tmp_path / "own.yml"
     own.write_text("launch: {num_machines: 1}")
     for arguments in (["--num_machines", "1"], ["--config", str(own)], ["--join", "true"]):
         config = LaunchConfig.load(["demo", *arguments])
-        assert (config.num_machines, config.machine_rank, config.derived.values) == (1, 0, {})
+        assert (config.machines.num_machines, config.machines.machine_rank, config.derived.values) == (1, 0, {})
 
 
 @pytest.mark.parametrize(("name", "value"), [("SLURM_LOCALID", "1"), ("SLURM_STEP_ID", None)])
@@ -183,11 +183,11 @@ def test_a_run_on_one_machine_is_announced_on_its_loopback_and_one_of_several_wh
     clean: pytest.MonkeyPatch,
 ) -> None:
     alone = LaunchConfig.load(["demo", *EXAMPLE])
-    assert own_address(alone, REMOTE_DATABASE) == "127.0.0.1"
+    assert own_address(alone.machines, REMOTE_DATABASE) == "127.0.0.1"
     given = LaunchConfig.load(["demo", *EXAMPLE, "--node_addr", "127.0.0.2"])
-    assert own_address(given, REMOTE_DATABASE) == "127.0.0.2"
+    assert own_address(given.machines, REMOTE_DATABASE) == "127.0.0.2"
     joined = LaunchConfig.load(["demo", *EXAMPLE, "--join", "true"])
-    assert own_address(joined, "mongodb://localhost:27017") == "127.0.0.1"
+    assert own_address(joined.machines, "mongodb://localhost:27017") == "127.0.0.1"
     assert "where no other machine reaches it: set NODE_ADDR" in planned("--join", "true", "--node_addr", "127.0.0.1")
     assert interface_of("127.0.0.2") == "lo"
     assert interface_of("192.0.2.77") is None

@@ -37,7 +37,7 @@ async def evaluate(sampler: AsyncSampler) -> Score | DeferredScore:
         return _awaited(sampler, later, deadline_s)
     if deadline_s is None or score.is_final:
         return score
-    return DeferredScore(deadline_s, None if sampler.config.feedback_missing == "abandon" else score)
+    return DeferredScore(deadline_s, None if sampler.config.scoring.feedback_missing == "abandon" else score)
 
 
 def _awaited(sampler: AsyncSampler, later: ScoreComesLater, set_deadline_s: float | None) -> Score | DeferredScore:

@@ -56,9 +56,9 @@ def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> d
     if task.payload.fork is not None:
         return task.payload.fork.sampling_params
     is_training = task.split == TRAIN_SPLIT
-    temperature = config.temperature
-    if not is_training and config.eval_temperature is not None:
-        temperature = config.eval_temperature
+    temperature = config.sampling.temperature
+    if not is_training and config.sampling.eval_temperature is not None:
+        temperature = config.sampling.eval_temperature
     if task.payload.temperature is not None:
         temperature = task.payload.temperature
     if is_training and (problem := temperature_problem(temperature)) is not None:
@@ -66,7 +66,7 @@ def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> d
     return {
         "temperature": temperature,
         "top_p": 1.0,
-        **({} if is_training else config.eval_sampling.model_dump(exclude_none=True)),
+        **({} if is_training else config.sampling.eval_sampling.model_dump(exclude_none=True)),
         "stop_token_ids": list(end_ids),
         "skip_special_tokens": False,
     }

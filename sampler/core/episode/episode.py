@@ -87,7 +87,7 @@ async def play(sampler: AsyncSampler) -> float | None:
 async def _played(sampler: AsyncSampler) -> float | None:
     try:
         await _start(sampler)
-        async with sampler._clock.running(sampler.config.episode_timeout_s):
+        async with sampler._clock.running(sampler.config.queue.episode_timeout_s):
             termination, score = await _play_and_score(sampler)
         if isinstance(score, DeferredScore):
             await _wait(sampler, termination, score)
@@ -238,7 +238,7 @@ async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
     final = cause is Termination.MISCONFIGURED or isinstance(exc, EnvironmentWrong)
     may_pass = not final or isinstance(exc, ToolNotOffered)
-    most = config.max_failures if may_pass else 1  # retrying cannot fix a setting, a task or a world's code
+    most = config.queue.max_failures if may_pass else 1  # retrying cannot fix a setting, a task or a world's code
     try:
         await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
         sampler.episode.status = RecordStatus.FAILED

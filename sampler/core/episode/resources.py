@@ -98,10 +98,14 @@ def shared_resources(store: Store, config: CoreConfig, worker: str, engines: Eng
         others={name: client for name, client in engines.policy_clients.items() if name != config.policy},
         every_version=engines.every_version,
         sources=engines.sources,
-        tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
+        tool_servers=isolated(
+            parse_servers(config.tools.mcp_manager_url), config.tools.tool_user, config.tools.tool_sandbox
+        ),
         tool_catalog=ToolCatalog(),
-        tool_traffic=Traffic(config.max_opening_sessions, config.max_starting_servers, config.tool_wait_s),
-        parser=get_parser(config.tool_call_parser),
+        tool_traffic=Traffic(
+            config.tools.max_opening_sessions, config.tools.max_starting_servers, config.tools.tool_wait_s
+        ),
+        parser=get_parser(config.prompt.tool_call_parser),
         agents=agents,
         opened=open_tenants(store, config),
     )

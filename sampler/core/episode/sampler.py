@@ -112,8 +112,8 @@ class AsyncSampler(ABC):
         return opening_messages(
             self.task.payload,
             scorers=[one.name for one in self.scorers],
-            system_prompt=self.config.system_prompt,
-            answer_instruction=self.config.answer_instruction,
+            system_prompt=self.config.prompt.system_prompt,
+            answer_instruction=self.config.prompt.answer_instruction,
         )
 
     @property
@@ -130,7 +130,7 @@ class AsyncSampler(ABC):
     @property
     def _scorers(self) -> tuple[WeightedScorer, ...]:
         config, judge = self.config, self.resources.agents.judge
-        return scorers_of(self.task.payload, config.default_scorer, config.default_scorers, judge)
+        return scorers_of(self.task.payload, config.scoring.default_scorer, config.scoring.default_scorers, judge)
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
@@ -169,7 +169,7 @@ class AsyncSampler(ABC):
             view = self._threads.view(key, tools)
             before, turn = view.fork(sharing=True), None
             try:
-                asking = Asking(max_new_tokens or self.config.max_new_tokens, restart, listener, options)
+                asking = Asking(max_new_tokens or self.config.budget.max_new_tokens, restart, listener, options)
                 with suppress(ContextTooLong):  # the prompt fills an engine's context, which the pool has logged
                     turn = await self._next_turn(view, held_messages(new_messages), asking)
             finally:
@@ -302,8 +302,8 @@ class AsyncSampler(ABC):
             return None
         ids = view.context.ids
         of_engines = self.resources.policy_client(view.policy).pool.contexts.room(len(ids))
-        room = min(asking.most, self.config.max_new_tokens, self.config.max_tokens - len(ids), of_engines)
-        if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
+        room = min(asking.most, self.config.budget.max_new_tokens, self.config.budget.max_tokens - len(ids), of_engines)
+        if room <= 0 or (view.is_opening and len(ids) > self.config.budget.max_prompt_tokens):
             return None
         await self.resources.store_tool_list(view.tools_hash, view.tools)
         async with AsyncExitStack() as answering:
@@ -345,7 +345,7 @@ class AsyncSampler(ABC):
             dispatch.sampling_params,
             rid=dispatch.id,
             affinity=view.engine_of(source.name, parent),
-            timeout_s=self.config.engine_timeout_s,
+            timeout_s=self.config.engines.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
         )

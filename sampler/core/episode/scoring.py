@@ -121,9 +121,9 @@ def deadline_of(sampler: PlayedEpisode) -> float | None:
     if sampler.task.split != TRAIN_SPLIT:
         return None
     own = sampler.task.payload.feedback_deadline_s
-    return (sampler.config.feedback_deadline_s if own is None else own) or None
+    return (sampler.config.scoring.feedback_deadline_s if own is None else own) or None
 
 
 def needs_no_scorer(sampler: PlayedEpisode) -> bool:
     """Whether nothing but feedback scores the episode."""
-    return deadline_of(sampler) is not None and sampler.config.feedback_missing == "abandon"
+    return deadline_of(sampler) is not None and sampler.config.scoring.feedback_missing == "abandon"

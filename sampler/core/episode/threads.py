@@ -72,7 +72,7 @@ class EpisodeThreads:
         policy, thread = key
         template = self._resources.policy_client(policy).template
         tokens = self._tokens.setdefault(policy, PolicyTokens())
-        return View(policy, thread, template, tools, self._resources.config.template_rewrites, tokens)
+        return View(policy, thread, template, tools, self._resources.config.prompt.template_rewrites, tokens)
 
     # 7 parameters: a reply, and the request that it answers
     def replied(

@@ -17,11 +17,11 @@ ACT = "tool_ended"  # among `EpisodeLog.acts`
 
 def tool_limits(config: CoreConfig) -> ToolLimits:
     return ToolLimits(
-        open_s=config.tool_open_s,
-        call_s=config.tool_timeout_s,
-        max_result_tokens=config.max_tool_result_tokens,
-        max_result_chars=config.max_tool_result_chars,
-        max_raw_chars=config.max_raw_result_chars,
+        open_s=config.tools.tool_open_s,
+        call_s=config.tools.tool_timeout_s,
+        max_result_tokens=config.budget.max_tool_result_tokens,
+        max_result_chars=config.budget.max_tool_result_chars,
+        max_raw_chars=config.tools.max_raw_result_chars,
         max_restarts=MAX_RESTARTS,
     )
 
@@ -46,7 +46,7 @@ def _tool_session(sampler: AsyncSampler) -> ToolSession:
         tool_limits(config),
         resources.tool_catalog,
         resources.tool_traffic,
-        exclude=[*config.exclude_tools, *payload.exclude_tools],
+        exclude=[*config.prompt.exclude_tools, *payload.exclude_tools],
         episode=quote(f"{config.run}/{sampler.claim.record_id}", safe="/:"),
         offsets=TokenOffsets(resources.template),
     )

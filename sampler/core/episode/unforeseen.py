@@ -55,7 +55,7 @@ async def fail_claim(
 async def _slot_is_scored(resources: Resources, claim: Claim, bug: Bug) -> bool:
     """Reopen or fail the slot, unless this attempt gave it its score, which counts whatever came after it."""
     tasks, config = resources.store.tasks, resources.config
-    error, most = clipped(bug.error, MAX_SLOT_ERROR_CHARS), config.max_failures
+    error, most = clipped(bug.error, MAX_SLOT_ERROR_CHARS), config.queue.max_failures
     delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
     try:
         await tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=most, bugs_at_most=most)

@@ -82,7 +82,7 @@ class Conversation:
 
     def is_repetition(self, turn: Turn) -> bool:
         """Whether the last reply repeats often enough to end the episode. A repeated reply is marked as such."""
-        limit = self._config.repetition_early_stop_times
+        limit = self._config.prompt.repetition_early_stop_times
         times = times_repeated(self._history, turn) if limit > 0 else 1
         if times > 1:
             self._sampler.mark(DispatchStatus.REPEAT_ERROR, turn=turn)
@@ -95,7 +95,7 @@ class Conversation:
     # ------------------------------------------------------------------ inside
 
     async def _exceeds_budget(self) -> bool:
-        if self._config.new_context is NewContext.DISABLED or not self._history.rounds:
+        if self._config.prompt.new_context is NewContext.DISABLED or not self._history.rounds:
             return False
         return await self._tokens_sent(self._new) > self._config.budget_tokens
 
@@ -104,9 +104,9 @@ class Conversation:
         history = drop_repeats(self._history) if self._in_circles else self._history
         if not history.rounds:
             return history
-        if self._config.new_context is NewContext.DISCARD_ALL_TOOLS:
+        if self._config.prompt.new_context is NewContext.DISCARD_ALL_TOOLS:
             return discard_all_tools(history, self._tokens_of, self._config.budget_tokens)
-        if self._browse_agent is not None and self._config.context_summary == "browse_agent":
+        if self._browse_agent is not None and self._config.prompt.context_summary == "browse_agent":
             purpose = f"What has been done and found out for this task, and what is still open: {_query(history)}"
             return discard_all(history, await self._browse_agent.summarize(transcript(history), purpose))
         return await self._summarized_by_the_policy(history)
@@ -119,8 +119,8 @@ class Conversation:
             shown = replace(history, rounds=(*history.rounds[:-1], newest)).messages()
             request = summary_request(shown if restart else newest.answers)
             if (
-                await self._tokens_sent(request, restart=restart) + self._config.max_new_tokens
-                <= self._config.max_tokens
+                await self._tokens_sent(request, restart=restart) + self._config.budget.max_new_tokens
+                <= self._config.budget.max_tokens
             ):
                 break
         turn = await sampler.create_chat_completions(request, restart=restart, thread=self._thread)

@@ -40,7 +40,7 @@ class MCPSampler(AsyncSampler):
             super().require_forks()
 
     async def _converse(self, tools: ToolSession) -> Termination:
-        browse, most = self.resources.agents.browse, self.task.payload.max_turns or self.config.max_turns
+        browse, most = self.resources.agents.browse, self.task.payload.max_turns or self.config.budget.max_turns
         if self.task.payload.fork is None:
             talk, taken = Conversation(self, self.opening_messages(), tools.list_tools(), browse), 0
         else:
@@ -50,7 +50,7 @@ class MCPSampler(AsyncSampler):
             if turn is None:
                 return Termination.LENGTH_LIMIT
             if talk.is_repetition(turn):
-                if not self.config.enable_repetition_compress:
+                if not self.config.prompt.enable_repetition_compress:
                     return Termination.REPETITION
                 talk.compress()
                 continue

@@ -31,8 +31,8 @@ class Playable:
         self, kinds: SamplerKinds, config: CoreConfig, judge: Judge | None, servers: Sequence[ToolServer]
     ) -> None:
         self._kinds = kinds
-        self._default_scorers = [one.name for one in config.default_scorers] or [
-            default_scorer(config.default_scorer, judge)
+        self._default_scorers = [one.name for one in config.scoring.default_scorers] or [
+            default_scorer(config.scoring.default_scorer, judge)
         ]
         self._judge = judge
         self._has_tools = bool(servers)

@@ -26,7 +26,7 @@ class ServiceProcess:
 def load_scorers(config: CoreConfig) -> None:
     """Import what registers scorers: tenants, then users' modules, which may not take their names. Raises ConfigError."""
     tenants_of(config)
-    import_scorers(config.scorer_modules)
+    import_scorers(config.scoring.scorer_modules)
 
 
 @contextlib.asynccontextmanager
@@ -36,10 +36,10 @@ async def service_process(config: CoreConfig, kind: str) -> AsyncIterator[Servic
     async with (
         Store.open(config.db_connection_string, config.run) as store,
         EngineClient(
-            EngineTimeouts(generate_s=config.engine_timeout_s),
-            config.engine_api_key,
+            EngineTimeouts(generate_s=config.engines.engine_timeout_s),
+            config.engines.engine_api_key,
             # No request waits here for a connection: it would reach its engine later than the pool assumes.
-            max_connections=max(1024, 2 * config.max_concurrent_episodes),
+            max_connections=max(1024, 2 * config.queue.max_concurrent_episodes),
         ) as client,
     ):
         with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):

@@ -26,10 +26,12 @@ class RuledResources:
 
     async def prepare(self, number: int, config: CoreConfig) -> None:
         """Raises ConfigError for rules whose episodes this process cannot play."""
-        self._base.agents.require(config.context_summary)
+        self._base.agents.require(config.prompt.context_summary)
         if not scores_itself(self._kinds.of_task(None)):
             judge = self._base.agents.judge
-            for name in [one.name for one in config.default_scorers] or [default_scorer(config.default_scorer, judge)]:
+            for name in [one.name for one in config.scoring.default_scorers] or [
+                default_scorer(config.scoring.default_scorer, judge)
+            ]:
                 require_scorer(name, judge)
         if flat_values(config) == flat_values(self._base.config):
             self._by_number[number] = self._base
@@ -41,7 +43,7 @@ class RuledResources:
             config=config,
             template=own.template,
             others=clients,
-            parser=get_parser(config.tool_call_parser),
+            parser=get_parser(config.prompt.tool_call_parser),
             sources=self._engines.sources_under(config),
         )
 

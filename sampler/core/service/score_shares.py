@@ -83,7 +83,7 @@ class ScoreShares:
         shares, numbers = self.stats(), {"equal_groups": len(self._equal)}
         return [
             f"{shares[name]:.0%} of the last {numbers.get(name, len(self._episodes))} scored "
-            + text.format(max_new_tokens=self._config.max_new_tokens)
+            + text.format(max_new_tokens=self._config.budget.max_new_tokens)
             for name, text in ADVICE.items()
             if shares.get(name, 0.0) >= LIMITS[name]
         ]

@@ -87,7 +87,9 @@ class SamplerService:
         self._stop = asyncio.Event()
         self._place_free = asyncio.Event()
         self._counts: Counter[str] = Counter()
-        self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
+        self._concurrency = Concurrency(
+            config.queue.max_concurrent_episodes, adaptive=config.queue.adaptive_concurrency
+        )
         self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last report
         self._first = FirstEpisodes()
         self._rewards: deque[float] = deque(maxlen=256)
@@ -95,10 +97,10 @@ class SamplerService:
         self._eval_looked_at = 0.0
         self._engines = Engines(store, process.client, config)
         template = self._engines.policy_clients[config.policy].template
-        agents = Agents.from_file(config.agent_config_path, TokenOffsets(template))
-        agents.require(config.context_summary)
+        agents = Agents.from_file(config.scoring.agent_config_path, TokenOffsets(template))
+        agents.require(config.prompt.context_summary)
         self._resources = shared_resources(store, config, worker, self._engines, agents)
-        self._lease_s, self._renew_s = config.lease_s, config.renew_s
+        self._lease_s, self._renew_s = config.queue.lease_s, config.queue.renew_s
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
         self._shares = ScoreShares(config)
         self._rules = rules or CurrentRules(store, config, worker)
@@ -124,10 +126,10 @@ class SamplerService:
         await self._store.runs.note_settings(self.kind, identity)
         await self._refresh()
         loops = {
-            "view": (self._refresh, self._config.poll_s),
+            "view": (self._refresh, self._config.queue.poll_s),
             "renew": (self._renew, self._renew_s),
-            "beat": (self._beat, self._config.heartbeat_s),
-            "rules": (self._rules.refresh, self._config.heartbeat_s),
+            "beat": (self._beat, self._config.queue.heartbeat_s),
+            "rules": (self._rules.refresh, self._config.queue.heartbeat_s),
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -190,7 +192,7 @@ class SamplerService:
 
     async def _seq_limit(self, run: Run | None) -> tuple[int | None, str | Wait]:
         """The admission limit, and its reason."""
-        if self._config.open_all_tasks:
+        if self._config.queue.open_all_tasks:
             return None, "sampling without a gate"
         return await seq_limit(self._store, self._rules.config.trained_policies, run.admission if run else {})
 
@@ -205,7 +207,7 @@ class SamplerService:
                 continue
             claim = await self._claim()
             if claim is None:
-                await wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
+                await wait_for(self._stop, self._config.queue.poll_s * random.uniform(0.5, 1.0))
             else:
                 await self._start(group, claim)
 
@@ -214,7 +216,7 @@ class SamplerService:
         ready = self._engines.ready() and self._resources.tool_traffic.has_room()
         if self._rules.number is None or self._view.paused or not ready:
             return None
-        if time.monotonic() - self._eval_looked_at > self._config.poll_s:
+        if time.monotonic() - self._eval_looked_at > self._config.queue.poll_s:
             for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
                 claim = await self._claim_of(split, None)
                 if claim is not None:
@@ -230,7 +232,7 @@ class SamplerService:
             lease_s=self._lease_s,
             seq_limit=seq_limit,
             served_versions=self._engines.served_versions(),
-            max_failures=self._config.max_failures,
+            max_failures=self._config.queue.max_failures,
             without=self._playable.left,
             unconfirmed=self._plays_elsewhere,
             rules=self._rules.number,
@@ -278,11 +280,11 @@ class SamplerService:
 
     async def _drain(self) -> None:
         """Let episodes in flight end within the grace time; then cancel them, which releases their slots."""
-        log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
+        log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.queue.grace_s)
         if self._episodes:
-            end = f"they end, for {self._config.grace_s:g} s at most (grace_s)"
+            end = f"they end, for {self._config.queue.grace_s:g} s at most (grace_s)"
             with waiting(Wait("its episodes", f"it stops, and {len(self._episodes)} were being played", end)):
-                await asyncio.wait(self._episodes, timeout=self._config.grace_s)
+                await asyncio.wait(self._episodes, timeout=self._config.queue.grace_s)
         late = dict(self._episodes)
         for task in late:
             task.cancel()
@@ -301,7 +303,7 @@ class SamplerService:
     # ------------------------------------------------------------------ the other loops
 
     async def _renew(self) -> None:
-        for claim in await self._store.tasks.renew_leases(list(self._episodes.values()), self._config.lease_s):
+        for claim in await self._store.tasks.renew_leases(list(self._episodes.values()), self._config.queue.lease_s):
             for task, held in list(self._episodes.items()):
                 if held == claim:
                     log.warning("lease lost record=%s", claim.record_id)
@@ -317,7 +319,7 @@ class SamplerService:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 doing=str(self._activity),
-                heartbeat_s=self._config.heartbeat_s,
+                heartbeat_s=self._config.queue.heartbeat_s,
                 alarms=self._alarms(),
                 stats={
                     **{name: self._counts[name] for name in COUNTED},

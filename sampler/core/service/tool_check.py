@@ -38,14 +38,14 @@ async def missing_tools(
     traffic: Traffic | None = None,
 ) -> dict[str, int]:
     """{problem: number of tasks}. Raises ToolFailure."""
-    naming = [one for one in demands if one.tools or one.exclude_tools or config.exclude_tools]
+    naming = [one for one in demands if one.tools or one.exclude_tools or config.prompt.exclude_tools]
     problems: dict[str, int] = {}
     if not servers or not naming:
         return problems
     async with ToolSession(servers, None, tool_limits(config), catalog, traffic) as session:
         for one in naming:
             try:
-                session.require(one.tools, [*config.exclude_tools, *one.exclude_tools])
+                session.require(one.tools, [*config.prompt.exclude_tools, *one.exclude_tools])
             except ConfigError as exc:
                 problems[str(exc)] = problems.get(str(exc), 0) + one.num_tasks
     return problems

@@ -15,6 +15,7 @@ from shared.configuration.secrets import secret_field
 from shared.files.hub import TokenizerFolder
 from shared.http.metrics_page import DESCRIPTION, Address
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, SamplerName
+from shared.rules.episodes import PromptRules, ScoringRules
 from shared.rules.run_rules import RuleSettings, untrained
 from shared.tasks.sampler_names import BUNDLED
 
@@ -23,7 +24,40 @@ Seconds = Annotated[float, Field(gt=0)]
 PartT = TypeVar("PartT", bound=BaseModel)
 
 
-class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolSettings, QueueSettings):
+class EngineSettings(EngineAccess):
+    """Requests to engines."""
+
+    engine_timeout_s: Seconds = Field(900.0, description="Time-out of one request to an engine.")
+
+
+class ScoringSettings(ScoringRules):
+    """Scores of tasks that say nothing of their own, and where scorers are found."""
+
+    scorer_modules: list[str] = Field([], description="Modules to import; importing them registers their scorers.")
+    agent_config_path: Path | None = Field(
+        None,
+        description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
+    )
+
+
+class PromptSettings(PromptRules):
+    """What the model reads, besides the tasks and its own replies; when it becomes too long."""
+
+    chat_template: str = Field(
+        "auto",
+        description="auto: the model's own; where it shows no tools, their schemas and the format of tool_call_parser are put "
+        "into the system message. none: such a template is refused at the start. Else: a Jinja file in place of the model's, of "
+        "this process's own policy (docs/bring/tools.md).",
+    )
+
+    @field_validator("tool_call_parser")
+    @classmethod
+    def a_parser_has_this_name(cls, name: str) -> str:
+        get_parser(name)
+        return name
+
+
+class CoreConfig(ServiceConfig, RuleSettings):
     """The core's settings. Those of `RuleSettings` belong to the run: what is not given is read there: docs/train/rules.md.
 
     `tenants`: modules with a `TENANT`, in the order in which they are opened (`sampler/core/tenant.py`).
@@ -34,7 +68,6 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
 
-    # the run
     run: RunName = Field(description="Name of the run, and of the database that its samplers and trainers share.")
     db_connection_string: str = secret_field(description="Connection string of the MongoDB server.")
     policy: PolicyName = Field(DEFAULT_POLICY, description="The policy that this process samples.")
@@ -61,32 +94,15 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
         '{"grid": "my_package.grid:GridSampler"}. See docs/bring/custom_samplers.md.',
     )
 
-    # episodes
-    chat_template: str = Field(
-        "auto",
-        description="auto: the model's own; where it shows no tools, their schemas and the format of tool_call_parser are put "
-        "into the system message. none: such a template is refused at the start. Else: a Jinja file in place of the model's, of "
-        "this process's own policy (docs/bring/tools.md).",
-    )
-    scorer_modules: list[str] = Field([], description="Modules to import; importing them registers their scorers.")
-    agent_config_path: Path | None = Field(
-        None,
-        description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
-    )
-    episode_timeout_s: Seconds = Field(
-        3600.0, description="Time-out of one episode; then it is an infrastructure failure."
-    )
-
-    # the process
-    engine_timeout_s: Seconds = Field(900.0, description="Time-out of one request to an engine.")
     metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
-    @field_validator("tool_call_parser")
-    @classmethod
-    def a_parser_has_this_name(cls, name: str) -> str:
-        get_parser(name)
-        return name
+    group: GroupSettings = GroupSettings()
+    scoring: ScoringSettings = ScoringSettings()
+    prompt: PromptSettings = PromptSettings()
+    engines: EngineSettings = EngineSettings()
+    tools: ToolSettings = ToolSettings()
+    queue: QueueSettings = QueueSettings()
 
     @model_validator(mode="after")
     def names_of_samplers_are_new(self) -> Self:
@@ -111,7 +127,7 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
 
     @model_validator(mode="after")
     def actors_have_policies_of_the_run(self) -> Self:
-        for name, actor in self.actors.items():
+        for name, actor in self.seats.actors.items():
             if actor.policy is not None and actor.policy not in self.policies:
                 raise ValueError(
                     f"actors.{name}.policy is {actor.policy!r}; expected one of {', '.join(self.policies)} (see other_policies)"
@@ -120,7 +136,7 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
 
     @model_validator(mode="after")
     def turn_sources_are_others(self) -> Self:
-        if self.policy in self.turn_sources:
+        if self.policy in self.sampling.turn_sources:
             raise ValueError(f"turn_sources names {self.policy!r}: the policy itself gets the remaining share")
         return self
 
@@ -143,4 +159,4 @@ class CoreConfig(ServiceConfig, RuleSettings, GroupSettings, EngineAccess, ToolS
     @property
     def untrained_policies(self) -> list[str]:
         """Members of `other_policies` without a trainer: the frozen ones, and those whose actors are all frozen or pinned."""
-        return untrained(list(self.other_policies), self.frozen_policies, self.actors)
+        return untrained(list(self.other_policies), self.frozen_policies, self.seats.actors)

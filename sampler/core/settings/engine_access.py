@@ -1,19 +1,18 @@
 """Authentication of a service to engines. The key comes from the environment, and is in no file and no document."""
 
 import re
-from typing import ClassVar, Self
+from typing import Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from shared.configuration.secrets import configured_secret
+from shared.configuration.sections import Section
 
 NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
-class EngineAccess(BaseModel):
-    """Fields of the configuration of every service that sends requests to engines."""
-
-    help_section: ClassVar[str] = "engines"
+class EngineAccess(Section):
+    """Requests to engines."""
 
     engine_api_key_var: str | None = Field(
         None,

@@ -1,18 +1,15 @@
 """The sampler's settings of completed groups: the rules of `shared.rules.groups`, and where this process finds estimators."""
 
-from typing import ClassVar
+from pydantic import Field, ValidationInfo, field_validator
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
-
+from shared.configuration.sections import Section
 from shared.rules.groups import ESTIMATORS, Advantage, GigpoMode, GroupConfig
 
 __all__ = ["ESTIMATORS", "Advantage", "GigpoMode", "GroupConfig", "GroupSettings"]
 
 
-class AdvantageModules(BaseModel):
+class AdvantageModules(Section):
     """Code is never read from the database: each process names its own."""
-
-    help_section: ClassVar[str] = "group"
 
     advantage_modules: list[str] = Field(
         [], description="Modules to import; they register advantage estimators (docs/reference/api.md)."
@@ -26,7 +23,7 @@ class AdvantageModules(BaseModel):
 
 
 class GroupSettings(GroupConfig, AdvantageModules):
-    """Fields of the sampler's configuration. What is not given is read from the run's rules."""
+    """Which episodes of a completed group are trained on, and their advantages."""
 
     @field_validator("advantage")
     @classmethod

@@ -1,19 +1,18 @@
 """Settings of how a process claims slots, holds them and lets them go."""
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from shared.configuration.sections import Section
 from shared.documents.run import HEARTBEAT_S
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class QueueSettings(BaseModel):
-    """Fields of the sampler's configuration."""
-
-    help_section: ClassVar[str] = "queue"
+class QueueSettings(Section):
+    """How the process claims slots, holds them and lets them go."""
 
     max_concurrent_episodes: Positive = Field(256, description="Maximum episodes that this process plays at once.")
     adaptive_concurrency: bool = Field(
@@ -34,6 +33,9 @@ class QueueSettings(BaseModel):
         0.3, description="Interval at which an idle process polls for work and for the trainer's progress."
     )
     heartbeat_s: Seconds = Field(HEARTBEAT_S, description="Interval of this process's heartbeats.")
+    episode_timeout_s: Seconds = Field(
+        3600.0, description="Time-out of one episode; then it is an infrastructure failure."
+    )
     open_all_tasks: bool = Field(
         False,
         description="Open all tasks at once, without waiting for a trainer: for evaluation or data generation only.",

@@ -1,19 +1,18 @@
 """Settings of tool servers and their sessions. Guide: docs/bring/tools.md."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from sampler.core.tools.isolation import Sandbox
+from shared.configuration.sections import Section
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class ToolSettings(BaseModel):
-    """Fields of the sampler's configuration."""
-
-    help_section: ClassVar[str] = "tools"
+class ToolSettings(Section):
+    """Tool servers, and the sessions with them."""
 
     mcp_manager_url: str | None = Field(
         None,

@@ -125,10 +125,11 @@ class CurrentRules:
             rules, own = rules_from(stored), self._declared()
         except ConfigError as exc:
             return f"{exc} ({stored.origin})"
+        of_run, of_process = rules.plain(), own.plain()
         for name in ("template_digest", "other_policies"):
-            if getattr(rules, name) != getattr(own, name):
+            if of_run[name] != of_process[name]:
                 return (
-                    f"{name} is {shortened(getattr(rules, name))} ({stored.origin}), and {shortened(getattr(own, name))} in this "
+                    f"{name} is {shortened(of_run[name])} ({stored.origin}), and {shortened(of_process[name])} in this "
                     f"process; start one that has it, or change it: tandem rules {self._store.run} --set {name}=…"
                 )
         try:
@@ -150,7 +151,7 @@ def _missing(known: Sequence[RunRules]) -> dict[int, str]:
 def _problem(stored: RunRules) -> str | None:
     """Why this process cannot settle by these rules; None: it can."""
     try:
-        estimator = rules_from(stored).advantage
+        estimator = rules_from(stored).group.advantage
     except MalformedDocument as exc:
         return str(exc)
     if is_registered(estimator):

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -11,11 +12,11 @@ from sampler.core.api_models.config import read_agents_config
 from sampler.core.rendering.chosen_template import digest_of_chosen
 from sampler.core.settings.core_config import CoreConfig
 from shared.configuration.given import given_settings
-from shared.configuration.sections import flat_values
+from shared.configuration.sections import flat_values, place_text
 from shared.documents.rules import RunRules
 from shared.errors import ConfigError, MalformedDocument
 from shared.names import DEFAULT_POLICY, shortened
-from shared.rules.run_rules import PolicyRules, Rules, RuleSettings
+from shared.rules.run_rules import RULE_NAMES, PolicyRules, Rules
 
 OF_PROCESS = (*PolicyRules.model_fields, "template_digest")  # of a process's folders, which no other process can read
 MAX_NAMED = 8
@@ -25,21 +26,20 @@ ConfigT = TypeVar("ConfigT", bound=CoreConfig)
 
 def declared(config: CoreConfig, template_digest: str | None = None) -> Rules:
     """Of a process's settings, given or not. `template_digest` None: of its template, which is read. Raises ConfigError."""
-    values = {name: getattr(config, name) for name in RuleSettings.model_fields}
-    if config.default_scorer is None and not config.default_scorers:
-        values["default_scorer"] = _default_scorer(config)
+    values = {name: value for name, value in flat_values(config).items() if name in RULE_NAMES}
+    if config.scoring.default_scorer is None and not config.scoring.default_scorers:
+        values["default_scorer"] = _default_scorer(config.scoring.agent_config_path)
     if template_digest is None:
-        template_digest = digest_of_chosen(config.model_name_or_path, config.chat_template)
-    return Rules(
-        **values,
-        template_digest=template_digest,
-        other_policies=sorted(config.other_policies),
-        frozen_policies=sorted(config.frozen_policies),
-    )
+        template_digest = digest_of_chosen(config.model_name_or_path, config.prompt.chat_template)
+    policies = {
+        "other_policies": sorted(config.other_policies),
+        "frozen_policies": sorted(config.frozen_policies),
+    }
+    return Rules.model_validate({**values, **policies, "template_digest": template_digest})
 
 
-def _default_scorer(config: CoreConfig) -> str:
-    has_judge = config.agent_config_path is not None and read_agents_config(config.agent_config_path).scorer_agent
+def _default_scorer(agents: Path | None) -> str:
+    has_judge = agents is not None and read_agents_config(agents).scorer_agent
     return "agentcpm" if has_judge else "exact_match"
 
 
@@ -51,30 +51,29 @@ def rules_from(stored: RunRules) -> Rules:
         return Rules.model_validate(stored.values)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        problem = f"{place_text(Rules, first['loc'])}: {first['msg']}"
         raise MalformedDocument(RunRules.collection, stored.id, problem) from exc
 
 
 def under_rules(config: ConfigT, rules: Rules) -> ConfigT:
     """The same settings of the process, and the run's rules. Raises ConfigError where both do not fit together."""
     own = {name: value for name, value in flat_values(config).items() if name in given_settings(config)}
-    values = {name: value for name, value in rules.model_dump(mode="json").items() if name not in OF_PROCESS}
-    frozen = (
-        {"frozen_policies": rules.frozen_policies} if set(rules.frozen_policies) <= set(config.other_policies) else {}
-    )
+    values = {name: value for name, value in rules.plain().items() if name not in OF_PROCESS}
+    frozen_policies = rules.policies.frozen_policies
+    frozen = {"frozen_policies": frozen_policies} if set(frozen_policies) <= set(config.other_policies) else {}
     try:
         return config.with_values({**own, **values, **frozen})
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, by the rules of the run") from exc
+        raise ConfigError(f"{place_text(type(config), first['loc'])}: {first['msg']}, by the rules of the run") from exc
 
 
 def refuse_differences(config: CoreConfig, own: Rules, stored: RunRules, run: str) -> None:
     """Raises ConfigError, with both values, for rules that were given to this process and that the run has otherwise."""
-    given, expected = given_settings(config), rules_from(stored).model_dump(mode="json")
+    given, expected = given_settings(config), rules_from(stored).plain()
     differing = {
         name: (value, expected[name])
-        for name, value in own.model_dump(mode="json").items()
+        for name, value in own.plain().items()
         if value != expected[name] and (name in given or name in ("other_policies", "template_digest"))
     }
     if not differing:

@@ -18,7 +18,7 @@ async def fail_settlement(store: Store, config: CoreConfig, task: Task, bug: Bug
     before = 0 if task.unforeseen is None else task.unforeseen.settlements
     try:
         is_over = await store.unforeseen.settlement_failed(
-            task, bug.error, delay_s=retry_delay_s(config, before), max_failures=config.max_failures
+            task, bug.error, delay_s=retry_delay_s(config, before), max_failures=config.queue.max_failures
         )
         if is_over:
             names = [str(slot.record_id) for slot in task.slots if slot.status is SlotStatus.SCORED]

@@ -112,7 +112,7 @@ class GroupScoring:
             return
         try:
             with waiting(self._wait(task, attempt), inside=True):
-                async with self._renewed(task.id, attempt), time_limit(self._config.episode_timeout_s):
+                async with self._renewed(task.id, attempt), time_limit(self._config.queue.episode_timeout_s):
                     scores = await self._all(task)
             stored = await self._store.group_scores.keep(task, attempt, scores, _totals(task, scores))
         except UnusableTask as exc:
@@ -121,7 +121,7 @@ class GroupScoring:
             log.error("%s", exc)
             await self._postpone(task.id, attempt)
         except (AgentFailed, ScorerFailed, DoesNotFit, TimeoutError) as exc:
-            text = f"no scores within episode_timeout_s = {self._config.episode_timeout_s:g} s"
+            text = f"no scores within episode_timeout_s = {self._config.queue.episode_timeout_s:g} s"
             await self._failed(task, attempt, text if isinstance(exc, TimeoutError) else str(exc))
         except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):  # another sampler may begin at once
@@ -137,7 +137,7 @@ class GroupScoring:
 
     def _wait(self, task: Task, attempt: int) -> Wait:
         scorers = ", ".join(scorer.name for scorer in _group_scorers_of(task))
-        limit = f"for {self._config.episode_timeout_s:g} s at most (episode_timeout_s)"
+        limit = f"for {self._config.queue.episode_timeout_s:g} s at most (episode_timeout_s)"
         return Wait(
             f"the scores of group {task.id}", f"{scorers} (attempt {attempt}) has not answered", f"it does, {limit}"
         )
@@ -207,7 +207,7 @@ class GroupScoring:
             await asyncio.gather(renewing, return_exceptions=True)
 
     async def _failed(self, task: Task, attempt: int, error: str) -> None:
-        failures, most = task.scoring.failures if task.scoring is not None else 0, self._config.max_failures
+        failures, most = task.scoring.failures if task.scoring is not None else 0, self._config.queue.max_failures
         self._failing.pop(task.id, None)  # it goes to the end
         while len(self._failing) >= MOST_FAILING:
             self._failing.pop(next(iter(self._failing)))

@@ -33,7 +33,7 @@ async def keep(config: KeeperConfig) -> None:
     stop = asyncio.Event()
     for sig in ending_signals():
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
-    client = EngineClient(api_key=config.engine_api_key)
+    client = EngineClient(api_key=config.engines.engine_api_key)
     cache = config.cache_dir or temporary_folder(config.run, config.policy)
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, client:

@@ -16,8 +16,7 @@ from shared.names import DEFAULT_POLICY, PolicyName, RunName
 LOOPBACK = "127.0.0.1"
 
 
-# 28 fields: settings: each is a flag and a key
-class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
+class KeeperConfig(ServiceConfig):
     """Runs one engine: registers it, reports its load, keeps it on the wanted version of a policy."""
 
     section: ClassVar[str] = "keeper"
@@ -121,6 +120,9 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
     metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
+    engines: EngineAccess = EngineAccess()
+    local: LocalEngineConfig = LocalEngineConfig()
+
     @model_validator(mode="after")
     def engine_is_either_running_or_started(self) -> "KeeperConfig":
         if self.engine_command is None:
@@ -137,7 +139,7 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
                 f"engine_host is {self.engine_host}, and engine_command {self.engine_command!r} lacks the placeholder {{host}}: "
                 "the engine would not listen there"
             )
-        if "{api_key}" in self.engine_command and self.engine_api_key_var is None:
+        if "{api_key}" in self.engine_command and self.engines.engine_api_key_var is None:
             raise ValueError(
                 "engine_command has the placeholder {api_key}; expected engine_api_key_var to name the key's variable"
             )
@@ -145,7 +147,7 @@ class KeeperConfig(ServiceConfig, EngineAccess, LocalEngineConfig):
 
     @model_validator(mode="after")
     def sizes_are_of_the_local_engine(self) -> "KeeperConfig":
-        sizes = [name for name in SIZES if getattr(self, name) is not None]
+        sizes = [name for name in SIZES if getattr(self.local, name) is not None]
         if sizes and (self.engine_url or self.engine_command):
             other = "engine_url" if self.engine_url else "engine_command"
             raise ValueError(f"{sizes[0]} is for the local engine, and {other} is set; expected one of them")

@@ -47,7 +47,7 @@ async def _problem_of(store: Store, config: KeeperConfig, service: InferenceServ
 async def _wrong_version(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:
     if service.status is not ServiceStatus.UP:
         return None  # between two versions
-    async with EngineClient(api_key=config.engine_api_key) as client:
+    async with EngineClient(api_key=config.engines.engine_api_key) as client:
         label = (await client.model_info(service.url)).weight_version
     newer = [s for s in await store.services.live(config.policy) if s.url == service.url]
     if label in {str(acceptable.version) for acceptable in (service, *newer)} or any(

@@ -59,8 +59,14 @@ class Keeper:
         self._client = client
         self._config = config
         self._assembly = assembly
-        command = config.engine_command or local_command(config.local_flags())
-        given = (config.model_name_or_path, command, config.engine_port, config.engine_api_key, config.engine_host)
+        command = config.engine_command or local_command(config.local.local_flags())
+        given = (
+            config.model_name_or_path,
+            command,
+            config.engine_port,
+            config.engines.engine_api_key,
+            config.engine_host,
+        )
         self._child = None if config.engine_url else EngineChild(*given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused

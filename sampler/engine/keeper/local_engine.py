@@ -1,12 +1,14 @@
 """The size of the local engine that a keeper starts: its settings, and the flags of its command line."""
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from shared.configuration.sections import Section
 
 SIZES = ("kv_cache_bytes", "context_length", "max_running_requests")
 
 
-class LocalEngineConfig(BaseModel):
-    """Settings of the local CPU engine alone; another engine's stand in `engine_command`."""
+class LocalEngineConfig(Section):
+    """The local CPU engine; another engine's settings stand in engine_command."""
 
     kv_cache_bytes: int | None = Field(
         None,

@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from shared.configuration.plain_values import problems_of
+from shared.configuration.sections import place_text, settings_of
 from shared.documents.rules import RunRules
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, check_name, shortened
@@ -98,11 +99,11 @@ def checked(values: Mapping[str, Any]) -> Rules:
         rules = Rules.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
-        name, problem = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        name, problem = place_text(Rules, first["loc"]), first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            problem = f"no rule has this name; expected one of {', '.join(Rules.model_fields)}"
+            problem = f"no rule has this name; expected one of {', '.join(settings_of(Rules))}"
         raise ConfigError(f"{name} is {shortened(first['input'])}; {problem}" if name else problem) from exc
-    ESTIMATORS.require(rules.advantage, list(Advantage))
+    ESTIMATORS.require(rules.group.advantage, list(Advantage))
     return rules
 
 

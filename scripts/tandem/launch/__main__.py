@@ -85,7 +85,7 @@ def main() -> None:
     config = policies[0]
     logging.basicConfig(level=logging.WARNING)
     console = Console(emoji=False)  # rich would render `:train:` in the id main:train:0:t0 as a tram
-    suffix = "" if config.is_main else f"_{config.node}"
+    suffix = "" if config.machines.is_main else f"_{config.machines.node}"
     launch: Launch | None = None
     try:
         if config.dry_run:
@@ -119,7 +119,9 @@ class Launch:
         self.display = display
         self.trained = [policy for policy in policies if not policy.frozen]
         self.metrics = {policy.policy: StepMetrics(policy.policy_folder / METRICS_FILE) for policy in self.trained}
-        self.clock = PhaseClock(config.folder / f"seconds{'' if config.is_main else f'_{config.node}'}.json")
+        self.clock = PhaseClock(
+            config.folder / f"seconds{'' if config.machines.is_main else f'_{config.machines.node}'}.json"
+        )
         self.database = config.db_connection_string or ""
         self.figures: dict[str, Any] | None = None  # the summary, at the end
         self.evaluated: EvaluationRound | None = None  # the result with `only_evaluate`
@@ -141,7 +143,7 @@ class Launch:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 first = min(done, key=lambda task: task.get_name() != "steps")
                 if first.get_name() == "interrupt":
-                    self.display.note(stop_line(self.config, received[0]))
+                    self.display.note(stop_line(self.config.machines, received[0]))
                     return 128 + received[0]
                 if first.exception() is not None:
                     await asyncio.sleep(2 * POLL_S)
@@ -174,7 +176,7 @@ class Launch:
         config = self.config
         self.clock.record("setup", setup_seconds(Path(sys.prefix)))
         self.clock.begin("start")
-        machine = place_lines(config, config.derived, config.address)
+        machine = place_lines(config.machines, config.derived, config.address)
         for line in [*machine, *gpu_lines(self.policies), *memory_lines(self.policies)]:
             self.display.note(line)
         await self.start_database()
@@ -183,9 +185,9 @@ class Launch:
             self._refreshed(store),
             costs_shown(store, self.policies, self.display.note),
         ):
-            if config.is_main and await self.is_finished(store):
+            if config.machines.is_main and await self.is_finished(store):
                 return await self.finish(store)
-            demands = await asyncio.to_thread(check_tasks, config, self.display.note) if config.is_main else []
+            demands = await asyncio.to_thread(check_tasks, config, self.display.note) if config.machines.is_main else []
             tools_url = await start_tools(config, self.children)
             no_tools = NO_TOOLS if config.num_samplers else "none here, since NUM_SAMPLERS is 0"
             self.display.note(f"tools: {redacted(tools_url) if tools_url else no_tools}")
@@ -197,7 +199,7 @@ class Launch:
             start_samplers(self.policies, self.children, self.database, tools_url)
             if not config.only_evaluate:
                 self.display.trainers = start_trainers(self.policies, self.children, self.database)
-            if not config.is_main:
+            if not config.machines.is_main:
                 return await self.follow(store)
             if config.has_evaluation:
                 await import_eval(store, config)
@@ -277,7 +279,7 @@ class Launch:
         self.clock.begin("training")
         inserted = await import_train(store, self.config)
         self.display.begin_phase(f"training ({inserted} tasks queued)" if inserted else "training")
-        if inserted and self.config.is_alone:  # a trainer that found none before them has ended
+        if inserted and self.config.machines.is_alone:  # a trainer that found none before them has ended
             self.display.trainers |= start_trainers(self._ended(), self.children, self.database)
         for policy, trainer in list(self.display.trainers.items()):
             await self.children.wait_exit(trainer)
@@ -303,7 +305,7 @@ class Launch:
 
     async def follow(self, store: Store) -> int:
         """On machines other than the first: wait until the trainers and the last evaluation have finished."""
-        self.display.begin_phase("working for the run" if self.config.join else "working for machine 0")
+        self.display.begin_phase("working for the run" if self.config.machines.join else "working for machine 0")
         if self.config.only_evaluate:
             await EvalRound(store, self.config.policy, 0).wait()
             return 0

@@ -107,9 +107,19 @@ def sampler(policies: Sequence[LaunchConfig], mcp_url: str | None) -> Command:
 
 def trainer(config: LaunchConfig) -> Command:
     launch = ["--config_file", str(config.accelerate_config), "--num_processes", str(num_trainers(config))]
-    if config.num_machines > 1:
-        launch += ["--num_machines", str(config.num_machines), "--machine_rank", str(config.machine_rank)]
-        launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.trainer_port)]
+    if config.machines.num_machines > 1:
+        launch += [
+            "--num_machines",
+            str(config.machines.num_machines),
+            "--machine_rank",
+            str(config.machines.machine_rank),
+        ]
+        launch += [
+            "--main_process_ip",
+            str(config.machines.master_addr),
+            "--main_process_port",
+            str(config.trainer_port),
+        ]
     output = ["--output_dir", str(config.policy_folder)]
     if config.placed and (device := config.placed.placement.shared_device):
         output += ["--shared_device", device]
@@ -130,14 +140,14 @@ def trainer_environment(config: LaunchConfig, database: str) -> dict[str, str]:
 
 def _interface(config: LaunchConfig) -> dict[str, str]:
     """Gloo would take the address of the host's name, which on Debian is 127.0.1.1."""
-    if config.num_machines == 1 or "GLOO_SOCKET_IFNAME" in os.environ:
+    if config.machines.num_machines == 1 or "GLOO_SOCKET_IFNAME" in os.environ:
         return {}
     name = interface_of(config.address)
     return {"GLOO_SOCKET_IFNAME": name} if name else {}
 
 
 def num_trainers(config: LaunchConfig) -> int:
-    return config.processes_here * config.num_machines
+    return config.processes_here * config.machines.num_machines
 
 
 def _common(config: LaunchConfig) -> Command:

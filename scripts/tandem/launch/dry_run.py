@@ -51,9 +51,13 @@ class Planned:
 def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
     """Print the plan of this machine; returns the exit status. Raises ConfigError for tasks that could not be played."""
     config, planned = policies[0], Planned(console)
-    for line in [*place_lines(config, config.derived, config.address), *gpu_lines(policies), *memory_lines(policies)]:
+    for line in [
+        *place_lines(config.machines, config.derived, config.address),
+        *gpu_lines(policies),
+        *memory_lines(policies),
+    ]:
         planned.say(line)
-    if config.is_main:
+    if config.machines.is_main:
         check_tasks(config, planned.say)
     if config.db_connection_string:
         planned.say(f"MongoDB: {shown(config.db_connection_string)}, given")

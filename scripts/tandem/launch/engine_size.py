@@ -62,15 +62,15 @@ def engine_size(policies: Sequence[LaunchConfig], config: LaunchConfig) -> Plann
     if keeper is None or keeper.engine_command or keeper.engine_url:
         return None
     sampler = sampler_settings(policies)
-    context = keeper.context_length or sampler.max_tokens + RESERVE
-    running = keeper.max_running_requests or _running(policies[0], sampler)
+    context = keeper.local.context_length or sampler.budget.max_tokens + RESERVE
+    running = keeper.local.max_running_requests or _running(policies[0], sampler)
     plan = _plan(config, keeper, context, running)
     values = {
-        "context_length": None if keeper.context_length else plan.context if plan else context,
-        "max_running_requests": None if keeper.max_running_requests else running,
+        "context_length": None if keeper.local.context_length else plan.context if plan else context,
+        "max_running_requests": None if keeper.local.max_running_requests else running,
     }
     flags = [word for name, value in values.items() if value is not None for word in (f"--{name}", str(value))]
-    return PlannedEngine(flags, plan, weights_bytes(ROOT / config.model), sampler.max_tokens)
+    return PlannedEngine(flags, plan, weights_bytes(ROOT / config.model), sampler.budget.max_tokens)
 
 
 def sampler_settings(policies: Sequence[LaunchConfig]) -> SamplerConfig:
@@ -85,9 +85,9 @@ def _required() -> list[str]:
 
 def _running(owner: LaunchConfig, sampler: SamplerConfig) -> int:
     """Other machines' samplers may ask it too, unless this one is alone."""
-    if not owner.is_alone or not owner.num_samplers:
+    if not owner.machines.is_alone or not owner.num_samplers:
         return MAX_RUNNING
-    return max(FEWEST_RUNNING, min(MAX_RUNNING, owner.num_samplers * sampler.max_concurrent_episodes))
+    return max(FEWEST_RUNNING, min(MAX_RUNNING, owner.num_samplers * sampler.queue.max_concurrent_episodes))
 
 
 def _plan(config: LaunchConfig, keeper: KeeperConfig, context: int, running: int) -> CachePlan | None:
@@ -99,10 +99,10 @@ def _plan(config: LaunchConfig, keeper: KeeperConfig, context: int, running: int
     try:
         return plan_cache(
             shape,
-            kv_cache_bytes=keeper.kv_cache_bytes,
+            kv_cache_bytes=keeper.local.kv_cache_bytes,
             max_running=running,
             context_length=context,
-            may_shorten=keeper.context_length is None,
+            may_shorten=keeper.local.context_length is None,
         )
     except CacheTooSmall as exc:
         raise ConfigError(f"the local engine of policy {config.policy}: {exc}") from exc

@@ -14,7 +14,7 @@ from tandem.launch.settings import LaunchConfig
 async def until_over(store: Store, config: LaunchConfig, show: Callable[[str], None]) -> str:
     """Wait for the end of the run; returns why this machine stops. One that joins a run that has ended waits `start_timeout_s`
     for it to be continued."""
-    if config.join and await is_over(store, config.policy):
+    if config.machines.join and await is_over(store, config.policy):
         show(f"the run has ended; waiting {config.start_timeout_s:g} s for a trainer to continue it")
         if await _lasts(store, config.policy, config.start_timeout_s):
             return "the run has ended, and no trainer continues it"

@@ -13,11 +13,11 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from sampler.engine.keeper.config import LOOPBACK
+from shared.configuration.sections import Section
 from shared.errors import ConfigError
 
 FIRST_PORT, JOBS = 20_000, 1_000  # rendezvous ports of Slurm jobs: below the kernel's ephemeral ones
@@ -31,10 +31,8 @@ OF_TORCHRUN = {
 }
 
 
-class NodeSettings(BaseModel):
+class NodeSettings(Section):
     """The settings of a launch on one of several machines."""
-
-    help_section: ClassVar[str] = "machines"
 
     num_machines: int = Field(1, gt=0, description="Machines that train together.")
     machine_rank: int = Field(0, ge=0, description="This machine's number, from 0.")

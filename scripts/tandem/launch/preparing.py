@@ -27,8 +27,8 @@ def check_whole(model: Path, config: LaunchConfig) -> None:
     """Raises ConfigError with the rows of `tandem check-model` that failed. The bundled model is not checked again."""
     if model == ROOT / EXAMPLE / "model":
         return
-    sampler = sampler_settings(config)
-    choice = TemplateChoice(sampler.chat_template, sampler.tool_call_parser, sampler.chat_template_kwargs)
+    prompt = sampler_settings(config).prompt
+    choice = TemplateChoice(prompt.chat_template, prompt.tool_call_parser, prompt.chat_template_kwargs)
     failed = failures(check_model(model, choice))
     if failed:
         lines = [f"{row.name}: {row.found}; expected {row.remedy or row.expected}" for row in failed]

@@ -32,7 +32,7 @@ async def start_tools(config: LaunchConfig, children: Children) -> str | None:
 
 def start_bundled_tools(config: LaunchConfig, children: Starter) -> Child:
     """They listen on this machine only, where its samplers are."""
-    log_path = config.log_path("tools" if config.is_alone else f"tools_{config.node}")
+    log_path = config.log_path("tools" if config.machines.is_alone else f"tools_{config.machines.node}")
     return children.start(Program("tools", "tools", commands.tools(), log_path, commands.environment()))
 
 
@@ -49,7 +49,7 @@ def start_environment_service(config: LaunchConfig, children: Starter, database:
     """For the samplers of this machine, at a loopback address unless its settings name another."""
     if not config.environment_flags():
         return None
-    log_path = config.log_path("environments" if config.is_alone else f"environments_{config.node}")
+    log_path = config.log_path("environments" if config.machines.is_alone else f"environments_{config.machines.node}")
     environment = commands.with_database("environments", database)
     return children.start(Program("environments", "environments", commands.environments(config), log_path, environment))
 
@@ -102,13 +102,16 @@ def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | 
         return [(_number(config, i), url, None) for i, url in enumerate(config.engine_urls)]
     if config.placed and (engines := config.placed.placement.engines):
         alone = len(engines) == 1
-        return [(config.node if alone else f"{config.node}-{i}", None, place) for i, place in enumerate(engines)]
-    return [(config.node, None, None)] * config.starts_engine
+        return [
+            (config.machines.node if alone else f"{config.machines.node}-{i}", None, place)
+            for i, place in enumerate(engines)
+        ]
+    return [(config.machines.node, None, None)] * config.starts_engine
 
 
 def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database: str, tools_url: str | None) -> None:
     config = policies[0]
-    first = config.machine_rank * config.num_samplers
+    first = config.machines.machine_rank * config.num_samplers
     for i in range(first, first + config.num_samplers):
         command, environment = commands.sampler(policies, tools_url), commands.with_database("sampler", database)
         number = _number(config, i)
@@ -118,7 +121,7 @@ def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database
 
 def _number(config: LaunchConfig, i: int) -> str:
     """A number in names of processes and logs, which is unique among the run's machines."""
-    return f"{config.node}-{i}" if config.join else str(i)
+    return f"{config.machines.node}-{i}" if config.machines.join else str(i)
 
 
 def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> dict[str, Child]:
@@ -128,8 +131,8 @@ def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database
         command, environment = commands.trainer(config), commands.trainer_environment(config, database)
         if config.placed:
             environment |= commands.on_gpus(config, config.placed.placement.trainer)
-        name = _spoken(config.part("trainer", config.machine_rank))
-        log_path = config.log_path(config.part("train", config.machine_rank))
+        name = _spoken(config.part("trainer", config.machines.machine_rank))
+        log_path = config.log_path(config.part("train", config.machines.machine_rank))
         child = children.start(Program(name, "trainer", command, log_path, environment, ends_itself=True))
         trainers[config.policy] = child
     return trainers

@@ -21,6 +21,7 @@ from shared.configuration.loading import (
     require_keys,
 )
 from shared.configuration.secrets import DATABASE_VARIABLE, configured_secret, secret_field
+from shared.configuration.sections import flattened, spellings
 from shared.configuration.sources import EMPTY
 from shared.configuration.typed_values import home_path, typed
 from shared.errors import ConfigError
@@ -63,7 +64,7 @@ def _own_name(word: str) -> str:
 
 
 # 28 methods and 31 fields: settings: each is a flag and a key; most methods check or derive one
-class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
+class LaunchConfig(SamplerSettings, PlacedSettings):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "tandem run"
     about: ClassVar[str] = (
@@ -175,6 +176,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     log_folder: Path = Field(Path("logs"), description="Folder of the logs, RUN_PART.log each.")
 
     dry_run: bool = Field(False, description="Print what would be started on this machine, and start nothing.")
+    machines: NodeSettings = NodeSettings()
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
@@ -188,13 +190,13 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
         added = {name for name in given.keys() - os.environ.keys() if given[name] or name == "TANDEM_LAUNCH_EVAL_FILE"}
         os.environ.update({name: given[name] for name in added})
         try:
-            own, others = split_arguments(arguments, cls.model_fields)
+            own, others = split_arguments(arguments, spellings(cls))
             own += cls._default_config(own)
             place = cls._derived_place(own)
             config = super().load([*own, *(f"--{name}={value}" for name, value in place.values.items())])
             config._derived = place
             context = ["--config", str(config.config)] if config.config else []
-            config._service_flags = hand_out(others, cls.model_fields, context)
+            config._service_flags = hand_out(others, spellings(cls), context)
             return config
         finally:
             for name in added:
@@ -212,8 +214,8 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     @classmethod
     def _derived_place(cls, arguments: list[str]) -> Derived:
         """This machine's place by torchrun's or Slurm's variables, if nothing else says it."""
-        given = cls.given(arguments)
-        section = read_section(home_path(given["config"]), cls) if given.get("config") else {}
+        given = flattened(cls, cls.given(arguments))
+        section = flattened(cls, read_section(home_path(given["config"]), cls)) if given.get("config") else {}
         if {"num_machines", "machine_rank", "join"} & (given.keys() | section.keys()):
             return Derived()
         by_variables = derived(os.environ)
@@ -233,21 +235,23 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
 
     @model_validator(mode="after")
     def several_machines_share_what_each_cannot_start(self) -> "LaunchConfig":
-        if self.machine_rank >= self.num_machines:
+        machines = self.machines
+        if machines.machine_rank >= machines.num_machines:
             raise ValueError(
-                f"MACHINE_RANK is {self.machine_rank}; expected 0 to {self.num_machines - 1} (NUM_MACHINES={self.num_machines})"
+                f"MACHINE_RANK is {machines.machine_rank}; expected 0 to {machines.num_machines - 1} "
+                f"(NUM_MACHINES={machines.num_machines})"
             )
-        if self.join and self.num_machines > 1:
+        if machines.join and machines.num_machines > 1:
             raise ValueError(
                 "JOIN and NUM_MACHINES exclude each other: a machine that joins is none of those that train"
             )
-        if self.num_machines > 1 or self.join:
+        if machines.num_machines > 1 or machines.join:
             needed: dict[str, object] = {"DB_CONNECTION_STRING": self.db_connection_string}
-            if not (self.only_evaluate or self.join):
-                needed |= {"MASTER_ADDR": self.master_addr, "MASTER_PORT": self.master_port}
+            if not (self.only_evaluate or machines.join):
+                needed |= {"MASTER_ADDR": machines.master_addr, "MASTER_PORT": machines.master_port}
             missing = [name for name, value in needed.items() if not value]
             if missing:
-                which = "JOIN is true" if self.join else f"NUM_MACHINES is {self.num_machines}"
+                which = "JOIN is true" if machines.join else f"NUM_MACHINES is {machines.num_machines}"
                 raise ValueError(f"{which}, so {', '.join(missing)} must be given")
         return self
 
@@ -353,7 +357,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     @property
     def address(self) -> str:
         """The address at which this machine's engines listen and are announced."""
-        return own_address(self, self.db_connection_string)
+        return own_address(self.machines, self.db_connection_string)
 
     @property
     def starts_engine(self) -> bool:
@@ -362,7 +366,7 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     @property
     def trains(self) -> bool:
         """Whether this machine runs a trainer of this policy."""
-        return not (self.only_evaluate or self.join or self.frozen)
+        return not (self.only_evaluate or self.machines.join or self.frozen)
 
     @property
     def folder(self) -> Path:
@@ -377,7 +381,11 @@ class LaunchConfig(SamplerSettings, NodeSettings, PlacedSettings):
     def trainer_port(self) -> int | None:
         """Rendezvous port of this policy's trainers on machine 0: consecutive ports for the policies."""
         own = list(self.own_sections())
-        return None if self.master_port is None else self.master_port + (own.index(self.policy) if own else 0)
+        return (
+            None
+            if self.machines.master_port is None
+            else self.machines.master_port + (own.index(self.policy) if own else 0)
+        )
 
     def part(self, kind: str, number: int | str) -> str:
         """Name of a policy's engine or trainer, also of its log: trainer_0, or trainer_judge_0 with several policies."""

@@ -35,7 +35,8 @@ TRAINED_COPIES = 4  # of the weights in float32: they, their gradients, two mome
 
 def tokens_of_episode(sampler: SamplerConfig) -> int:
     """The most that the model can sample in one: its replies, within the context that they share with all else."""
-    return min(sampler.max_turns * sampler.max_new_tokens, sampler.max_tokens)
+    budget = sampler.budget
+    return min(budget.max_turns * budget.max_new_tokens, budget.max_tokens)
 
 
 def memory_warning(config: LaunchConfig) -> str | None:
@@ -65,7 +66,7 @@ async def costs_shown(
 ) -> AsyncIterator[None]:
     """Meanwhile, in the background, the machine that leads a run says what a step costs. Nothing waits for it."""
     owner = policies[0]
-    if not owner.is_main or owner.only_evaluate or not owner.trains:
+    if not owner.machines.is_main or owner.only_evaluate or not owner.trains:
         yield
         return
     for warning in filter(None, map(memory_warning, policies)):
@@ -85,7 +86,7 @@ async def show_costs(store: Store, config: LaunchConfig, sampler: SamplerConfig,
     await store.runs.note_step_cost(config.policy, cost)
     show(cost.size_text())
     try:
-        speed = await _speed(store, config.policy, sampler.engine_api_key)
+        speed = await _speed(store, config.policy, sampler.engines.engine_api_key)
     except ProbeRefused as exc:
         show(f"the speed of the engines is not measured, so the minutes of a step are not known: {exc}")
         return

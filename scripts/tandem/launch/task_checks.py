@@ -12,6 +12,7 @@ from sampler.core.service.tool_check import missing_tools
 from sampler.core.tools import parse_servers
 from sampler.core.tools.isolation import isolated
 from sampler.settings import SamplerConfig
+from shared.configuration.sections import settings_of
 from shared.errors import ConfigError, TandemError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store.questions import TaskDemand
@@ -29,7 +30,7 @@ Tell = Callable[[str], None]
 
 def sampler_settings(config: LaunchConfig) -> SamplerConfig:
     """The settings of this launch's samplers. Raises ConfigError."""
-    required = [f"--{name}=x" for name, field in SamplerConfig.model_fields.items() if field.is_required()]
+    required = [f"--{name}=x" for name, setting in settings_of(SamplerConfig).items() if setting.required]
     context = ["--config", str(ROOT / config.config)] if config.config else []
     return SamplerConfig.load([*required, *context, *config.service_flags.get("sampler", [])])
 
@@ -57,11 +58,11 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samp
     """What is known about the samplers after importing their code."""
     has_judge = False
     try:
-        for name in settings.scorer_modules:
+        for name in settings.scoring.scorer_modules:
             import_own("scorer_modules", name)
         kinds = SamplerKinds.of(settings)
-        if settings.agent_config_path is not None:
-            has_judge = read_agents_config(settings.agent_config_path).scorer_agent is not None
+        if settings.scoring.agent_config_path is not None:
+            has_judge = read_agents_config(settings.scoring.agent_config_path).scorer_agent is not None
     except ConfigError as exc:
         if config.num_samplers:
             raise
@@ -74,7 +75,7 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samp
     return Samplers(
         knows_scorers=True,
         has_judge=has_judge,
-        has_tools=bool(config.tools or settings.mcp_manager_url),
+        has_tools=bool(config.tools or settings.tools.mcp_manager_url),
         default=default,
         named=named,
         knows_samplers=True,
@@ -86,11 +87,11 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samp
 
 def _default_scorers(settings: SamplerConfig, *, has_judge: bool) -> tuple[str, ...]:
     """Empty where feedback alone scores."""
-    if settings.feedback_deadline_s and settings.feedback_missing == "abandon":
+    if settings.scoring.feedback_deadline_s and settings.scoring.feedback_missing == "abandon":
         return ()
-    if settings.default_scorers:
-        return tuple(one.name for one in settings.default_scorers)
-    return (settings.default_scorer or ("agentcpm" if has_judge else "exact_match"),)
+    if settings.scoring.default_scorers:
+        return tuple(one.name for one in settings.scoring.default_scorers)
+    return (settings.scoring.default_scorer or ("agentcpm" if has_judge else "exact_match"),)
 
 
 async def check_tools(config: LaunchConfig, tools_url: str | None, demands: Sequence[TaskDemand], show: Tell) -> None:
@@ -100,7 +101,7 @@ async def check_tools(config: LaunchConfig, tools_url: str | None, demands: Sequ
         return
     settings = sampler_settings(config)
     try:
-        servers = isolated(parse_servers(tools_url), settings.tool_user, settings.tool_sandbox)
+        servers = isolated(parse_servers(tools_url), settings.tools.tool_user, settings.tools.tool_sandbox)
         problems = await missing_tools(settings, servers, naming)
     except ConfigError:
         raise

@@ -32,7 +32,7 @@ from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_
 from tandem.what_if.sampled import SampledEpisode, SampledTurn, read_episode, speller
 
 
-class EngineReplayConfig(EngineAccess, ServiceConfig):
+class EngineReplayConfig(ServiceConfig):
     """Compares a record's stored log-probs with those of an engine."""
 
     section: ClassVar[str] = "replay"
@@ -46,6 +46,7 @@ class EngineReplayConfig(EngineAccess, ServiceConfig):
     tolerance: float = Field(1e-4, gt=0, description="Largest difference of a log-prob, in nats.")
     show: int = Field(10, ge=0, description="How many of the biggest differences are shown.")
     json_output: bool = Field(False, description="One JSON object instead of tables.")
+    engines: EngineAccess = EngineAccess()
 
 
 async def replay(
@@ -94,7 +95,7 @@ def main() -> int | None:
         async with Store.open(config.db_connection_string, config.run, read_only=True) as store:
             episode = await read_episode(store, config.record)
             spell = await speller(store, episode.record.policy)
-        async with EngineClient(api_key=config.engine_api_key) as client:
+        async with EngineClient(api_key=config.engines.engine_api_key) as client:
             with Progress(console=Console(stderr=True), transient=True) as progress:
                 result = await replay(client, config.engine_url, episode, progress, any_version=config.any_version)
         return print_replay(result, config.tolerance, config.show, spell, as_json=config.json_output)

@@ -76,7 +76,9 @@ async def rescored(
     """{record: its score}, of the group's scored episodes. `scorers`: in place of the task's. Raises ScorerFailed, AgentFailed,
     ConfigError, and DataError for what cannot be scored from its conversation."""
     task = Task.from_mongo(group["tasks"][0])
-    chosen = scorers or scorers_of(task.payload, config.default_scorer, config.default_scorers, agents.judge)
+    chosen = scorers or scorers_of(
+        task.payload, config.scoring.default_scorer, config.scoring.default_scorers, agents.judge
+    )
     names = [slot.record_id for slot in task.slots if slot.status is SlotStatus.SCORED]
     records = {d["_id"]: Record.from_mongo(d) for d in group["records"] if d["_id"] in names}
     dispatches = [DispatchedSamplingTask.from_mongo(d) for d in group["dispatched_sampling_tasks"]]
@@ -113,7 +115,7 @@ def _stored(
             "this run without --scorer and --rescore"
         )
     own = sorted((d for d in answered(dispatches) if d.policy in (None, record.policy)), key=lambda d: d.turn)
-    parser = get_parser(config.tool_call_parser)
+    parser = get_parser(config.prompt.tool_call_parser)
     threads: dict[str | None, Transcript] = {}
     log = EpisodeLog()
     for dispatch in own:

@@ -42,7 +42,7 @@ from shared.documents.scoring import MAX_SCORERS, WeightedScorer
 from shared.errors import ConfigError, DataError, TandemError
 from shared.names import DEFAULT_POLICY, RunName
 from shared.outside_text import visible
-from shared.rules.run_rules import Rules, RuleSettings
+from shared.rules.run_rules import RULE_NAMES, Rules
 from shared.store import Store
 from shared.user_code.frames import cause_of
 from tandem.what_if.rescored import rescored, unsettled, unsettled_task
@@ -83,7 +83,7 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
                 f"run {run} has no played group of policy {config.policy}: there is nothing to settle anew"
             )
         load_scorers(config)
-        agents = _agents(config.agent_config_path)
+        agents = _agents(config.scoring.agent_config_path)
         try:
             for one in config.new_scorers:
                 require_scorer(one.name, agents.judge)
@@ -117,7 +117,7 @@ async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
         (str(one["policy"]) for one in sources.values() if "policy" in one), had.get("policy", DEFAULT_POLICY)
     )
     newest = next(iter(await source.rules.all(policy)), None)
-    ruled = {} if newest is None else {name: newest.values[name] for name in RuleSettings.model_fields}
+    ruled = {} if newest is None else {name: newest.values[name] for name in RULE_NAMES}
     return ResettleConfig.from_sources({**sources, _of_samplers(source): {**had, **ruled}})
 
 

@@ -8,7 +8,7 @@ from shared.documents.rules import RunRules
 from shared.documents.run import Run
 from shared.errors import MalformedDocument
 from shared.names import cut
-from shared.rules.run_rules import Rules
+from shared.rules.run_rules import Rules, TemplateRules
 from shared.store import Store
 
 MOST_CHARS = 80  # of one value, such as a system prompt
@@ -60,7 +60,7 @@ async def rules_texts(store: Store) -> list[str]:
 def chosen_of(rules: RunRules | None) -> Mapping[str, Any]:
     if rules is None:
         return {}
-    defaults = Rules(template_digest="").model_dump(mode="json")
+    defaults = Rules(prompt=TemplateRules(template_digest="")).plain()
     return {
         name: _scorers(value) if name == "default_scorers" else value
         for name, value in rules.values.items()

@@ -28,7 +28,7 @@ def orders(attempt: int) -> list[list[str]]:
         run="r", db_connection_string="x", model_name_or_path=MODEL, actors=ACTORS, rounds="**(1..4) -> (Bob/Old)*3"
     )
     claims = [Claim(task=make_task(0, num_generations=64), traj_id=slot, attempt=attempt) for slot in range(64)]
-    return [order_of(config, one, list(ACTORS)) for one in claims]
+    return [order_of(config.seats, one, list(ACTORS)) for one in claims]
 
 
 def test_every_attempt_at_a_slot_has_the_same_order_and_slots_differ() -> None:

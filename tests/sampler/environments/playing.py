@@ -8,6 +8,7 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.resources import Resources
 from sampler.environments.choosing import Environments
 from sampler.environments.sampler import EnvironmentSampler
+from sampler.settings import SamplerConfig
 from shared.documents import TaskPayload
 from shared.documents.run import EnvironmentService
 from shared.store import Store
@@ -37,7 +38,7 @@ async def worlds(
     """What episodes share; the engine replies `says(turn)`."""
     engine = HeldEngine(says)
     async with resources(store, engine, **{"max_turns": 8, **config}) as shared:
-        environments = Environments(store.environments.live, shared.config)
+        environments = Environments(store.environments.live, shared.config.part(SamplerConfig).environments)
         yield Resources(**{**fields_of(shared), "opened": shared.opened.replaced(environments)}), engine
         await environments.close()
 

@@ -11,7 +11,7 @@ from sampler.core.errors import EnvironmentBusy
 from sampler.environments import choosing
 from sampler.environments.choosing import Environments
 from sampler.environments.client import EnvironmentClient
-from sampler.environments.play_config import EnvironmentPlayConfig
+from sampler.environments.play_config import EnvironmentSettings
 from sampler.environments.sampler import EnvironmentSampler
 from shared.documents.run import EnvironmentService
 from shared.documents.states import SlotStatus, Termination
@@ -56,8 +56,8 @@ class Controller:
 
 def environments(
     controller: Controller, services: list[EnvironmentService], **config: object
-) -> tuple[Environments, EnvironmentPlayConfig]:
-    options = EnvironmentPlayConfig.model_validate({"environment_wait_s": 0.6, **config})
+) -> tuple[Environments, EnvironmentSettings]:
+    options = EnvironmentSettings.model_validate({"environment_wait_s": 0.6, **config})
 
     async def listed() -> list[EnvironmentService]:
         return list(services)
@@ -160,7 +160,7 @@ async def test_a_controller_that_starts_nothing_delays_no_other_and_is_told_in_t
             await held.wait()
         return await controller(request)
 
-    options = EnvironmentPlayConfig.model_validate(
+    options = EnvironmentSettings.model_validate(
         {
             "environment_controllers": {"slow": "http://slow/api", "fast": "http://fast/api"},
             "max_starting_environments": 2,
@@ -190,7 +190,7 @@ async def test_a_service_that_says_retry_after_0_rests_too() -> None:
         asked.append(time.monotonic())
         return httpx.Response(406, text="no room", headers={"retry-after": "0"})
 
-    options = EnvironmentPlayConfig(environment_wait_s=1.2, environment_controllers={"db": "http://db/api"})
+    options = EnvironmentSettings(environment_wait_s=1.2, environment_controllers={"db": "http://db/api"})
     places = Environments(config=options, client=EnvironmentClient(5, 5, 64, httpx.MockTransport(answer)))
     with pytest.raises(EnvironmentBusy):
         await hold(places, "db", asyncio.Event())

@@ -14,6 +14,7 @@ from sampler.core.episode.resources import Resources
 from sampler.environments.choosing import Environments
 from sampler.environments.game_sampler import GameSampler
 from sampler.environments.sampler import EnvironmentSampler
+from sampler.settings import SamplerConfig
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from tandem.evaluation.league import league_of
@@ -44,7 +45,7 @@ async def duels(store: Store, shared: Service, generations: int = 1, **given: An
     await store.tasks.insert_new([task_of(store, 0, "duel", num_generations=generations, **custom)])
     async with AsyncExitStack() as ending:
         resources = await ending.enter_async_context(table(store, lineups=LINEUPS, **{"max_turns": 8, **given}))
-        environments = Environments(store.environments.live, resources.config)
+        environments = Environments(store.environments.live, resources.config.part(SamplerConfig).environments)
         ending.push_async_callback(environments.close)
         yield Resources(**{**fields_of(resources), "opened": resources.opened.replaced(environments)})
 

@@ -64,7 +64,7 @@ async def gateway(store: Store, engine: Any, **options: Any) -> AsyncIterator[Ga
             httpx.AsyncClient(base_url=url, timeout=60) as http,
         ):
             process = ServiceProcess(store, client, f"gateway:{url}")
-            service = GatewayService(process, config, listener, config.gateway_token)
+            service = GatewayService(process, config, listener, config.gateway.gateway_token)
             running = asyncio.create_task(service.run())
             one = Gateway(service, http, url)
             try:

@@ -69,7 +69,8 @@ async def hangs(level: str) -> None:
     config = configured(agent_command=command, agent_isolation=level, **options)
     sandbox = AgentSandbox(config)
     await sandbox.open()
-    assert config.agent_command is not None
+    assert config.agents.command is not None
+    words = config.agents.command.agent_command
     given = {"model": "main", "messages": [{"content": "?"}], "payload": {"query": "?"}, "kept": None}
     attempt = OpenAttempt("http://127.0.0.1:1", "sk-none")
-    await asyncio.gather(*(run_command(config.agent_command, attempt, **given, isolated=sandbox) for _ in range(2)))
+    await asyncio.gather(*(run_command(words, attempt, **given, isolated=sandbox) for _ in range(2)))

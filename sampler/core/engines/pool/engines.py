@@ -66,13 +66,13 @@ class Engines:
 
     def sources_under(self, config: CoreConfig) -> list[Source]:
         """The sources of other settings; the engines of each are looked at from now on."""
-        for name in config.turn_sources:
+        for name in config.sampling.turn_sources:
             if name not in self._sources:
                 self._sources[name] = self._source(name)
                 if name != LAGGING and name not in self._policies:
                     self._policies.append(name)
                     self._unchecked.add(name)
-        return [replace(self._sources[name], share=share) for name, share in config.turn_sources.items()]
+        return [replace(self._sources[name], share=share) for name, share in config.sampling.turn_sources.items()]
 
     async def refresh(self) -> None:
         """Raises ConfigError if a source of turns has another tokenizer."""
@@ -100,7 +100,7 @@ class Engines:
 
     def alarms(self) -> list[str]:
         """Engines that are listed and cannot be used from this machine, or only for a part of an episode."""
-        short = [alarm for pool in self._pools() for alarm in pool.contexts.alarms(self._config.max_tokens)]
+        short = [alarm for pool in self._pools() for alarm in pool.contexts.alarms(self._config.budget.max_tokens)]
         return [
             *(sentence for sentences in self._unreachable.values() for sentence in sentences),
             *dict.fromkeys(short),
@@ -143,9 +143,13 @@ class Engines:
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
     def _template(self, policy: str, model: Path, config: CoreConfig) -> ChatTemplate:
-        which = config.chat_template if policy == config.policy or config.chat_template == "none" else "auto"
-        template = chosen_template(model, TemplateChoice(which, config.tool_call_parser, config.chat_template_kwargs))
-        return replace(template, max_tokens=config.max_tokens)
+        which = (
+            config.prompt.chat_template if policy == config.policy or config.prompt.chat_template == "none" else "auto"
+        )
+        template = chosen_template(
+            model, TemplateChoice(which, config.prompt.tool_call_parser, config.prompt.chat_template_kwargs)
+        )
+        return replace(template, max_tokens=config.budget.max_tokens)
 
     def _source(self, name: str) -> Source:
         """Its turns are trained by the process's own policy: so the tokens of any source must be in its vocabulary."""
@@ -154,7 +158,7 @@ class Engines:
         return Source(name, None if name == LAGGING else name, 0.0, pool)
 
     def _pool(self, policy: str, model: Path, *, lagging: bool | None) -> EnginePool:
-        limits = PoolLimits(refresh_s=self._config.poll_s)
+        limits = PoolLimits(refresh_s=self._config.queue.poll_s)
         if lagging is None:
             limits = replace(limits, wait_s=PINNED_WAIT_S)
         services = partial(self._services, policy, lagging)
