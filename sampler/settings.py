@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from sampler.environments.play_config import EnvironmentPlayConfig, EnvironmentSettings
-from sampler.gateway.config import AgentConfig
+from sampler.gateway.config import AgentPlayConfig
 
 
-class SamplerConfig(AgentConfig, EnvironmentPlayConfig):
+class SamplerConfig(AgentPlayConfig, EnvironmentPlayConfig):
     """The sampler's settings."""
 
     section: ClassVar[str] = "sampler"

@@ -132,7 +132,7 @@ def test_the_estimator_of_the_page_estimates_by_its_settings(tmp_path: Path) -> 
     given = settings("sampler.settlement") | {"advantage_modules": []}
     config = SamplerConfig(run="r", db_connection_string="x", model_name_or_path=tmp_path, **given)
     group = [ScoredEpisode(f"r{k}", k, False, (ScoredTurn("a", None, ""), ScoredTurn("b", None, ""))) for k in range(3)]
-    assert group_advantages(group, [0.0, 1.0, 3.0], config) == [(-0.9, -1.0), (0.0, 0.0), (1.8, 2.0)]
+    assert group_advantages(group, [0.0, 1.0, 3.0], config.group) == [(-0.9, -1.0), (0.0, 0.0), (1.8, 2.0)]
 
 
 @pytest.mark.parametrize(("name", "aggregation"), [("soft_clip", None), ("plain", "token-sum")])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sampler.settings import SamplerConfig
 from scripts.settings_page import SERVICES as DOCUMENTED
 from shared.configuration.loading import SECTIONS, ServiceConfig, read_section
-from shared.configuration.sections import flat_values, others_in_section, settings_of
+from shared.configuration.sections import flat_values, settings_of
 from shared.errors import ConfigError
 from shared.files.yaml_file import Scalar, open_yaml_file
 from tandem.launch.settings import LaunchConfig
@@ -104,13 +104,15 @@ NEEDED = {
     "data_run": "other",
     "kl_coefficient": "1",
     "turn": "1",
+    "agent_isolation": "process",
 }  # required, or the switch of a section
 
 
 def required(kind: type[ServiceConfig], name: str) -> dict[str, Any]:
     every = settings_of(kind)
     values = {one: NEEDED.get(one, "demo") for one, setting in every.items() if setting.required}
-    near = {*others_in_section(kind, name)} if every[name].optional else set()
+    place = every[name].path[:-1]  # an optional section needs its switch, and those around it theirs
+    near = {one for one, other in every.items() if other.optional and other.path[:-1] == place[: len(other.path) - 1]}
     values |= {one: NEEDED.get(one, "demo") for one in near if every[one].field.is_required()}
     if "environments" in values:
         values["environments"] = "gymnasium:FrozenLake-v1"

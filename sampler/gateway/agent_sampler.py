@@ -21,7 +21,7 @@ from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.agent_sandbox import PERHAPS, AgentSandbox
 from sampler.gateway.attempts import visible_payload
 from sampler.gateway.child import run_command
-from sampler.gateway.config import AgentConfig, AgentSettings, CommandSettings
+from sampler.gateway.config import AgentPlayConfig, AgentSettings, CommandSettings
 from sampler.gateway.crash import MachineWatch, outside_cause
 from sampler.gateway.preload import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer, OpenAttempt
@@ -58,13 +58,13 @@ class AgentSampler(AgentEpisode):
 
     @classmethod
     def lacks(cls, config: CoreConfig) -> str | None:
-        settings = config.part(AgentConfig).agents
+        settings = config.part(AgentPlayConfig).agents
         is_set = settings.agent is not None or settings.command is not None
         return None if is_set else "one of agent (a function) and agent_command (a command)"
 
     @property
     def settings(self) -> AgentSettings:
-        return self.config.part(AgentConfig).agents
+        return self.config.part(AgentPlayConfig).agents
 
     async def run(self) -> Termination:
         settings, missing = self.settings, self.lacks(self.config)
@@ -75,7 +75,7 @@ class AgentSampler(AgentEpisode):
         session = AttemptSession(
             self, settings.agent_parameters, settings.agent_head_lines, settings.agent_output_format
         )
-        host = self.config.part(AgentConfig).gateway.gateway_host
+        host = self.config.part(AgentPlayConfig).gateway.gateway_host
         self.begin(session)
         try:
             async with self.resources.opened.of(GatewayServer).open(session, build_app, host) as attempt:

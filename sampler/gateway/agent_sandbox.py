@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from sampler.core.errors import CommandNotStarted
 from sampler.core.tenant import TenantState
 from sampler.gateway import relay
-from sampler.gateway.config import AgentConfig
+from sampler.gateway.config import AgentPlayConfig
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
@@ -56,7 +56,7 @@ _REFUSALS = {  # what programs say when a limit of the kernel refuses them somet
 class AgentSandbox(TenantState):
     """One per sampler process, whose commands are all alike. TenantState at the sampler's start."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentPlayConfig) -> None:
         self._config = config
         self._opening = asyncio.Lock()
         self._state: Path | None = None

@@ -164,7 +164,7 @@ class GatewaySettings(Section):
     )
 
 
-class AgentConfig(CoreConfig):
+class AgentPlayConfig(CoreConfig):
     """The core's settings, with those of foreign agents."""
 
     agents: AgentSettings = AgentSettings()

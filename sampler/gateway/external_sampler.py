@@ -12,7 +12,7 @@ from sampler.core.errors import AgentCrashed, AttemptReleased, EngineError
 from sampler.core.rendering.template import ToolSchema
 from sampler.core.rendering.turn import Turn
 from sampler.gateway.agent_episode import AgentEpisode
-from sampler.gateway.config import AgentConfig
+from sampler.gateway.config import AgentPlayConfig
 from sampler.gateway.session import AttemptSession
 from sampler.gateway.shared_journal import SharedJournal
 from shared.documents import Claim, Record
@@ -32,7 +32,7 @@ class ExternalSampler(AgentEpisode):
     def begun(cls, resources: Resources, claim: Claim) -> tuple["ExternalSampler", AttemptSession]:
         """An attempt without requests."""
         sampler = cls(resources, claim)
-        config = resources.config.part(AgentConfig).agents
+        config = resources.config.part(AgentPlayConfig).agents
         rules = (config.agent_parameters, config.agent_head_lines, config.agent_output_format)
         session = AttemptSession(sampler, *rules)
         sampler.begin(session)

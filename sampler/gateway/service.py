@@ -26,7 +26,7 @@ from sampler.core.settlement.current_rules import CurrentRules
 from sampler.gateway.app import build_app
 from sampler.gateway.attempt import Attempt
 from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
-from sampler.gateway.config import AgentConfig
+from sampler.gateway.config import AgentPlayConfig
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from shared.configuration.secrets import token_of
@@ -49,7 +49,7 @@ LEAST_RENEWALS = 4  # of a lease, while a request runs
 LAST_RENEWAL_S = 5.0
 
 
-async def run_gateway(config: AgentConfig) -> None:
+async def run_gateway(config: AgentPlayConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError, and ExceptionGroup when a loop fails."""
     token = token_of(config.gateway.gateway_token, config.gateway.gateway_token_file, "gateway_token_file")
     if not is_loopback_host(config.gateway.gateway_host) and token is None:
@@ -77,18 +77,16 @@ class GatewayService(SamplerService):
         token: str | None,
         rules: CurrentRules | None = None,
     ) -> None:
-        settings = config.part(AgentConfig)
+        settings = config.part(AgentPlayConfig)
         self._settings, self._gives_answers = settings.gateway, settings.agents.agent_answers
         super().__init__(process, config, SamplerKinds(ExternalSampler, {EXTERNAL: ExternalSampler}), rules)
         port = listener.getsockname()[1]
         self._listener = listener
         self._token = token
-        self._url = (self._settings.gateway_url or f"http://{reachable(self._settings.gateway_host)}:{port}").rstrip(
-            "/"
-        )
-        self._lease_s = min(
-            config.queue.lease_s, self._settings.attempt_idle_s
-        )  # until it is sure that the agent was told
+        url = self._settings.gateway_url or f"http://{reachable(self._settings.gateway_host)}:{port}"
+        self._url = url.rstrip("/")
+        # until it is sure that the agent was told
+        self._lease_s = min(config.queue.lease_s, self._settings.attempt_idle_s)
         self._renew_s = min(config.queue.renew_s, self._settings.attempt_idle_s / LEAST_RENEWALS)
         self._attempts = Attempts(self._resources, self._settings.attempt_idle_s, self._resources_of)
         self._claiming = 0

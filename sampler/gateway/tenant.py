@@ -8,7 +8,7 @@ from sampler.core.settings.core_config import CoreConfig
 from sampler.core.tenant import Tenant, TenantState
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.child import split
-from sampler.gateway.config import AgentConfig
+from sampler.gateway.config import AgentPlayConfig
 from sampler.gateway.preload import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer
 from shared.errors import ConfigError
@@ -20,12 +20,12 @@ class AgentTenant(Tenant):
     kinds: ClassVar[Mapping[str, str]] = {"agent": "sampler.gateway.agent_sampler:AgentSampler"}
 
     def default_kind(self, config: CoreConfig) -> str | None:
-        settings = config.part(AgentConfig).agents
+        settings = config.part(AgentPlayConfig).agents
         return "agent" if settings.agent or settings.command else None
 
     def check(self, config: CoreConfig) -> None:
         """Find a misspelt agent before a task fails on it. Raises ConfigError."""
-        settings = config.part(AgentConfig).agents
+        settings = config.part(AgentPlayConfig).agents
         if settings.agent is not None:
             load_function("agent", settings.agent)
         isolation = settings.isolation
@@ -41,7 +41,7 @@ class AgentTenant(Tenant):
             )
 
     def opened(self, store: Store, config: CoreConfig) -> Sequence[TenantState]:
-        return [GatewayServer(), PreloadedInterpreter(), AgentSandbox(config.part(AgentConfig))]
+        return [GatewayServer(), PreloadedInterpreter(), AgentSandbox(config.part(AgentPlayConfig))]
 
 
 TENANT = AgentTenant()

@@ -163,8 +163,23 @@ class ServiceConfig(BaseSettings):
             config = cls.load(argv)
         except ConfigError as exc:
             _exit(f"{program}: {exc}")
+        for name, switch in config.switched_off().items():
+            sys.stderr.write(f"{program}: {name} has no effect: {switch} switches its section off\n")
         forget_secrets()
         return config
+
+    def switched_off(self) -> dict[str, str]:
+        """{setting that was given: the switch that is off} of optional sections."""
+        values, settings = flat_values(self), settings_of(type(self))
+        switches = dict(kind.switch for kind in all_sections(type(self)) if kind.switch is not None)
+        off = {
+            settings[one].path[:-1]: one for one, value in switches.items() if one in values and values[one] == value
+        }
+        return {
+            name: next(one for place, one in off.items() if settings[name].path[: len(place)] == place)
+            for name in self._sources
+            if name not in values and name not in switches
+        }
 
     @classmethod
     def given(cls, argv: Sequence[str]) -> dict[str, Any]:

@@ -185,10 +185,10 @@ def place_text(model: type[BaseModel], place: Sequence[str | int]) -> str:
 
 
 def others_in_section(model: type[BaseModel], name: str) -> set[str]:
-    """The other settings of a setting's own section."""
+    """The other settings of a setting's own section, and of those inside of it."""
     settings = settings_of(model)
     place = settings[name].path[:-1]
-    return {other for other, setting in settings.items() if setting.path[:-1] == place and other != name}
+    return {other for other, setting in settings.items() if setting.path[: len(place)] == place and other != name}
 
 
 def nested(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:

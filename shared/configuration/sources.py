@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, configured_secret, is_secret
 from shared.configuration.sections import flattened, setting_of, settings_of, spellings, spellings_of, unknown_name
-from shared.configuration.typed_values import NONE, is_empty, takes
+from shared.configuration.typed_values import NONE, is_empty, model_in, takes
 from shared.errors import ConfigError
 from shared.redaction import is_plain
 
@@ -27,9 +27,9 @@ CONNECTIONS = (DATABASE, "data_db")
 def command_line_values(cls: type[BaseSettings], argv: Sequence[str], program: str, section: str) -> dict[str, Any]:
     """Raises ConfigError for an unknown flag, for one without a value and for two values of one setting; `--help` exits."""
     words = [word.removeprefix("--").partition("=")[0] for word in argv if word.startswith("--")]
-    unknown = [word for word in words if word != "help" and setting_of(cls, word) is None]
-    if unknown:
-        raise ConfigError("\n".join(f"--{name}: {unknown_name(cls, name)}" for name in unknown))
+    problems = [problem for word in words if word != "help" and (problem := _problem(cls, word))]
+    if problems:
+        raise ConfigError("\n".join(problems))
     texts, others = _texts(cls, list(argv))
     source: CliSettingsSource[Any] = CliSettingsSource(
         cls,
@@ -54,6 +54,28 @@ def command_line_values(cls: type[BaseSettings], argv: Sequence[str], program: s
     return given
 
 
+def _problem(cls: type[BaseSettings], word: str) -> str:
+    """Why a flag is none; empty: it is one, or a key of one that is a mapping."""
+    name = setting_of(cls, word)
+    if name is None:
+        return f"--{word}: {unknown_name(cls, word)}"
+    if word in spellings(cls):
+        return ""
+    setting, key = _spelled(cls, name, word)
+    model = model_in(settings_of(cls)[name].field.annotation)
+    if model is None:
+        form = ", a mapping in JSON" if takes(settings_of(cls)[name].field.annotation, dict) else ""
+        return f"--{word}: {setting} has no keys that are flags; expected --{setting} VALUE{form}"
+    known = model.model_fields
+    return "" if key in known else f"--{word}: unknown key {key!r}; expected one of {', '.join(known)}"
+
+
+def _spelled(cls: type[BaseSettings], name: str, word: str) -> tuple[str, str]:
+    """Of a key of a mapping: the setting as it was written, and the key."""
+    setting = max((one for one in spellings_of(cls, name) if word.startswith(f"{one}.")), key=len)
+    return setting, word[len(setting) + 1 :]
+
+
 def _texts(cls: type[BaseSettings], argv: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     """{flag as written: its values} of settings that are no mappings, and the words that are left for the parser."""
     texts: dict[str, list[str]] = {}
@@ -65,7 +87,7 @@ def _texts(cls: type[BaseSettings], argv: list[str]) -> tuple[dict[str, list[str
         flag, equals, value = word.partition("=")
         name = spellings(cls).get(flag.removeprefix("--")) if flag.startswith("--") else None
         if name is None:
-            others.append(word)
+            others.append(f"{_whole_flag(cls, flag)}{equals}{value}")
             continue
         if not equals:
             if not remaining or remaining[0].startswith("--"):
@@ -79,6 +101,15 @@ def _texts(cls: type[BaseSettings], argv: list[str]) -> tuple[dict[str, list[str
         elif first == flag:
             texts.setdefault(flag.removeprefix("--"), []).append(value)
     return texts, others
+
+
+def _whole_flag(cls: type[BaseSettings], flag: str) -> str:
+    """Of a key of a mapping, `--eval_sampling.top_p`, the flag with all its sections; any other word as it is."""
+    written = flag.removeprefix("--")
+    name = setting_of(cls, written) if flag.startswith("--") else None
+    if name is None:
+        return flag
+    return f"--{settings_of(cls)[name].dotted}.{_spelled(cls, name, written)[1]}"
 
 
 def _is_mapping(cls: type[BaseSettings], name: str) -> bool:

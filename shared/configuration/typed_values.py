@@ -92,6 +92,12 @@ def takes(kind: Any, *origins: type) -> bool:
     return any(isinstance(one, type) and issubclass(one, origins) for one in origins_of)
 
 
+def model_in(kind: Any) -> type[BaseModel] | None:
+    """The model among the types that a value may have."""
+    models = (one for one in _alternatives(kind) if isinstance(one, type) and issubclass(one, BaseModel))
+    return next(models, None)
+
+
 def _alternatives(kind: Any) -> Iterator[Any]:
     """The types that a value may have, without annotations; a choice is its `Literal`."""
     origin = get_origin(kind)

@@ -11,7 +11,7 @@ MUTANTS = (
     Mutant(
         "a fork outside of the sandbox is refused",
         "sampler/gateway/config.py",
-        "        if self.agent_preload:\n",
+        "        if self.agent_preload and self.isolation is not None:\n",
         "        if False:\n",
         f"{ISOLATION}::test_settings_that_do_not_fit_are_refused",
     ),

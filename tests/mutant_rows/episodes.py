@@ -135,8 +135,8 @@ MUTANTS = (
     Mutant(
         "own code: a wrong setting is not retried",
         "sampler/core/episode/episode.py",
-        "    most = config.max_failures if may_pass else 1",
-        "    most = config.max_failures",
+        "    most = config.queue.max_failures if may_pass else 1",
+        "    most = config.queue.max_failures",
         "tests/sampler/test_mcp_sampler.py::test_a_task_with_missing_needs_names_them_and_is_retried_only_if_they_may_appear",
     ),
     Mutant(

@@ -224,8 +224,8 @@ MUTANTS = (
     Mutant(
         "a claim that its agent was never told of is free soon",
         "sampler/gateway/service.py",
-        "self._lease_s = min(config.lease_s, self._agents.attempt_idle_s)",
-        "self._lease_s = config.attempt_idle_s",
+        "self._lease_s = min(config.queue.lease_s, self._settings.attempt_idle_s)",
+        "self._lease_s = self._settings.attempt_idle_s",
         f"{CLAIMS}::test_a_claim_whose_gateway_died_before_its_agent_knew_is_free_soon_and_no_failure",
     ),
     Mutant(

@@ -276,7 +276,7 @@ MUTANTS = (
     Mutant(
         "games: nothing is won by never ending one",
         "sampler/environments/game_sampler.py",
-        "dict.fromkeys(self.order(), self.config.cut_game_reward)",
+        "dict.fromkeys(self.order(), self.config.environments.cut_game_reward)",
         "dict.fromkeys(self.order(), 0.0)",
         f"{GAME}::test_a_game_that_is_cut_is_no_better_than_a_lost_one_for_anyone",
     ),

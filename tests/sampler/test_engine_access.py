@@ -15,10 +15,10 @@ Kind = type[SamplerConfig] | type[KeeperConfig]
 def test_the_key_comes_from_the_named_variable_and_is_not_stored_with_the_configuration(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kind.load(GIVEN).engine_api_key is None
+    assert kind.load(GIVEN).engines.engine_api_key is None
     monkeypatch.setenv("MY_ENGINES_KEY", "sk-very-secret")
     config = kind.load([*GIVEN, "--engine_api_key_var", "MY_ENGINES_KEY"])
-    assert config.engine_api_key == "sk-very-secret"
+    assert config.engines.engine_api_key == "sk-very-secret"
     assert config.snapshot()["engine_api_key_var"] == "MY_ENGINES_KEY"
     assert "sk-very-secret" not in repr(config) + str(config.snapshot())
 

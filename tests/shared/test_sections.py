@@ -6,9 +6,11 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
+from sampler.settings import SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.sections import Section, flat_values, settings_of
 from shared.errors import ConfigError
+from shared.rules.episodes import EvalSampling
 from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 
@@ -180,3 +182,62 @@ def test_a_name_and_its_alias_with_different_values_are_refused() -> None:
     required = ["--run", "r", "--db_connection_string", "x", "--model_name_or_path", "."]
     with pytest.raises(ConfigError, match="--loss and --loss_calculater are one setting, with different values"):
         TrainerConfig.load([*required, "--loss", "GRPO", "--loss_calculater", "GSPO"])
+
+
+SAMPLER = ("--run=r", "--db_connection_string=mongodb://h", "--model_name_or_path=m")
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (["--group.advantage", "zscore"], "advantage", "zscore"),
+        (["--eval_sampling.top_p", "0.5"], "eval_sampling", EvalSampling(top_p=0.5)),
+        (["--sampling.eval_sampling.top_p=0.5"], "eval_sampling", EvalSampling(top_p=0.5)),
+        (["--agent_isolation", "none"], "agent_command", None),
+        (["--agent_command", "a", "--agent_isolation", "none"], "agent_command", "a"),
+        (["--agents.command.agent_command=a", "--agent_isolation=process"], "agent_isolation", "process"),
+    ],
+    ids=str,
+)
+def test_a_samplers_settings_stand_in_sections(flags: list[str], name: str, value: object) -> None:
+    assert flat_values(SamplerConfig.load([*SAMPLER, *flags]))[name] == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--agent_folder=x"], "agent_command is missing, which agent_folder needs"),
+        (["--agent_command=a", "--agent_readable=/"], "agent_isolation is missing, which agent_readable needs"),
+        (["--agent_isolation=process"], "agent_command is missing, which agent_isolation needs"),
+        (["--eval_sampling.top_q", "1"], "--eval_sampling.top_q: unknown key 'top_q'; expected one of top_p, top_k"),
+        (["--chat_template_kwargs.x", "1"], "expected --chat_template_kwargs VALUE, a mapping in JSON"),
+        (["--budget.max_turns.x=1"], "budget.max_turns has no keys that are flags; expected --budget.max_turns VALUE$"),
+        (["--queue.max_turns=1"], "unknown option 'queue.max_turns'"),
+    ],
+    ids=str,
+)
+def test_what_a_section_of_the_sampler_lacks_is_told_in_one_line(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        SamplerConfig.load([*SAMPLER, *flags])
+    assert "usage:" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "off"),
+    [
+        (["--agent_command=a", "--agent_isolation=none", "--agent_readable=/"], {"agent_readable": "agent_isolation"}),
+        (["--agent_command=none", "--agent_readable=/"], {"agent_readable": "agent_command"}),
+        (["--agent_command=a", "--agent_isolation=process", "--agent_readable=/"], {}),
+        (["--agent_isolation=none"], {}),
+    ],
+    ids=str,
+)
+def test_what_is_given_to_a_section_that_is_switched_off_is_told(flags: list[str], off: dict[str, str]) -> None:
+    assert SamplerConfig.load([*SAMPLER, *flags]).switched_off() == off
+
+
+def test_a_program_starts_and_says_what_its_switched_off_section_leaves_without_effect(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    LearnerConfig.load_or_exit(["--rank=0", "--alpha=3"])
+    assert capsys.readouterr().err == "learner: alpha has no effect: rank switches its section off\n"

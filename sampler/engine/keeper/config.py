@@ -16,6 +16,7 @@ from shared.names import DEFAULT_POLICY, PolicyName, RunName
 LOOPBACK = "127.0.0.1"
 
 
+# 30 fields: settings: each is a flag and a key
 class KeeperConfig(ServiceConfig):
     """Runs one engine: registers it, reports its load, keeps it on the wanted version of a policy."""
 

@@ -63,7 +63,7 @@ def _own_name(word: str) -> str:
     return SAME.get(flag, flag) + equals + value
 
 
-# 28 methods and 31 fields: settings: each is a flag and a key; most methods check or derive one
+# 28 methods and 32 fields: settings: each is a flag and a key; most methods check or derive one
 class LaunchConfig(SamplerSettings, PlacedSettings):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "tandem run"

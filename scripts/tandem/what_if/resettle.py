@@ -152,7 +152,7 @@ def worker_of(config: ResettleConfig) -> str:
 async def _copy_rules(source: Store, target: Store, config: ResettleConfig) -> None:
     """Every number of the run's rules, with what is given now in place of theirs. A run that has none has one that says what its
     samplers had."""
-    whole = declared(config, template_digest="").model_dump(mode="json")
+    whole = declared(config, template_digest="").plain()
     given = {name for name in given_settings(config) if config.source_of(name) != _of_samplers(source)}
     known = {one.number: one.values for one in await source.rules.all(config.policy)} or {FIRST: whole}
     for number, values in known.items():

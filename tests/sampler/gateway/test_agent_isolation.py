@@ -256,7 +256,7 @@ async def test_a_level_that_is_not_there_is_refused_at_the_samplers_start(store:
     ("options", "said"),
     [
         ({"agent_command": "python a.py", "agent_preload": ["json"]}, "a fork runs outside of the sandbox"),
-        ({}, "without agent_command, which it isolates"),
+        ({}, "agents.command.agent_command\n  Field required"),
         ({"agent_command": "a", "agent_network": "gateway"}, "expected bubblewrap"),
         (
             {
@@ -267,9 +267,7 @@ async def test_a_level_that_is_not_there_is_refused_at_the_samplers_start(store:
             },
             "expected 127.0.0.1",
         ),
-        ({"agent_isolation": "none", "agent_limits": {"memory_mb": 64}}, "agent_limits has no effect"),
-        ({"agent_isolation": "none", "agent_command": "a", "agent_readable": ["/"]}, "agent_readable has no effect"),
-        ({"agent_isolation": "none", "agent_folder": "/tmp"}, "agent_folder has no effect without agent_command"),
+        ({"agent_folder": "/tmp"}, "agents.command.agent_command\n  Field required"),
         ({"agent_command": "a", "agent_container": {"image": "a"}}, "without agent_isolation = container"),
         ({"agent_command": "a", "agent_limits": {"memory": 1}}, "agent_limits.memory"),
         ({"agent_command": "a", "agent_limits": {"memory_mb": 0}}, "agent_limits.memory_mb"),

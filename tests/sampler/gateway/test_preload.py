@@ -184,7 +184,7 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
     ("options", "message"),
     [
         ({"agent_command": "python agent.py", "tool_sandbox": "bubblewrap"}, "a fork runs outside of the sandbox"),
-        ({"agent": "agents:play"}, "without agent_command"),
+        ({"agent": "agents:play"}, r"agents\.command\.agent_command\n  Field required"),
     ],
 )
 def test_what_does_not_go_with_preloading_is_refused_at_the_start(options: dict[str, Any], message: str) -> None:

@@ -143,12 +143,10 @@ class Engines:
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
     def _template(self, policy: str, model: Path, config: CoreConfig) -> ChatTemplate:
-        which = (
-            config.prompt.chat_template if policy == config.policy or config.prompt.chat_template == "none" else "auto"
-        )
-        template = chosen_template(
-            model, TemplateChoice(which, config.prompt.tool_call_parser, config.prompt.chat_template_kwargs)
-        )
+        prompt = config.prompt
+        which = prompt.chat_template if policy == config.policy or prompt.chat_template == "none" else "auto"
+        choice = TemplateChoice(which, prompt.tool_call_parser, prompt.chat_template_kwargs)
+        template = chosen_template(model, choice)
         return replace(template, max_tokens=config.budget.max_tokens)
 
     def _source(self, name: str) -> Source:
