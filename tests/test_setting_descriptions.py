@@ -86,7 +86,7 @@ TAKEN: list[tuple[type[ServiceConfig], dict[str, Any]]] = [
     ),
     *((TrainerConfig, {"loss": name}) for name in ("SAPO", "ASPO")),
     (TrainerConfig, {"epsilon": "1"}),
-    (TrainerConfig, {"lora_rank": 4, "lora_dropout": 0, "lora_target_modules": "all-linear"}),
+    (TrainerConfig, {"lora_rank": 4, "lora_target_modules": "all-linear"}),
     (TrainerConfig, {"publish_mode": "adapter", "lora_rank": 4}),
     *((SamplerConfig, {"tool_call_parser": name}) for name in ("hermes", "qwen", "qwen25", "qwen3_coder", "mistral")),
     *(
@@ -102,7 +102,6 @@ REFUSED: list[tuple[type[ServiceConfig], dict[str, Any]]] = [
     (TrainerConfig, {"preset": "no"}),
     (TrainerConfig, {"report_to": "tensorbord"}),
     (TrainerConfig, {"epsilon": "1.01"}),
-    (TrainerConfig, {"lora_dropout": 0.1, "lora_rank": 4}),
     (TrainerConfig, {"publish_mode": "adapter"}),
     (TrainerConfig, {"keep_best_checkpoints": 1, "eval_steps": 0}),
     (TrainerConfig, {"advantage_normalization": "batch"}),

@@ -27,14 +27,10 @@ class EnvironmentSettings(GameRules):
         60.0,
         description="Time an episode waits for room in an environment; then its slot is released, and no failure is counted.",
     )
-    environment_start_s: Seconds = Field(
-        180.0, description="Time-out of the start of a session; then it is an infrastructure failure."
-    )
-    environment_step_s: Seconds = Field(
-        300.0, description="Time-out of one step of an environment; then it is an infrastructure failure."
-    )
-    environment_renew_s: Seconds = Field(
-        60.0, description="Interval at which open sessions are renewed while the model thinks."
+    environment_timeout_s: Seconds = Field(
+        300.0,
+        description="Time-out of the start of a session, and of one step; then it is an infrastructure failure. The run's own "
+        "services have shorter ones (start_s, step_s).",
     )
     environment_renew_controllers: bool = Field(
         False,

@@ -93,7 +93,6 @@ class McpDockerConfig(ServiceConfig):
     )
     start_s: Seconds = Field(60.0, description="Maximum time for a set of tool processes to start.")
     wait_s: Seconds = Field(20.0, description="How long a new session waits for its set before it is refused as busy.")
-    retry_after_s: Seconds = Field(2.0, description="Retry-After of busy answers.")
     lease_s: Seconds = Field(
         600.0, description="A session without a request or an open connection for this long is ended."
     )
@@ -106,8 +105,9 @@ class McpDockerConfig(ServiceConfig):
 
     # requests
     call_s: Seconds = Field(3600.0, description="Maximum time of one request to a tool server, even with progress.")
-    max_body_mb: Megabytes = Field(16, description="Maximum size of a request's body.")
-    max_message_mb: Megabytes = Field(16, description="Maximum size of one message of a tool server.")
+    max_message_mb: Megabytes = Field(
+        16, description="Maximum size of a request's body, and of one message of a tool server."
+    )
     max_parallel_calls: int = Field(32, gt=0, description="Maximum requests of one session in flight; above: HTTP 429.")
     max_calls_per_s: int = Field(
         200,

@@ -58,14 +58,13 @@ async def run_gateway(config: McpDockerConfig) -> None:
                 max_starting=config.max_starting or 2 * (os.cpu_count() or 1),
                 start_s=config.start_s,
                 wait_s=config.wait_s,
-                retry_after_s=config.retry_after_s,
             ),
         )
-        endpoint = McpEndpoint(sessions, config.max_body_mb * MB)
+        endpoint = McpEndpoint(sessions, config.max_message_mb * MB)
         is_local = is_loopback_host(config.host)
         app = GatewayApp(
             endpoint,
-            OlderApi(sessions, config.max_body_mb * MB),
+            OlderApi(sessions, config.max_message_mb * MB),
             sessions,
             level,
             token=token,

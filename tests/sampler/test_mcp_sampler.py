@@ -98,7 +98,7 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
         calls("big", n_chars=4000),
         "<answer>5</answer>",
     ]
-    score, dispatches, engines = await episode(store, replies, max_tool_result_tokens=300, max_raw_result_chars=9000)
+    score, dispatches, engines = await episode(store, replies, max_tool_result_tokens=300)
     assert score is not None
     first, second, third, last = dispatches
     record = await store.records.get(first.record)
@@ -216,7 +216,7 @@ async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_names_th
         agent = browser(
             bad, good, browse_tools=["b*"], default_purpose={"b*": "How does it end?"}, min_prompt_length=50
         )
-        score, dispatches, _ = await episode(store, replies, agents=Agents(browse=agent), max_raw_result_chars=9000)
+        score, dispatches, _ = await episode(store, replies, agents=Agents(browse=agent))
         await agent.close()
     assert score is not None
     big, add = dispatches[0].tool_calls

@@ -27,7 +27,6 @@ UNUSED = {  # settings that do nothing while another one has this value
     "full_every": ("publish_mode", "full"),
     "broadcast_address": ("weight_transport", "disk"),
     "broadcast_port": ("weight_transport", "disk"),
-    "broadcast_backend": ("weight_transport", "disk"),
     "broadcast_join_s": ("weight_transport", "disk"),
     "broadcast_limit_s": ("weight_transport", "disk"),
     "device_lease_s": ("shared_device", None),

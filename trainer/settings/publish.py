@@ -40,9 +40,6 @@ class TransportSettings(Section):
     broadcast_port: int = Field(
         0, ge=0, le=65535, description="Where engines meet for a broadcast (they also use others). 0: a free one."
     )
-    broadcast_backend: Literal["gloo", "nccl"] | None = Field(
-        None, description="Backend of a broadcast. None: nccl if the trainer computes on a GPU, else gloo."
-    )
     broadcast_join_s: float = Field(10.0, gt=0, description="Longest time that an offer to engines stays open.")
     broadcast_limit_s: float = Field(120.0, gt=0, description="Longest time of one broadcast.")
 
@@ -50,7 +47,7 @@ class TransportSettings(Section):
         """None: from disk alone."""
         if self.weight_transport == "disk":
             return None
-        backend = self.broadcast_backend or ("nccl" if device.type == "cuda" else "gloo")
+        backend: Literal["gloo", "nccl"] = "nccl" if device.type == "cuda" else "gloo"
         return BroadcastSettings(
             address=self.broadcast_address or socket.gethostname(),
             port=self.broadcast_port,

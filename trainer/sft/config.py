@@ -16,7 +16,7 @@ from trainer.sft.records import RecordFilter
 
 UNUSED = {  # settings that do nothing while another one has this value
     "min_lr_ratio": ("lr_schedule", "constant"),
-    "save_total_limit": ("save_steps", 0),
+    "keep_checkpoints": ("save_steps", 0),
 }
 
 
@@ -77,7 +77,7 @@ class SftCheckpointSettings(Section):
     save_steps: int = Field(
         0, ge=0, description="Steps between checkpoints; 0 writes none, unless Ctrl-C or SIGTERM ends the training."
     )
-    save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
+    keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept.")
     output_dtype: Literal["float32", "bfloat16", "float64"] | None = Field(
         None, description="Of the written weights; none means that of the parameters."
     )
@@ -86,7 +86,6 @@ class SftCheckpointSettings(Section):
 class SftReportSettings(Section):
     """Where the metrics go."""
 
-    log_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
     report_to: list[Tracker] | None = Field(
         None,
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",

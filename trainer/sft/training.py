@@ -151,7 +151,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
 
 def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
     checkpoints = checkpoint.Checkpoints(
-        config.output_dir / CHECKPOINTS, parallel, keep_last=config.checkpoint.save_total_limit
+        config.output_dir / CHECKPOINTS, parallel, keep_last=config.checkpoint.keep_checkpoints
     )
     accounting = {
         "model_name_or_path": str(config.model.model_name_or_path.resolve()),
@@ -242,7 +242,6 @@ class _Reporter:
     """Progress bar and metrics file, on the main process."""
 
     def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
-        self._log_steps, self._last = config.report.log_steps, max_steps - 1
         self._metrics = MetricsLog(
             config.output_dir / METRICS_FILE,
             resume_step=first,
@@ -259,8 +258,7 @@ class _Reporter:
         rate = (step + 1 - self._first) / (time.monotonic() - self._started)
         loss = metrics.get("loss/loss", float("nan"))
         self._progress.update(self._bar, advance=1, description=f"loss {loss:.4f}  {rate:.1f} steps/s")
-        if step % self._log_steps == 0 or step == self._last:
-            self._metrics.log(step, metrics | {"sft/steps_per_s": rate})
+        self._metrics.log(step, metrics | {"sft/steps_per_s": rate})
 
     def __enter__(self) -> "_Reporter":
         self._metrics.__enter__()

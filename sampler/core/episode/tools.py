@@ -21,7 +21,6 @@ def tool_limits(config: CoreConfig) -> ToolLimits:
         call_s=config.tools.tool_timeout_s,
         max_result_tokens=config.budget.max_tool_result_tokens,
         max_result_chars=config.budget.max_tool_result_chars,
-        max_raw_chars=config.tools.max_raw_result_chars,
         max_restarts=MAX_RESTARTS,
     )
 

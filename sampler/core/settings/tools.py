@@ -45,6 +45,3 @@ class ToolSettings(Section):
     max_starting_servers: Positive | None = Field(
         None, description="Maximum stdio tool servers that start at once. None: two per core."
     )
-    max_raw_result_chars: Positive = Field(
-        16_000, description="Characters stored of a result that the model did not read whole."
-    )

@@ -20,6 +20,7 @@ from sampler.mcp_docker.starting.tool_set import MakeLinks, Profile, ToolSet
 
 log = logging.getLogger(__name__)
 
+RETRY_AFTER_S = 2.0  # of busy answers
 _REST_S = 1.0  # after a failed start; doubles with each, up to:
 _MAX_REST_S = 30.0
 
@@ -27,7 +28,7 @@ _MAX_REST_S = 30.0
 class SetPool:
     """`capacity`: sets in use, starting and ending; the warm ones come on top."""
 
-    # 8 parameters: six of them are settings
+    # 7 parameters: five of them are settings
     def __init__(
         self,
         make_links: MakeLinks,
@@ -38,12 +39,11 @@ class SetPool:
         max_starting: int,
         start_s: float,
         wait_s: float,
-        retry_after_s: float,
     ) -> None:
         self._make_links, self._folder = make_links, folder
         self._wanted_warm, self.capacity = warm, capacity
         self._places = asyncio.Semaphore(max_starting)
-        self._start_s, self._wait_s, self._retry_after_s = start_s, wait_s, retry_after_s
+        self._start_s, self._wait_s = start_s, wait_s
         self._profile = Profile()
         self._warm: deque[ToolSet] = deque()
         self._changed = asyncio.Event()
@@ -187,4 +187,4 @@ class SetPool:
 
     def _busy(self, why: str) -> GatewayBusy:
         self.num_refused += 1
-        return GatewayBusy(why, self._retry_after_s)
+        return GatewayBusy(why, RETRY_AFTER_S)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sampler.core.episode.episode import play
+from sampler.environments import choosing
 from sampler.environments.sampler import EnvironmentSampler
 from shared.documents.states import BranchCause, DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store
@@ -189,11 +190,14 @@ async def test_a_cancelled_episode_leaves_no_session(store: Store, shared: Servi
     assert (task.slots[0].status, task.slots[0].failures) == (SlotStatus.OPEN, 0)
 
 
-async def test_a_session_lasts_while_the_model_thinks_longer_than_its_lease(store: Store) -> None:
+async def test_a_session_lasts_while_the_model_thinks_longer_than_its_lease(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "RENEW_S", 0.2)
     with service("--workers", "1", "--lease_s", "2", worlds="Guess") as leased:
         await registered(store, leased.url, "guess")
         await store.tasks.insert_new([task_of(store, 0, "guess", 7)])
-        async with worlds(store, in_turn("3", "7"), environment_renew_s=0.2) as (resources, engine):
+        async with worlds(store, in_turn("3", "7")) as (resources, engine):
             engine.silent.add(1)
             playing = asyncio.create_task(play(EnvironmentSampler(resources, await claim(store))))
             await engine.until_asked(2)
@@ -203,11 +207,14 @@ async def test_a_session_lasts_while_the_model_thinks_longer_than_its_lease(stor
             assert await playing == 0.75
 
 
-async def test_a_lost_session_is_told_at_the_next_step_as_a_failure(store: Store) -> None:
+async def test_a_lost_session_is_told_at_the_next_step_as_a_failure(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "RENEW_S", 0.1)
     with service("--workers", "1", worlds="Guess") as one:
         await registered(store, one.url, "guess")
         await store.tasks.insert_new([task_of(store, 0, "guess", 7)])
-        async with worlds(store, in_turn("3", "7"), environment_renew_s=0.1) as (resources, engine):
+        async with worlds(store, in_turn("3", "7")) as (resources, engine):
             engine.silent.add(1)
             playing = asyncio.create_task(play(sampler := EnvironmentSampler(resources, await claim(store))))
             await engine.until_asked(2)

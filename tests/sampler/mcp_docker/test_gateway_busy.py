@@ -20,7 +20,7 @@ async def test_episodes_of_a_sampler_wait_for_a_full_gateway_and_no_slot_is_blam
     store: Store, tmp_path: Path
 ) -> None:
     await import_tasks(store, 2, num_generations=3)
-    flags = ("--max_sessions", "2", "--warm_sessions", "2", "--retry_after_s", "1")
+    flags = ("--max_sessions", "2", "--warm_sessions", "2")
     with gateway(tmp_path, None, *flags) as full:
         options = {"mcp_manager_url": f"{full.url}/mcp", "tool_open_s": PATIENCE_S, "max_failures": 1}
         async with running_sampler(store, **options, poll_s=0.02, heartbeat_s=0.05):
@@ -35,11 +35,11 @@ async def test_episodes_of_a_sampler_wait_for_a_full_gateway_and_no_slot_is_blam
 
 
 async def test_a_session_above_the_capacity_is_told_when_to_ask_again(tmp_path: Path) -> None:
-    with gateway(tmp_path, None, "--max_sessions", "1", "--warm_sessions", "0", "--retry_after_s", "3") as full:
+    with gateway(tmp_path, None, "--max_sessions", "1", "--warm_sessions", "0") as full:
         first, second = RawClient(full), RawClient(full)
         assert (await first.open()).status_code == 200
         refused = await second.open()
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "3")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert "1 sessions are open and 0 are ending" in refused.json()["error"]["message"]
         assert (await first.http.get("/health")).status_code == 200, "a full gateway is healthy"
         traffic = Traffic(patience_s=HOURS)
@@ -55,7 +55,7 @@ async def test_a_session_above_the_capacity_is_told_when_to_ask_again(tmp_path: 
 
 
 async def test_one_session_cannot_send_more_than_its_share(tmp_path: Path) -> None:
-    flags = ("--max_parallel_calls", "2", "--max_calls_per_s", "1", "--warm_sessions", "0", "--max_body_mb", "1")
+    flags = ("--max_parallel_calls", "2", "--max_calls_per_s", "1", "--warm_sessions", "0", "--max_message_mb", "1")
     with gateway(tmp_path, None, *flags) as started:
         client = RawClient(started)
         await client.open()
