@@ -49,6 +49,9 @@ part of the YAML file (`trainer: {learning_rate: 1.0e-6}`); flags win over varia
 means the same. `_s` is seconds. A value means what it looks like, wherever it is given: numbers are decimal (not `yes`, `010`,
 `1:30`), text is as written, `none` is no value where the type has none, `~` is the home folder of paths, lists are JSON, YAML or
 separated by commas, and what is empty is not given. An optional section is off until its required setting is given.
+
+Some settings of the sampler are rules: they belong to the run, are compared at every start, and are changed by
+`tandem rules RUN --set` alone ([rules](../train/rules.md) lists them).
 """
 
 

@@ -31,7 +31,7 @@ BUSY_S = 1.0  # least rest of a service that refused: Retry-After may be 0
 LONGEST_REST_S = 15.0
 UNREACHED_S = 3.0  # rest of a service that was not reached
 POLL_S = 0.25
-RENEW_S = 60.0  # of a session while the model thinks
+SESSION_RENEW_S = 60.0  # of a session while the model thinks
 MAX_CONNECTIONS = 4096
 MAX_WHY_CHARS = 300
 
@@ -130,7 +130,7 @@ class Environments(TenantState):
         renewing = not foreign or self._config.environment_renew_controllers
         session = EnvironmentSession(self._client, url, number, opening, self._token(kind))
         try:
-            async with session.kept(RENEW_S if renewing else None):
+            async with session.kept(SESSION_RENEW_S if renewing else None):
                 yield session
         finally:
             load.mine -= 1

@@ -36,7 +36,7 @@ class ContainerSettings(Section):
     container_cpus: float = Field(_CONTAINER.cpus, gt=0, description="Processor cores of one container.")
 
 
-# 34 fields: settings: each is a flag and a key
+# 32 fields: settings: each is a flag and a key
 class McpDockerConfig(ServiceConfig):
     """Serves the tool servers of an mcpServers JSON at http://HOST:PORT/mcp. Every session has tool processes of its own."""
 

@@ -84,7 +84,10 @@ class TrainerConfig(ServiceConfig):
     output_dir: Path | None = Field(
         None, description="Checkpoints, versions, metrics. None: output/RUN, or output/RUN/POLICY where it is not main."
     )
-    preset: str | None = Field(None, description=f"Values to start from: {', '.join(PRESETS)}. Other settings win.")
+    preset: str | None = Field(
+        None,
+        description=f"Values to start from: {', '.join(PRESETS)}. Other settings win. None: the defaults, which are minirl's.",
+    )
     seed: int = Field(0, ge=0, description="Seed of all randomness in the trainer.")
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 

@@ -20,7 +20,7 @@ from sampler.mcp_docker.starting.tool_set import MakeLinks, Profile, ToolSet
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 2.0  # of busy answers
+BUSY_RETRY_AFTER_S = 2.0  # of busy answers
 _REST_S = 1.0  # after a failed start; doubles with each, up to:
 _MAX_REST_S = 30.0
 
@@ -187,4 +187,4 @@ class SetPool:
 
     def _busy(self, why: str) -> GatewayBusy:
         self.num_refused += 1
-        return GatewayBusy(why, RETRY_AFTER_S)
+        return GatewayBusy(why, BUSY_RETRY_AFTER_S)

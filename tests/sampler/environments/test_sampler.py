@@ -193,7 +193,7 @@ async def test_a_cancelled_episode_leaves_no_session(store: Store, shared: Servi
 async def test_a_session_lasts_while_the_model_thinks_longer_than_its_lease(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "RENEW_S", 0.2)
+    monkeypatch.setattr(choosing, "SESSION_RENEW_S", 0.2)
     with service("--workers", "1", "--lease_s", "2", worlds="Guess") as leased:
         await registered(store, leased.url, "guess")
         await store.tasks.insert_new([task_of(store, 0, "guess", 7)])
@@ -210,7 +210,7 @@ async def test_a_session_lasts_while_the_model_thinks_longer_than_its_lease(
 async def test_a_lost_session_is_told_at_the_next_step_as_a_failure(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "RENEW_S", 0.1)
+    monkeypatch.setattr(choosing, "SESSION_RENEW_S", 0.1)
     with service("--workers", "1", worlds="Guess") as one:
         await registered(store, one.url, "guess")
         await store.tasks.insert_new([task_of(store, 0, "guess", 7)])
