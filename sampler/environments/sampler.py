@@ -20,9 +20,8 @@ from sampler.core.errors import EnvironmentFailed, MessagesRepeat
 from sampler.core.kinds.conversation import Conversation
 from sampler.core.kinds.mcp_sampler import error_messages
 from sampler.core.parsers.reasoning import behind_reasoning
-from sampler.core.rendering.reply_message import Message
+from sampler.core.rendering.reply_message import Message, Words, words_of
 from sampler.core.rendering.turn import Turn
-from sampler.core.rendering.words import Words, words_of
 from sampler.core.scorers import Score
 from sampler.environments.answers import StepReply
 from sampler.environments.choosing import Environments

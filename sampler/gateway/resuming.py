@@ -7,7 +7,7 @@ which sampled replies keep their ids.
 
 from collections.abc import Sequence
 
-from sampler.core.rendering.prefix import without_prefix
+from sampler.core.rendering.reply_message import without_prefix
 from sampler.gateway.exchange import ReceivedMessage
 from sampler.gateway.matching import (
     Line,

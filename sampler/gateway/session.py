@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sampler.core.errors import EngineError, EngineRefused, KeyRefused
 from sampler.core.rendering.ahead import num_tokens
-from sampler.core.rendering.prefix import KEY as PREFIX
-from sampler.core.rendering.prefix import prefix_of
+from sampler.core.rendering.reply_message import PREFIX, prefix_of
 from sampler.core.rendering.template import PromptTooLong
 from sampler.core.rendering.turn import ReplyOptions
 from sampler.gateway.chat_replies import client_reply, forms_of, sampled_tokens

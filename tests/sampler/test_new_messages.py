@@ -14,8 +14,7 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.parsers import get_parser
 from sampler.core.rendering.new_messages import SentMessages
-from sampler.core.rendering.reply_message import message_of, with_call_ids
-from sampler.core.rendering.words import reply_words
+from sampler.core.rendering.reply_message import message_of, reply_words, with_call_ids
 from sampler.scorers import Score
 from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termination
 from shared.errors import ConfigError

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from sampler.core.rendering.recorded import Parent, RecordedRequests
+from sampler.core.rendering.reply_message import reply_words
 from sampler.core.rendering.template import ChatTemplate
 from sampler.core.rendering.turn_format import common_length
 from sampler.core.rendering.view import PolicyTokens, View
-from sampler.core.rendering.words import reply_words
 from shared.documents.states import BranchCause, ParentKind
 from tests.sampler.families import FAMILIES
 

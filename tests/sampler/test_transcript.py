@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sampler.core.episode.episode import play
 from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.rendering.reply_message import reply_words
 from sampler.core.rendering.transcript import Transcript
-from sampler.core.rendering.words import reply_words
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.documents import TaskPayload
 from shared.documents.states import Termination

@@ -11,11 +11,11 @@ import pytest
 from sampler.core.engines.pool.engine_pool import EnginePool
 from sampler.core.episode import episode as episodes
 from sampler.core.episode import sampler as samplers
-from sampler.core.episode.awaited_score import evaluate
 from sampler.core.episode.episode import play
 from sampler.core.episode.journal import Journal
 from sampler.core.episode.model_acts import ModelActs
 from sampler.core.episode.sampler import AsyncSampler
+from sampler.core.episode.scoring import evaluate
 from sampler.core.episode.threads import EpisodeThreads
 from sampler.core.errors import EngineUnavailable
 from sampler.core.kinds.mcp_sampler import MCPSampler

@@ -22,9 +22,8 @@ import asyncio
 import logging
 from typing import Any
 
-from sampler.core.episode.awaited_score import DeferredScore, evaluate
 from sampler.core.episode.sampler import AsyncSampler
-from sampler.core.episode.scoring import needs_no_scorer, require_scorers
+from sampler.core.episode.scoring import DeferredScore, evaluate, needs_no_scorer, require_scorers
 from sampler.core.episode.unforeseen import MAX_SLOT_ERROR_CHARS, fail_unforeseen
 from sampler.core.episode.user_calls import call_user_code
 from sampler.core.errors import (

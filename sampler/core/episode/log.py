@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sampler.core.rendering.prefix import prefix_of
+from sampler.core.rendering.reply_message import prefix_of
 from sampler.core.scorers.scored_text import ScoredText
 from shared.documents import DispatchedSamplingTask, ToolCallResult
 from shared.documents.actors import Seated, seat_of

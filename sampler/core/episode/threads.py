@@ -12,14 +12,19 @@ from sampler.core.episode.resources import Resources
 from sampler.core.parsers import ParsedReply, without_calls
 from sampler.core.parsers.reasoning import ends_in_reasoning
 from sampler.core.parsers.reply import END_THINK, THINK
-from sampler.core.rendering.prefix import prefix_of, without_prefix
 from sampler.core.rendering.recorded import Parent
-from sampler.core.rendering.reply_message import Message, message_of, with_call_ids
+from sampler.core.rendering.reply_message import (
+    Message,
+    message_of,
+    prefix_of,
+    reply_words,
+    with_call_ids,
+    without_prefix,
+)
 from sampler.core.rendering.template import ToolSchema
 from sampler.core.rendering.transcript import Transcript, joined
 from sampler.core.rendering.turn import Turn
 from sampler.core.rendering.view import PolicyTokens, View
-from sampler.core.rendering.words import reply_words
 from shared.documents import DispatchedSamplingTask
 from shared.episodes.origin import EarlierTurn, Origin
 from shared.episodes.state import EpisodeState, TurnState

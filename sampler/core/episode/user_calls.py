@@ -1,4 +1,4 @@
-"""Calls a user's own sampler class: checks the return values, and names the source line of a mistake.
+"""Calls a method of a user's own sampler: checks the return values, and names the source line of a mistake.
 
 my_pkg.samplers:Walker.run returned 'done'; expected a Termination; at my_pkg/samplers.py:9: async def run(self):
 """
@@ -7,27 +7,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sampler.core.episode.resources import Resources
-from sampler.core.episode.sampler import AsyncSampler
-from shared.documents import Claim
 from shared.errors import OwnCodeFailed
 from shared.outside_text import clipped
-from shared.user_code.frames import cause_of, definition_of, name_of, user_code_error
+from shared.user_code.frames import cause_of, definition_of, name_of
 
 T = TypeVar("T")
 
 MAX_SHOWN_CHARS = 200  # shown of a wrong return value
-
-
-def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) -> AsyncSampler:
-    """Raises OwnCodeFailed if the class's own `__init__` fails."""
-    try:
-        return kind(resources, claim)
-    except (Exception, SystemExit) as exc:
-        fault = user_code_error(exc, kind)
-        if fault is None:
-            raise
-        raise fault from exc
 
 
 async def call_user_code(method: Callable[[], Awaitable[T]], kind: type[T], expected: str) -> T:

@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 from openai.types.chat import ChatCompletion
 
 from sampler.core.episode.sampler import AsyncSampler, Turn
-from sampler.core.rendering.reply_message import Message
+from sampler.core.rendering.reply_message import Message, Words, reply_words, words_of
 from sampler.core.rendering.template import ToolSchema
-from sampler.core.rendering.words import Words, reply_words, words_of
 from sampler.core.scorers import Score
 from shared.documents import Claim, ToolCallResult
 from shared.documents.states import Termination

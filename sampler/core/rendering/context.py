@@ -30,7 +30,7 @@ from typing import Literal
 from sampler.core.parsers.reasoning import ends_in_reasoning
 from sampler.core.rendering.known_replies import START, SampledReplies, history_with
 from sampler.core.rendering.marks import MARK_END
-from sampler.core.rendering.prefix import prefix_of, without_prefix
+from sampler.core.rendering.reply_message import prefix_of, without_prefix
 from sampler.core.rendering.sampled_reply import SampledReply, prompt_ending
 from sampler.core.rendering.template import ChatTemplate, Message, PromptTooLong, ToolSchema
 from sampler.core.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sampler.core.rendering.reply_message import Words, words_of
 from sampler.core.rendering.sampled_reply import SampledReply
 from sampler.core.rendering.template import Message
-from sampler.core.rendering.words import Words, words_of
 
 History = int  # a hash of everything before a message: equal for equal messages with the same replies among them
 START: History = 0

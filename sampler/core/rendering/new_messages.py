@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.core.errors import MessagesRepeat
-from sampler.core.rendering.words import Words, words_of
+from sampler.core.rendering.reply_message import Words, words_of
 from shared.names import INSTRUCTING_ROLES
 
 Message = Mapping[str, Any]

@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import count
 
 from sampler.core.rendering.marks import MARK_END
+from sampler.core.rendering.reply_message import Words, words_of
 from sampler.core.rendering.template import ChatTemplate, Message
 from sampler.core.rendering.turn_format import TurnFormat, make_sentinel
-from sampler.core.rendering.words import Words, words_of
 
 _numbers = count()
 

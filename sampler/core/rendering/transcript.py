@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.core.rendering.words import Words, words_of
+from sampler.core.rendering.reply_message import Words, words_of
 
 Message = Mapping[str, Any]
 SeatTurn = tuple[str, Words]  # role, and the words of one message

@@ -16,10 +16,10 @@ from sampler.core.rendering.context import Context, Prompt, Rewrites
 from sampler.core.rendering.known_replies import SampledReplies
 from sampler.core.rendering.new_messages import SentMessages
 from sampler.core.rendering.recorded import Parent, RecordedRequests
+from sampler.core.rendering.reply_message import Words
 from sampler.core.rendering.sampled_reply import SampledReply
 from sampler.core.rendering.template import ChatTemplate, ToolSchema
 from sampler.core.rendering.turn_format import common_length
-from sampler.core.rendering.words import Words
 from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import hash_of
 from shared.errors import ConfigError

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sampler.core.parsers.reasoning import behind_reasoning
-from sampler.core.rendering.prefix import prefix_of
+from sampler.core.rendering.reply_message import prefix_of
 from shared.documents import DispatchedSamplingTask
 
 

@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Self
 
+from sampler.core.episode.resources import Resources
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.settings.core_config import CoreConfig
 from sampler.core.tenant import tenants_of
+from shared.documents import Claim
 from shared.errors import ConfigError
 from shared.tasks.sampler_names import SamplerTraits
+from shared.user_code.frames import user_code_error
 from shared.user_code.loading import load_class
 
 BUNDLED = {"mcp": "sampler.core.kinds.mcp_sampler:MCPSampler"}
@@ -90,3 +93,14 @@ def scores_itself(kind: type[AsyncSampler]) -> bool:
     """Whether the class scores its episodes or chooses their scorer, so that it may ignore the tasks' scorers."""
     ours = AsyncSampler
     return kind.evaluate_record is not ours.evaluate_record or kind.scorer_name is not ours.scorer_name
+
+
+def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) -> AsyncSampler:
+    """Raises OwnCodeFailed if the class's own `__init__` fails."""
+    try:
+        return kind(resources, claim)
+    except (Exception, SystemExit) as exc:
+        fault = user_code_error(exc, kind)
+        if fault is None:
+            raise
+        raise fault from exc

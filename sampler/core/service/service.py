@@ -28,11 +28,10 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.resources import shared_resources
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.unforeseen import fail_claim
-from sampler.core.episode.user_calls import new_episode
 from sampler.core.service.concurrency import Concurrency, LoadReport
 from sampler.core.service.first_episodes import FirstEpisodes
 from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
-from sampler.core.service.kinds import SamplerKinds
+from sampler.core.service.kinds import SamplerKinds, new_episode
 from sampler.core.service.loops import every, wait_for
 from sampler.core.service.playable import Playable
 from sampler.core.service.process import ServiceProcess, service_process

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 
 from sampler.core.api_models import Judge
 from sampler.core.errors import AgentFailed, ScorerFailed, UnusableTask
+from sampler.core.rendering.reply_message import words_of
 from sampler.core.rendering.transcript import Transcript, joined
-from sampler.core.rendering.words import words_of
 from sampler.core.retry_delay import retry_delay_s
 from sampler.core.scorers.registry import (
     GroupEpisode,

@@ -14,9 +14,8 @@ from sampler.core.api_models import Agents
 from sampler.core.episode.log import EpisodeLog
 from sampler.core.episode.scoring import score_text
 from sampler.core.parsers import get_parser
-from sampler.core.rendering.reply_message import message_of, with_call_ids
+from sampler.core.rendering.reply_message import message_of, with_call_ids, words_of
 from sampler.core.rendering.transcript import Transcript, joined
-from sampler.core.rendering.words import words_of
 from sampler.core.scorers import Score
 from sampler.core.scorers.answers import extract_answer
 from sampler.core.scorers.scored_text import NOTHING, ScoredText
