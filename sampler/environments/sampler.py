@@ -77,17 +77,11 @@ class EnvironmentSampler(AsyncSampler):
             )
         talk = Talk(self, step)
         for _ in range(self.task.payload.max_turns or self.config.budget.max_turns):
-            turn = await talk.reply()
+            turn = await talk.next_turn()
             if turn is None:
-                return Termination.LENGTH_LIMIT
-            if talk.is_repetition(turn):
-                if not self.config.prompt.enable_repetition_compress:
-                    return Termination.REPETITION
-                talk.compress()
                 continue
-            ended = self.ended_by(turn)
-            if ended is not None:
-                return ended
+            if isinstance(turn, Termination):
+                return turn
             if turn.parsed.errors and not turn.parsed.tool_calls:
                 talk.answer(turn, error_messages(turn))
                 continue
@@ -180,18 +174,12 @@ class Talk:
             self._sampler, list(self._history), self._tools or (), browse, thread=self._thread, restart=restart
         )
 
-    async def reply(self) -> Turn | None:
+    async def next_turn(self) -> Turn | Termination | None:
         """Raises EnvironmentFailed where the world's new messages repeat earlier ones."""
         try:
-            return await self._shown.reply()
+            return await self._shown.next_turn()
         except MessagesRepeat as exc:
             raise EnvironmentFailed(f"the environment's {exc}") from exc
-
-    def is_repetition(self, turn: Turn) -> bool:
-        return self._shown.is_repetition(turn)
-
-    def compress(self) -> None:
-        self._shown.compress()
 
     def answer(self, turn: Turn, messages: Sequence[Message]) -> None:
         self._history += [turn.message, *messages]

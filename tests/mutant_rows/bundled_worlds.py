@@ -86,9 +86,9 @@ MUTANTS = (
     ),
     Mutant(
         "environments: a model that repeats itself is stopped",
-        "sampler/environments/sampler.py",
-        "            if talk.is_repetition(turn):\n",
-        "            if False:\n",
+        "sampler/core/kinds/conversation.py",
+        "        if turn is not None and self._is_repetition(turn):\n",
+        "        if False:\n",
         "tests/sampler/environments/test_sampler.py::test_a_model_that_repeats_itself_is_stopped_as_in_other_episodes",
     ),
     Mutant(

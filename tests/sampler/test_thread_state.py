@@ -66,9 +66,8 @@ class TwoTalks(Threaded):
     async def talk(self, thread: str) -> None:
         talk = Conversation(self, [user(f"You are {thread}. " + "x" * 60)], [], thread=thread)
         for _ in range(4):
-            turn = await talk.reply()
-            assert turn is not None
-            assert not talk.is_repetition(turn)
+            turn = await talk.next_turn()
+            assert isinstance(turn, Turn)
             talk.answer(turn, [user("Go on. " + "y" * 60)])
 
 

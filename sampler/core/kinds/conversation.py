@@ -26,7 +26,7 @@ from sampler.core.history.history import (
 )
 from sampler.core.history.repetition import compared_text, times_repeated
 from sampler.core.rendering.template import ToolSchema
-from shared.documents.states import DispatchStatus
+from shared.documents.states import DispatchStatus, Termination
 from shared.rules.context import NewContext
 
 
@@ -55,6 +55,17 @@ class Conversation:
         self._restart = restart
         self._is_given = False
 
+    async def next_turn(self) -> Turn | Termination | None:
+        """The policy's next reply, or what ends the episode. None: the reply was one repetition too many, and it and all before
+        it are left out of the next request (`enable_repetition_compress`)."""
+        turn = await self.reply()
+        if turn is not None and self._is_repetition(turn):
+            if not self._config.prompt.enable_repetition_compress:
+                return Termination.REPETITION
+            self._in_circles = True
+            return None
+        return self._sampler.ended_by(turn) or turn
+
     async def reply(self) -> Turn | None:
         """The policy's next reply; None if the context has no room for one even after the context policy."""
         rewrites = not self._is_given and (self._in_circles or await self._exceeds_budget())
@@ -80,19 +91,15 @@ class Conversation:
             self.answer(turn, messages)
         self._new, self._restart, self._is_given = self._history.messages(), bool(turns), True
 
-    def is_repetition(self, turn: Turn) -> bool:
+    # ------------------------------------------------------------------ inside
+
+    def _is_repetition(self, turn: Turn) -> bool:
         """Whether the last reply repeats often enough to end the episode. A repeated reply is marked as such."""
         limit = self._config.prompt.repetition_early_stop_times
         times = times_repeated(self._history, turn) if limit > 0 else 1
         if times > 1:
             self._sampler.mark(DispatchStatus.REPEAT_ERROR, turn=turn)
         return 0 < limit <= times
-
-    def compress(self) -> None:
-        """Drop the last reply and all repetitions from the next request."""
-        self._in_circles = True
-
-    # ------------------------------------------------------------------ inside
 
     async def _exceeds_budget(self) -> bool:
         if self._config.prompt.new_context is NewContext.DISABLED or not self._history.rounds:

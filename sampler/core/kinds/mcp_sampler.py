@@ -46,17 +46,11 @@ class MCPSampler(AsyncSampler):
         else:
             talk, taken = await forked_conversation(self, self.task.payload.fork, tools)
         for _ in range(taken, max(most, taken + 1)):
-            turn = await talk.reply()
+            turn = await talk.next_turn()
             if turn is None:
-                return Termination.LENGTH_LIMIT
-            if talk.is_repetition(turn):
-                if not self.config.prompt.enable_repetition_compress:
-                    return Termination.REPETITION
-                talk.compress()
                 continue
-            ended = self.ended_by(turn)
-            if ended is not None:
-                return ended
+            if isinstance(turn, Termination):
+                return turn
             if not turn.parsed.tool_calls and not turn.parsed.errors:
                 return Termination.ANSWERED
             talk.answer(turn, await self._call_tools(tools, turn))
