@@ -50,8 +50,9 @@ means the same. `_s` is seconds. A value means what it looks like, wherever it i
 `1:30`), text is as written, `none` is no value where the type has none, `~` is the home folder of paths, lists are JSON, YAML or
 separated by commas, and what is empty is not given. An optional section is off until its required setting is given.
 
-Some settings of the sampler are rules: they belong to the run, are compared at every start, and are changed by
-`tandem rules RUN --set` alone ([rules](../train/rules.md) lists them).
+The sampler's sections, for example: `sampler: {budget: {max_turns: 16}, group: {advantage: zscore}}` or, the same,
+`sampler: {max_turns: 16, advantage: zscore}`. Some settings of the sampler are rules: they belong to the run, are compared at
+every start, and are changed by `tandem rules RUN --set` alone ([rules](../train/rules.md) lists them).
 """
 
 
