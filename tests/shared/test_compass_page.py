@@ -33,6 +33,9 @@ ANSWERS: dict[tuple[str, str], Callable[[Rows], bool]] = {
         [(r["_id"], r["calls"], r["errors"]) for r in rows] == [("calculator", 6, 1)]
     ),
     ("Which tool fails most?", "filter"): lambda rows: [row["tool_calls"][0]["is_error"] for row in rows] == [True],
+    ("Which tool calls were slowest?", "pipeline"): lambda rows: (
+        len(rows) == 6 and (rows[0]["record"], rows[0]["seconds"]) == ("main:train:0:t1:0:1", 99.5)
+    ),
     ("Which replies could not be parsed?", "filter"): lambda rows: [row["error"] for row in rows] == ["no JSON"],
     ("How stale is what is trained?", "pipeline"): lambda rows: [r["_id"]["step"] for r in rows] == [1],
     ("How stale is what is trained?", "filter"): lambda rows: [row["step"] for row in rows] == [1],
@@ -57,6 +60,7 @@ async def test_each_filter_and_pipeline_answers_its_question(store: Store) -> No
     turns = store.database["dispatched_sampling_tasks"]
     await turns.update_one({"_id": "main:train:0:t2:1:1:0"}, {"$set": {"tool_calls.0.is_error": True}})
     await turns.update_one({"_id": "main:train:0:t2:1:1:1"}, {"$set": {"status": "formaterror", "error": "no JSON"}})
+    await turns.update_one({"_id": "main:train:0:t1:0:1:0"}, {"$set": {"tool_calls.0.duration_s": 99.5}})
     weights: FileEntry = {"sha256": "cd" * 32, "bytes": 5}
     await store.versions.announce("main", 9, "/weights/9", {"model.safetensors": weights})
     names = {
