@@ -7,7 +7,44 @@ SAME = "tests/test_written_settings.py"
 WHOLE = "tests/shared/test_import_whole.py"
 NOTHING = f"{WHOLE}::test_nothing_is_written_for_a_task_behind_a_full_batch_that_no_document_holds"
 
+SECTIONS = "tests/shared/test_sections.py"
+
 MUTANTS = (
+    Mutant(
+        "sections: a key that a mapping has not is refused in one line",
+        "shared/configuration/sources.py",
+        'return "" if key in known else',
+        'return "" if known else',
+        f"{SECTIONS}::test_what_a_section_of_the_sampler_lacks_is_told_in_one_line",
+    ),
+    Mutant(
+        "sections: a key of a mapping is a flag with and without the section",
+        "shared/configuration/sources.py",
+        'others.append(f"{_whole_flag(cls, flag)}{equals}{value}")',
+        "others.append(word)",
+        f"{SECTIONS}::test_a_samplers_settings_stand_in_sections",
+    ),
+    Mutant(
+        "sections: what is off inside of a section does not turn that on",
+        "shared/configuration/sections.py",
+        "elif own and not _is_empty(kind, own):",
+        "elif own:",
+        f"{SECTIONS}::test_a_samplers_settings_stand_in_sections",
+    ),
+    Mutant(
+        "sections: what a switched-off section leaves without effect is told",
+        "shared/configuration/loading.py",
+        "if one in values and values[one] == value",
+        "if one in values and values[one] != value",
+        f"{SECTIONS}::test_what_is_given_to_a_section_that_is_switched_off_is_told",
+    ),
+    Mutant(
+        "sections: the setting that turns a section on is asked for by those inside of its sections too",
+        "shared/configuration/sections.py",
+        "if setting.path[: len(place)] == place and other != name}",
+        "if setting.path[:-1] == place and other != name}",
+        f"{SECTIONS}::test_what_a_section_of_the_sampler_lacks_is_told_in_one_line",
+    ),
     Mutant(
         "settings: a truth value is no number",
         "shared/configuration/typed_values.py",
