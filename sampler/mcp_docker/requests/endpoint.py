@@ -7,8 +7,8 @@ GET                       a listening stream
 DELETE                    the end of the session; answered when nothing of it is left
 
 It is ours, not the SDK's: a call that is passed to a tool's process takes it 0.24 ms of processor time, and the SDK's `MCPServer`
-(2.3.0, JSON replies, uvicorn) 0.56 ms for one that it answers itself; 64 callers of `scripts.bench.raw_mcp_client` for each, in
-turns.
+(2.3.0, JSON replies, uvicorn) 0.56 ms for one that it answers itself; 64 callers of `scripts.bench.raw_mcp_client` for each, one
+after the other.
 """
 
 import asyncio
