@@ -45,7 +45,7 @@ settings.load_profile("same examples")
 
 # What takes long to start is started once: tests that share it go to one worker. SGLang takes 15 s, two launched trainers 20 s.
 UNITS = (
-    r"tests/contract/.*\[(local|sglang)",
+    r"tests/contract/.*\[(local|sglang|vllm)",
     r"tests/trainer/.*\[(two_processes)",
     r"(tests/sampler/engine/local)/",
     r"(tests/system/.*)",

@@ -26,6 +26,7 @@ INSTALLED = (
     ".games",
     ".mcp_servers",
     ".sglang",
+    ".vllm",
     ".axe",
 )  # others' programs: tests that find none are skipped, and miss nothing
 LIMIT_S = 900.0

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.engines import skip_without
+
 ROOT = Path(__file__).parents[1]
 PROGRAMS = {
     path.stem
@@ -64,6 +66,13 @@ def math_verdicts(folder: Path) -> None:
     assert {"ours: wrong 1", "boxed: wrong 0", "verl: wrong 1"} <= rows[0].keys()
 
 
+def adapters(folder: Path) -> None:
+    skip_without("vllm")
+    (row,) = figures(folder, "adapters")["versions"]
+    assert row["adapters"] == "engine"
+    assert min(row["bytes"], row["follow s"], row["tokens/s"]) > 0
+
+
 def publish(folder: Path) -> None:
     rows = figures(folder, "publish")["versions"]
     assert [row["mode"] for row in rows] == ["full", "delta", "adapter"]
@@ -114,7 +123,7 @@ def environments(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
-    for check in (environments, gateway, math_verdicts, mcp_docker, memory, publish, sampler, tree)
+    for check in (adapters, environments, gateway, math_verdicts, mcp_docker, memory, publish, sampler, tree)
 }
 
 

@@ -39,6 +39,7 @@ PUBLIC = {
     "trainer/publishing/adapter.py": WEIGHTS,
     "trainer/publishing/version_files.py": WEIGHTS,
     "trainer/publishing/weights.py": WEIGHTS,
+    "trainer/quantize.py": WEIGHTS,
     "sampler/engine/keeper/cache.py": WEIGHTS,
     "trainer/reporting/metrics.py": FIGURES,
     "scripts/deploy_check/__main__.py": FIGURES,

@@ -3,6 +3,8 @@
 FOLDERS = {
     "scripts/bench/": "benchmarks print where they are, and belong to no run",
     "scripts/deploy_check/": "prints each condition before it waits for it",
+    "sampler/engine/vllm/": "an engine's own watch over its core, and its requests: the sampler that sent one says that it waits",
+    "sampler/engine/api/": "an engine's requests: the sampler that sent one says that it waits for it",
     "sampler/engine/local/": "an engine's requests: the sampler that sent one says that it waits for it",
     "sampler/mcp_docker/": "a server of tools, no process of a run: its clients say that they wait for it (`queued`)",
 }
@@ -20,6 +22,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "the end of a process that was killed or asked to end, with a limit of seconds": (
         "sampler/engine/keeper/child.py:EngineChild.kill",
         "sampler/engine/keeper/child.py:_sweep",
+        "sampler/engine/keeper/adapters.py:EngineAdapters._keep",
         "sampler/environments/adapters/shell.py:run_in_sandbox",
         "sampler/gateway/preload.py:PreloadedInterpreter._end",
         "shared/processes/guarded.py:end_marked",

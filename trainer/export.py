@@ -28,8 +28,8 @@ from shared.configuration.loading import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
 from shared.weights.files import manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
-from trainer.checkpoints.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.checkpoints.digests import verify_digests
+from trainer.checkpoints.restore import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
 from trainer.modeling.trainable import LoraSettings, Trainable

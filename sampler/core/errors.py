@@ -4,6 +4,7 @@ TandemError
 ├── EngineError
 │   ├── EngineUnavailable      no usable reply: transport, time-out, 5xx. Another service may answer
 │   │   ├── NoEngineServes         none is up, or none serves the version that is asked for
+│   │   ├── AdapterNotLoaded       the engine has the request's adapter no longer: it has another name by now
 │   │   └── EngineContractBroken   the reply lacks what training needs. Another service may do better
 │   └── EngineRefused          4xx: the request itself is wrong. Every service would refuse it
 │       ├── KeyRefused         401 or 403: the API key is missing or wrong
@@ -45,6 +46,10 @@ class NoEngineServes(EngineUnavailable):
 
 class EngineContractBroken(EngineUnavailable):
     """A reply that contradicts itself, or lacks what training needs (log-probs, integer weight versions)."""
+
+
+class AdapterNotLoaded(EngineUnavailable):
+    """The engine has not, or no longer, the adapter that the request names: a newer one replaced it, or the engine restarted."""
 
 
 class EngineRefused(EngineError):

@@ -13,6 +13,7 @@ from shared.documents.states import RunState, ServiceStatus
 from shared.documents.step_cost import StepCost
 
 HEARTBEAT_S = 2.0  # default period of a process
+FIRST_VERSION = 0  # the initial weights, to which published adapters belong
 VersionKind = Literal["full", "delta", "adapter"]
 
 
@@ -180,10 +181,14 @@ class InferenceService(Document):
     """One engine that a keeper looks after."""
 
     collection: ClassVar[str] = "inference_services"
-    id: str = Field(alias="_id")  # its url
+    id: str = Field(alias="_id")  # its url; of one that serves adapters, the url and what is served there
     url: str
     policy: str
     version: int
+    adapter: str | None = Field(  # the name of `version` in requests; None: the engine's own weights are `version`
+        None,
+        exclude_if=lambda adapter: adapter is None,  # processes of earlier versions refuse the field
+    )
     follow_every: int = 1  # versions from one update to the next; above 1 it is a "lagging" one
     serve_version: int | None = Field(  # the only version that it serves, for pinned actors; None: it follows
         None,

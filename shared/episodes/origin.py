@@ -151,7 +151,8 @@ async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, 
     """The group, and whether it is new. Without `again` the first group of the dispatch, if there is one, as it is; of two
     commands that queue it at once, one finds the other's; two that ask `again` for the same at once may share one.
 
-    Raises ConfigError where the origin's task is gone, or another bundled sampler than the standard one plays it.
+    Raises ConfigError where the origin's task is gone, another bundled sampler than the standard one plays it, or the group is
+    deleted as soon as it is queued.
     """
     task = await store.tasks.get(origin.record.task)
     if task is None:
@@ -171,8 +172,10 @@ async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, 
         while stored is None:  # repeated where another fork took the place in the order
             seq = await store.tasks.next_seq(task.policy, FORK_SPLIT)
             made = fork_task(origin, task, fork, n, group, seq)
-            await store.tasks.insert_new([made])
+            inserted = await store.tasks.insert_new([made])
             stored = await store.tasks.get(made.id)
+            if inserted and stored is None:
+                raise deleted_while_waiting(made.id)
         if not again or (new and is_of(stored, fork, n)):
             break
         group += 1
@@ -180,6 +183,11 @@ async def queue_fork(store: Store, origin: Origin, fork: ForkOrigin, n: int, *, 
         await store.tasks.insert_new([stored])
         stored = await store.tasks.get(stored.id) or stored
     return stored, new
+
+
+def deleted_while_waiting(task: str) -> ConfigError:
+    """The error of a command whose group is gone."""
+    return ConfigError(f"{task} was deleted while it waited; the same command queues it again")
 
 
 def is_of(task: Task, fork: ForkOrigin, n: int) -> bool:

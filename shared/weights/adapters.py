@@ -3,7 +3,7 @@
     adapter_config.json          r, lora_alpha, …                                              (PEFT's format)
     adapter_model.safetensors    base_model.model.LAYER.lora_A.weight: r × inputs, ….lora_B.weight: outputs × r
 
-    LAYER.weight ← round(W + s · (b₁a₁ + b₂a₂ + … + bᵣaᵣ))      s = lora_alpha / r, bₖ column k of B, aₖ row k of A
+    LAYER.weight ← round(W + s · (b₁a₁ + b₂a₂ + … + bᵣaᵣ))      s = lora_alpha / r (rsLoRA: / √r), bₖ column k of B, aₖ row k of A
 
 The summation order of a matrix product depends on processor and library. So the r outer products are added elementwise one
 after the other, with IEEE 754 rounding of each multiplication and addition: publisher and followers get the same bits, which
@@ -40,7 +40,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """`factors`: A (r × inputs) and B (outputs × r) by the name of the layer; `scale`: lora_alpha / r."""
+    """`factors`: A (r × inputs) and B (outputs × r) by the name of the layer; `scale`: s."""
 
     scale: float
     factors: Mapping[str, tuple[Numbers, Numbers]]
@@ -50,14 +50,15 @@ class Adapter:
         """Parse the `files` of a PEFT directory, read from `folder`. Raises DataError for anything but a plain LoRA."""
         try:
             config: dict[str, Any] = json.loads(files[ADAPTER_CONFIG])
-            scale = float(config["lora_alpha"]) / int(config["r"])
-            other = {name: config[name] for name in ("use_rslora", "use_dora") if config.get(name)}
+            rank = int(config["r"])
+            scale = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
+            other = {name: config[name] for name in ("use_dora",) if config.get(name)}
         except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as exc:
             raise DataError(
                 f"{folder / ADAPTER_CONFIG}: {type(exc).__name__} {exc}; expected PEFT's of a LoRA"
             ) from exc
         if other:
-            raise DataError(f"{folder / ADAPTER_CONFIG}: {other}; expected plain LoRA, W + lora_alpha / r · B A")
+            raise DataError(f"{folder / ADAPTER_CONFIG}: {other}; expected LoRA, W + s · B A")
         data = files[ADAPTER_WEIGHTS]
         raw = np.frombuffer(data, dtype=np.uint8)
         by_name = {t.name: _wide(raw, t) for t in tensors_of(folder / ADAPTER_WEIGHTS, data)}

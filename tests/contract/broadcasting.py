@@ -91,12 +91,12 @@ class HeldSecond(Wire):
 
 
 async def assert_holds(engine: Engine, version: int, every: int = 5) -> None:
-    """Its weights bit for bit, or every so many tensors of them: of all buckets. SGLang tells a checksum of all, which is held
-    against that after it has loaded the same file from disk.
+    """Its weights bit for bit, or every so many tensors of them: of all buckets. SGLang and vLLM tell a checksum of all, which is
+    held against that after they have loaded the same file from disk.
     """
     expected = load_file(engine.weights(version) / WEIGHTS_FILE)
     async with httpx.AsyncClient(base_url=engine.url, timeout=60) as http:
-        if engine.kind == "sglang":
+        if engine.kind != "local":
             found = (await http.post("/weights_checker", json={"action": "checksum"})).json()["per_engine_checksum"]
             body = {"model_path": str(engine.weights(version)), "weight_version": str(version)}
             assert (await http.post("/update_weights_from_disk", json=body)).is_success

@@ -1,6 +1,7 @@
-"""Fixture `engine`: runs each test against the local engine and against the real SGLang."""
+"""Fixture `engine`: runs each test against the local engine, the real SGLang and the real vLLM."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -11,8 +12,12 @@ import pytest
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
 from scripts.make_example_model import build_model, build_tokenizer
+from shared.weights.adapters import merge_into
+from shared.weights.layout import read_layout
+from tests.contract.adapters import ENDS
 from tests.contract.engines import MODEL, Engine, Reference, running
 from tests.sampler.engines import Up
+from tests.shared.adapters import random_factors, read_adapter, write_adapter
 
 LABELS = count(2, 2)  # even: `models[0]`. Never the same twice, so that a stale label cannot pass for a fresh one
 
@@ -27,11 +32,32 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return MODEL, folder
 
 
+@pytest.fixture(scope="package")
+def adapters(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of the even versions, whose weights are the base's (B is 0), and of the odd ones."""
+    tensors = read_layout(models[0]).tensors
+    shapes = {n.removesuffix(".weight"): (t.shape[0], t.shape[1]) for n, t in tensors.items() if n.endswith(ENDS)}
+    moved = random_factors(shapes, 8, 0.1)
+    folder = tmp_path_factory.mktemp("adapters")
+    still = {layer: (a, 0 * b) for layer, (a, b) in moved.items()}
+    return write_adapter(folder / "0", still, 16.0), write_adapter(folder / "1", moved, 16.0)
+
+
+@pytest.fixture(scope="package")
+def merged(
+    models: tuple[Path, Path], adapters: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[tuple[Path, Path], Reference]:
+    folder = Path(shutil.copytree(models[0], tmp_path_factory.mktemp("merged") / "1"))
+    merge_into(folder, read_adapter(adapters[1]))
+    return (models[0], folder), Reference((models[0], folder))
+
+
 @pytest.fixture(
     scope="package",  # not longer: during the rest of the suite it would only use memory and time
     params=[
         "local",
         pytest.param("sglang", marks=pytest.mark.timeout(360)),
+        pytest.param("vllm", marks=pytest.mark.timeout(360)),
     ],
 )
 def shared_engine(

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ from shared.processes.mongod import free_port
 
 ROOT = Path(__file__).parents[2]
 SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
+VLLM_SCRIPT = ROOT / "scripts" / "vllm_cpu.sh"
+SCRIPTS = {"sglang": SGLANG_SCRIPT, "vllm": VLLM_SCRIPT}
 MODEL = ROOT / "assets" / "example" / "model"
 CONTEXT = 1024
 START_S = 280.0  # SGLang: 15 s on an idle machine, 130 s where ten processes want two cores
@@ -34,6 +36,7 @@ EXACT = 1e-4  # natural logarithms; of 40,000 tokens of the local engine, which 
 COMMANDS = {
     "local": None,
     "sglang": f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}",
+    "vllm": f"{shlex.quote(str(VLLM_SCRIPT))} serve {{model}} --port {{port}}",
     "sglang-gpu": f"{shlex.quote(sys.executable)} -m sglang.launch_server --model-path {{model}} --port {{port}} "
     "--dtype float32 --base-gpu-id 1",
 }  # for a keeper
@@ -54,6 +57,25 @@ class Reference:
         logits = self._models[version % 2](input_ids=ids).logits[0, len(prompt) - 1 : -1]
         chosen = (logits / temperature).log_softmax(-1).gather(1, torch.tensor(output)[:, None])
         found: list[float] = chosen[:, 0].tolist()
+        return found
+
+    @torch.inference_mode()
+    def filtered(
+        self, version: int, prompt: Sequence[int], output: Sequence[int], params: Mapping[str, float]
+    ) -> list[float]:
+        """Log-probs of what temperature, min-p, top-k and top-p leave, in this order."""
+        ids = torch.tensor([[*prompt, *output]])
+        logits = self._models[version % 2](input_ids=ids).logits[0, len(prompt) - 1 : -1] / params.get(
+            "temperature", 1.0
+        )
+        probs = logits.softmax(-1)
+        logits[probs < params.get("min_p", 0.0) * probs.max(-1, keepdim=True).values] = -torch.inf
+        if "top_k" in params:
+            logits[logits < logits.topk(int(params["top_k"])).values[:, -1:]] = -torch.inf
+        ordered, order = logits.softmax(-1).sort(descending=True)
+        beyond = ordered.cumsum(-1) - ordered > params.get("top_p", 1.0)
+        logits[beyond.scatter(1, order, beyond)] = -torch.inf
+        found: list[float] = logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0].tolist()
         return found
 
     @torch.inference_mode()
@@ -81,7 +103,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine. `kind` is "local" or "sglang"; `label` is the version that it has at a test's begin."""
+    """A running engine. `kind` is "local", "sglang" or "vllm"; `label` is the version that it has at a test's begin."""
 
     kind: str
     url: str
@@ -94,26 +116,26 @@ class Engine:
 
 
 @contextmanager
-def running(kind: str, model: Path, log: Path) -> Iterator[str]:
-    """The URL of an engine of that kind over `model`, once it answers. Skips the test if SGLang is unavailable."""
-    with started(kind, model, log) as (url, _):
+def running(kind: str, model: Path, log: Path, *flags: str) -> Iterator[str]:
+    """The URL of an engine of that kind over `model`, once it answers. Skips the test if the engine is not installed."""
+    with started(kind, model, log, flags=flags) as (url, _):
         yield url
 
 
 @contextmanager
 def started(
-    kind: str, model: Path, log: Path, key: str | None = None
+    kind: str, model: Path, log: Path, key: str | None = None, flags: Sequence[str] = ()
 ) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
     """Also yields its process, which a test may kill. `key`: the engine's API key."""
-    if kind == "sglang":
-        skip_without_sglang()
+    if kind in SCRIPTS:
+        skip_without(kind)
     port = free_port()
     command = command_line(COMMANDS[kind], model, port)
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--weight-version", "0", *(["--api-key", key] if key else [])],
+            [*command, "--weight-version", "0", *(["--api-key", key] if key else []), *flags],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -129,16 +151,16 @@ def started(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # remaining processes of SGLang
+            os.killpg(process.pid, signal.SIGKILL)  # remaining processes of SGLang or vLLM
         process.wait(60)
 
 
-def skip_without_sglang() -> None:
-    """The reason goes to pytest's summary, which counts it; scripts/check installs SGLang and says it loudly where it cannot."""
-    if os.environ.get("CHECK_SGLANG") == "0":
-        pytest.skip("the real SGLang was left out by CHECK_SGLANG=0")
-    if subprocess.run([SGLANG_SCRIPT, "installed"], check=False, capture_output=True).returncode:
-        pytest.skip(f"the real SGLang is not installed: {SGLANG_SCRIPT.relative_to(ROOT)} install")
+def skip_without(kind: str) -> None:
+    """The reason goes to pytest's summary, which counts it; scripts/check installs both and says it loudly where it cannot."""
+    if os.environ.get(f"CHECK_{kind.upper()}") == "0":
+        pytest.skip(f"the real {kind} was left out by CHECK_{kind.upper()}=0")
+    if subprocess.run([SCRIPTS[kind], "installed"], check=False, capture_output=True).returncode:
+        pytest.skip(f"the real {kind} is not installed: {SCRIPTS[kind].relative_to(ROOT)} install")
 
 
 def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -1,7 +1,9 @@
 """Long requests in flight: observed while sampling, and held by a pause before any of them has ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count, takewhile
 from typing import Any
 
 import httpx
@@ -12,9 +14,16 @@ from tests.contract.engines import Engine
 PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
 LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
 LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
-TRIES = 20  # on a busy machine they may end before they are paused
+CATCH_S = 120.0  # on a busy machine they may end before they are paused, many times: an engine has processes of its own
+TOO_FAST = f"too fast to be caught, for {CATCH_S:g} s"
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 Requests = Sequence["asyncio.Task[Any]"]
+
+
+def tries() -> Iterator[int]:
+    """0, 1, … for `CATCH_S` seconds."""
+    end = time.monotonic() + CATCH_S
+    yield from takewhile(lambda _: time.monotonic() < end, count())
 
 
 async def take_off(engine: Engine, until: Until, requests: Requests) -> bool:
@@ -47,7 +56,7 @@ async def held(
     """What `start` began, paused by "in_place" or "retract" in mid-flight. That none is over is the engine's word: an answer may
     be on its way here.
     """
-    for _ in range(TRIES):
+    for _ in tries():
         requests = start()
         await take_off(engine, until, requests)
         await client.pause(engine.url, mode)
@@ -56,7 +65,7 @@ async def held(
             return requests
         await client.resume(engine.url)
         await asyncio.wait_for(asyncio.gather(*requests), 120)
-    raise AssertionError(f"too fast to be caught, {TRIES} times")
+    raise AssertionError(TOO_FAST)
 
 
 def any_done(requests: Requests) -> bool:

@@ -74,15 +74,19 @@ class Held(Wire):
 class Kept:
     """An engine with a keeper, as samplers see it: through the database. Version 0 and every even one is `models[0]`."""
 
-    def __init__(self, engine: Engine, store: Store, client: EngineClient, pool: EnginePool, until: Until) -> None:
+    # 7 parameters: what it is made of; `config`: its keeper's
+    def __init__(
+        self, engine: Engine, store: Store, client: EngineClient, pool: EnginePool, until: Until, config: KeeperConfig
+    ) -> None:
         self.engine, self.store, self.client, self.pool, self._until = engine, store, client, pool, until
+        self._config = config
 
     async def service(self) -> InferenceService:
         (found,) = await self._services()
         return found
 
     async def _services(self) -> list[InferenceService]:
-        return [s for s in await self.store.services.live(POLICY) if s.id == self.engine.url]
+        return await services_of(self.store, self._config)
 
     async def serves(self, version: int) -> None:
         async def ask() -> bool:
@@ -103,7 +107,7 @@ class Kept:
         return found
 
     async def announce(self, folder: Path) -> int:
-        return (await self.store.versions.announce(POLICY, 1, str(folder), manifest_of(folder))).version
+        return (await self.store.versions.announce(self._config.policy, 1, str(folder), manifest_of(folder))).version
 
     def start(self) -> Requests:
         """Long requests over the pool."""
@@ -129,6 +133,11 @@ class Kept:
         return reply
 
 
+async def services_of(store: Store, config: KeeperConfig) -> list[InferenceService]:
+    found = await store.services.live(config.policy)
+    return [s for s in found if (s.url, s.serve_version) == (config.engine_url, config.serve_version)]
+
+
 @asynccontextmanager
 async def keeping(
     engine: Engine,
@@ -152,13 +161,14 @@ async def keeping(
     )
 
     async def refresh() -> Sequence[Service]:
-        return [s for s in await store.services.live(POLICY) if s.id == engine.url]
+        return await services_of(store, config)
 
     stop = asyncio.Event()
-    cache = Path(tempfile.gettempdir()) / f"tandem-{store.run}-{urlsplit(engine.url).port}"
+    name = f"tandem-{store.run}-{config.policy}-{config.serve_version}-{urlsplit(engine.url).port}"
+    cache = Path(tempfile.gettempdir()) / name
     async with EngineClient(transport=wire, api_key=key) as keepers, EngineClient(api_key=key) as samplers:
         kept = Kept(
-            engine, store, samplers, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until
+            engine, store, samplers, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until, config
         )
         with own_folder(cache) as folder:
             task = asyncio.create_task(

@@ -12,7 +12,7 @@ from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply
 from sampler.core.errors import CacheNotFlushed, EngineRefused
 from sampler.engine.keeper.update import update
 from tests.contract.engines import Engine
-from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Requests, Until, any_done, held, take_off
+from tests.contract.flights import LENGTH, LONG, PROMPTS, TOO_FAST, Requests, Until, any_done, held, take_off, tries
 
 PATIENCE_S = 60.0  # limit on a busy machine for operations that are immediate on an idle one
 
@@ -33,18 +33,18 @@ class Flight:
 
     async def take_off(self, count: int) -> None:
         """They run, and no end of any has been observed."""
-        for _ in range(TRIES):
+        for _ in tries():
             if await take_off(self.engine, self._until, self.start(count)):
                 return
             await self.come_down()
-        pytest.fail(f"too fast to be caught, {TRIES} times")
+        pytest.fail(TOO_FAST)
 
     async def pause(self, mode: str, count: int) -> None:
         """They run, and the engine is paused before one of them has ended; if by "abort", each of them was cut."""
         if mode != "abort":
             await held(self.engine, self.client, self._until, lambda: self.start(count), mode)
             return
-        for _ in range(TRIES):
+        for _ in tries():
             await self.take_off(count)
             before = self._pool.stats.continuations
 
@@ -58,7 +58,7 @@ class Flight:
                 return
             await self.client.resume(self.engine.url)
             await self.come_down()
-        pytest.fail(f"too fast to be caught, {TRIES} times")
+        pytest.fail(TOO_FAST)
 
     async def land(self) -> list[EngineReply]:
         """All replies; checks their full length and that each token is exact under its recorded version."""

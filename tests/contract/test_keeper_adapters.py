@@ -8,70 +8,18 @@ from typing import Any
 
 import pytest
 
-from shared.documents.run import PolicyVersion
 from shared.store import Store
-from shared.weights.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS, merge_into, merged_files
+from shared.weights.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS
 from shared.weights.files import WEIGHTS_FILE, manifest_of
-from shared.weights.layout import read_layout
+from tests.contract.adapters import Published
 from tests.contract.engines import Engine, Reference
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping
-from tests.shared.adapters import random_factors, read_adapter, write_adapter
-
-ENDS = ("q_proj.weight", "v_proj.weight", "down_proj.weight")
-
-
-@pytest.fixture(scope="module")
-def adapters(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Of the even versions, whose weights are the base's (B is 0), and of the odd ones."""
-    tensors = read_layout(models[0]).tensors
-    shapes = {n.removesuffix(".weight"): (t.shape[0], t.shape[1]) for n, t in tensors.items() if n.endswith(ENDS)}
-    moved = random_factors(shapes, 8, 0.1)
-    folder = tmp_path_factory.mktemp("adapters")
-    still = {layer: (a, 0 * b) for layer, (a, b) in moved.items()}
-    return write_adapter(folder / "0", still, 16.0), write_adapter(folder / "1", moved, 16.0)
-
-
-@pytest.fixture(scope="module")
-def merged(
-    models: tuple[Path, Path], adapters: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[tuple[Path, Path], Reference]:
-    folder = Path(shutil.copytree(models[0], tmp_path_factory.mktemp("merged") / "1"))
-    merge_into(folder, read_adapter(adapters[1]))
-    return (models[0], folder), Reference((models[0], folder))
 
 
 @pytest.fixture
 def engine(engine: Engine, merged: tuple[tuple[Path, Path], Reference]) -> Engine:
     return replace(engine, models=merged[0], reference=merged[1])
-
-
-class Published:
-    """Versions in `folder`, by the convention of `engines`."""
-
-    def __init__(self, engine: Engine, store: Store, adapters: tuple[Path, Path], folder: Path) -> None:
-        self._engine, self._store, self._adapters, self._folder = engine, store, adapters, folder
-        self._files = manifest_of(engine.models[0])
-        self._next = 1
-
-    async def announce(self, *, full: bool = False, damage: Callable[[Path], Any] | None = None) -> PolicyVersion:
-        """The next version; `damage` is done to its adapter's weights once their checksums are taken."""
-        version, self._next = self._next, self._next + 1
-        path, adapter = self._folder / str(version), self._adapters[version % 2]
-        if full:
-            shutil.copytree(self._engine.weights(version), path)
-        shutil.copytree(adapter, path / ADAPTER_FOLDER)
-        if damage:
-            damage(path / ADAPTER_FOLDER / ADAPTER_WEIGHTS)
-        return await self._store.versions.announce(
-            POLICY,
-            version,
-            str(path),
-            merged_files(self._engine.models[0], self._files, read_adapter(adapter)),
-            kind="full" if full else "adapter",
-            base=0,
-            adapter=manifest_of(adapter),
-        )
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from sampler.core.engines.client.engine_client import EngineClient
 from tests.contract.engines import Engine, started
-from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Until, held, take_off
+from tests.contract.flights import LENGTH, LONG, PROMPTS, Until, held, take_off, tries
 
 ALL = ["kv_cache", "weights", "cuda_graph"]
 
@@ -41,7 +41,7 @@ async def test_requests_in_flight_continue_token_exact_after_a_sleep(
 async def test_aborted_requests_keep_their_tokens_and_the_engine_sleeps(
     engine: Engine, client: EngineClient, until: Until
 ) -> None:
-    for number in range(TRIES):
+    for number in tries():
         asked = client.generate(engine.url, PROMPTS[0], LONG, rid=f"cut-{engine.label}-{number}")
         request = asyncio.create_task(asked)
         await take_off(engine, until, [request])

@@ -1,4 +1,4 @@
-"""A keeper that starts the real SGLang: it restarts it after a crash, and leaves no process behind.
+"""A keeper that starts the real SGLang or vLLM: it restarts it after a crash, and leaves no process behind.
 
 (The same for the local engine: tests/system/test_kills.py.)
 """
@@ -19,26 +19,30 @@ from shared.processes.mongod import Mongod
 from shared.store import Store
 from tandem.launch import commands
 from tandem.launch.settings import LaunchConfig
-from tests.contract.engines import MODEL, ROOT, START_S, skip_without_sglang
+from tests.contract.engines import MODEL, ROOT, SCRIPTS, START_S, skip_without, started
 
 pytestmark = pytest.mark.timeout(2 * START_S)
 Until = Callable[..., Awaitable[None]]
 KEY = "sk-very-secret"
+SERVERS = {"sglang": "sglang.launch_server", "vllm": "sampler.engine.vllm"}
 
 
 def server_of(keeper: "subprocess.Popen[bytes]") -> int:
-    """The pid of the one SGLang server among the keeper's descendants."""
-    (server,) = (
-        p for p in psutil.Process(keeper.pid).children(recursive=True) if "sglang.launch_server" in p.cmdline()
-    )
+    """The pid of the one server among the keeper's descendants."""
+    (server,) = (p for p in psutil.Process(keeper.pid).children(recursive=True) if {*SERVERS.values()} & {*p.cmdline()})
     return server.pid
 
 
+@pytest.fixture(params=["sglang", "vllm"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A keeper as the launcher starts it with ENGINE=sglang, and an engine with an API key; its log is keeper.log."""
-    skip_without_sglang()
-    launch = LaunchConfig(run=store.run, engine="sglang", model=MODEL)
+def keeper(kind: str, mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A keeper as the launcher starts it with ENGINE=kind, and an engine with an API key; its log is keeper.log."""
+    skip_without(kind)
+    launch = LaunchConfig(run=store.run, engine=kind, model=MODEL)  # type: ignore[arg-type]
     command = commands.keeper(launch, None)
     command[-1] += " --api-key {api_key}"
     with (tmp_path / "keeper.log").open("wb") as log:
@@ -68,13 +72,13 @@ async def assert_demands_its_key(url: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-async def test_a_killed_sglang_is_restarted_and_none_of_its_processes_outlives_its_keeper(
-    keeper: "subprocess.Popen[bytes]", store: Store, until: Until, tmp_path: Path
+async def test_a_killed_engine_is_restarted_and_none_of_its_processes_outlives_its_keeper(
+    kind: str, keeper: "subprocess.Popen[bytes]", store: Store, until: Until, tmp_path: Path
 ) -> None:
     async def serves() -> bool:
         assert keeper.poll() is None, (tmp_path / "keeper.log").read_text()[-3000:]
         services = await store.services.live("main")
-        return [(s.status, s.version, s.kind) for s in services] == [(ServiceStatus.UP, 0, "sglang")]
+        return [(s.status, s.version, s.kind) for s in services] == [(ServiceStatus.UP, 0, kind)]
 
     async def is_down() -> bool:
         return not await serves()
@@ -98,10 +102,24 @@ async def test_a_killed_sglang_is_restarted_and_none_of_its_processes_outlives_i
     assert keeper.wait() == 0, (tmp_path / "keeper.log").read_text()[-3000:]
 
 
-def test_the_script_names_its_requirements() -> None:
-    script = str(ROOT / "scripts" / "sglang_cpu.sh")
+@pytest.mark.thorough
+@pytest.mark.slow
+async def test_none_of_vllms_processes_outlives_its_killed_server(until: Until, tmp_path: Path) -> None:
+    with started("vllm", MODEL, tmp_path / "engine.log") as (_, server):
+        processes = psutil.Process(server.pid).children(recursive=True)
+        assert len(processes) > 1, "vLLM's core and its worker"
+        server.kill()
+
+        async def all_gone() -> bool:
+            return not any(process.is_running() for process in processes)
+
+        await until(all_gone, 30)
+
+
+def test_the_script_names_its_requirements(kind: str) -> None:
+    script = str(SCRIPTS[kind])
     shown = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
-    assert {"install", "serve", "SGLANG_ROOT", "TORCH_INDEX_URL"} <= set(shown.replace(":", " ").split())
+    assert {"install", "serve", f"{kind.upper()}_ROOT", "TORCH_INDEX_URL"} <= set(shown.replace(":", " ").split())
     for arguments, said in (
         ([], "install"),
         (["serve"], "serve needs a model"),
@@ -115,7 +133,7 @@ def test_the_script_names_its_requirements() -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "SGLANG_ROOT": "/nowhere"},
+        env={**os.environ, f"{kind.upper()}_ROOT": "/nowhere"},
     )
     assert done.returncode == 1
     assert "not installed in /nowhere" in done.stderr

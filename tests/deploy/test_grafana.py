@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from sampler.engine.local import answers
+from sampler.engine.api import answers
 from shared.documents.run import Worker
 from shared.http.metrics_page import as_page, of_process, of_worker
 from tandem.commands.metrics import HELP

@@ -12,7 +12,94 @@ CONTEXTS = "tests/sampler/test_short_contexts.py"
 TOOL_PROMPT = "tests/sampler/test_tool_prompt.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
+ADAPTERS = "tests/contract/test_engine_adapters.py"
+IN_FLIGHT = "tests/contract/test_in_flight.py"
+
 MUTANTS = (
+    Mutant(
+        "vLLM: a tied output layer is packed anew after an update",
+        "sampler/engine/vllm/worker.py",
+        'if hasattr(layer, "cpu_linear") and layer.weight.numel():',
+        "if False:",
+        f"{IN_FLIGHT}::test_an_update_clears_every_cached_prefix",
+    ),
+    Mutant(
+        "vLLM on a CPU: rows without an adapter get none",
+        "sampler/engine/vllm/worker.py",
+        "\nskip_base_rows()\n",
+        "\n",
+        f"{ADAPTERS}::test_requests_of_many_adapters_and_of_the_base_do_not_mix",
+    ),
+    Mutant(
+        "vLLM: an adapter is unloaded once no request holds it",
+        "sampler/engine/vllm/adapters.py",
+        "            await self._ended.wait_for(lambda: not self._users[adapter.lora_int_id])\n",
+        "            pass\n",
+        f"{ADAPTERS}::test_unloading_waits_for_the_requests_that_hold_the_adapter",
+    ),
+    Mutant(
+        "tokens of an adapter over another base are refused",
+        "sampler/core/engines/client/generation.py",
+        "if other := [version for version, _ in runs if version != FIRST_VERSION]:",
+        "if other := [version for version, _ in runs if version < FIRST_VERSION]:",
+        f"{POOL}::test_tokens_of_an_adapter_over_another_base_are_refused",
+    ),
+    Mutant(
+        "a replaced adapter makes no engine suspect",
+        "sampler/core/engines/pool/engine_pool.py",
+        "if isinstance(exc, AdapterNotLoaded):",
+        "if False:",
+        f"{POOL}::test_a_replaced_adapter_causes_a_refresh_and_no_suspicion",
+    ),
+    Mutant(
+        "an adapter's files are verified before the engine reads them",
+        "sampler/engine/keeper/adapters.py",
+        "            await asyncio.to_thread(verify_files, folder, target.adapter or {})\n",
+        "",
+        f"{ADAPTERS}::test_a_damaged_adapter_is_never_loaded",
+    ),
+    Mutant(
+        "an adapter that the engine lost is loaded again",
+        "sampler/engine/keeper/keeper.py",
+        "if self._adapters is not None and await self._adapters.is_lost(self.url):",
+        "if False:",
+        f"{ADAPTERS}::test_an_adapter_that_the_engine_lost_is_loaded_again",
+    ),
+    Mutant(
+        "vLLM: adapters stay in memory whose files are deleted",
+        "sampler/engine/vllm/start.py",
+        '"max_cpu_loras": 16,',
+        '"max_cpu_loras": 4,',
+        f"{ADAPTERS}::test_requests_of_many_adapters_and_of_the_base_do_not_mix",
+    ),
+    Mutant(
+        "a keeper unloads its own policy's adapters alone",
+        "sampler/engine/keeper/adapters.py",
+        "if name.startswith(self._prefix) and name != self.serving",
+        "if name != self.serving",
+        f"{ADAPTERS}::test_adapters_of_a_killed_keeper_are_unloaded_and_no_others",
+    ),
+    Mutant(
+        "vLLM: its processes end with its server",
+        "sampler/engine/vllm/start.py",
+        "    await Workers(llm).end_with_this_process()\n",
+        "",
+        "tests/contract/test_owned.py::test_none_of_vllms_processes_outlives_its_killed_server",
+    ),
+    Mutant(
+        "vLLM: no update over a cache that requests hold",
+        "sampler/engine/vllm/engine.py",
+        'if self._pause == "in_place" and self._holds_cache() and flush_cache:',
+        "if False:",
+        f"{IN_FLIGHT}::test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_differ",
+    ),
+    Mutant(
+        "vLLM: log-probs of the distribution that was sampled",
+        "sampler/engine/vllm/start.py",
+        '"logprobs_mode": "processed_logprobs",',
+        '"logprobs_mode": "raw_logprobs",',
+        "tests/contract/test_generate.py::test_logprobs_are_those_of_the_tempered_distribution_before_any_filter",
+    ),
     Mutant(
         "an engine that serves already says its context",
         "sampler/engine/keeper/keeper.py",
@@ -52,7 +139,7 @@ MUTANTS = (
     Mutant(
         "clamp to an engine's shorter context",
         "sampler/core/engines/pool/engine_pool.py",
-        "self.contexts.learn(service_url, exc, len(prompt_ids) + len(progress.output_ids))",
+        "self.contexts.learn(service.url, exc, len(prompt_ids) + len(progress.output_ids))",
         "raise exc",
         f"{CONTEXTS}::test_an_episode_ends_where_the_engines_context_does",
     ),

@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 RULES = "tests/sampler/test_run_rules.py"
+REFUSED = "tests/sampler/test_run_rules_refused.py"
 IN_FORCE = "sampler/core/settlement/current_rules.py"
 
 MUTANTS = (
@@ -11,7 +12,7 @@ MUTANTS = (
         IN_FORCE,
         "        self._compare(newest)\n",
         "",
-        f"{RULES}::test_another_setting_is_refused_with_both_values_where_it_was_given_and_the_remedy",
+        f"{REFUSED}::test_another_setting_is_refused_with_both_values_where_it_was_given_and_the_remedy",
     ),
     Mutant(
         "rules: a group keeps the number that it was opened with",
@@ -32,7 +33,7 @@ MUTANTS = (
         "sampler/core/settlement/declared_rules.py",
         'name in ("other_policies", "template_digest")',
         'name in ("other_policies",)',
-        f"{RULES}::test_another_chat_template_is_refused_by_its_digest",
+        f"{REFUSED}::test_another_chat_template_is_refused_by_its_digest",
     ),
     Mutant(
         "rules: slots of groups whose rules a process cannot apply are left to others",

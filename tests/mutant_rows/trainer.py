@@ -11,7 +11,46 @@ LOGPROBS = "tests/trainer/test_token_logprobs.py"
 
 SUPPLY = "tests/trainer/test_supply.py"
 
+OPTIMIZERS = "tests/trainer/test_optimizers.py"
+
+FOUR_BITS = "tests/trainer/test_quantized_base.py"
+
 MUTANTS = (
+    Mutant(
+        "a 4-bit base has the very numbers of the files",
+        "trainer/modeling/quantized_base.py",
+        "        if torch.equal(functional.dequantize_4bit(codes, state).to(weights.dtype), weights):\n",
+        "        if True:\n",
+        f"{FOUR_BITS}::test_a_single_weight_off_the_nf4_grid_is_refused",
+    ),
+    Mutant(
+        "a 4-bit base is published",
+        "trainer/publishing/weights.py",
+        "    full |= four_bit_weights(model, model.dtype)\n",
+        "",
+        f"{FOUR_BITS}::test_after_steps_it_is_published_as_the_whole_base_with_merged_adapters",
+    ),
+    Mutant(
+        "states of another optimizer are not loaded",
+        "trainer/checkpoints/restore.py",
+        "    if saved != optim:\n",
+        "    if False:\n",
+        f"{OPTIMIZERS}::test_states_of_another_optimizer_or_layout_are_refused",
+    ),
+    Mutant(
+        "8-bit states keep their type in a resume",
+        "trainer/step/adamw_8bit.py",
+        "            self.state[parameter].update({name: saved[name].clone() for name in OF_A_SHARD if name in saved})\n",
+        "            del saved, parameter\n",
+        f"{OPTIMIZERS}::test_a_resumed_run_equals_the_uninterrupted_one_bit_by_bit",
+    ),
+    Mutant(
+        "8-bit states of each rank are apart in a checkpoint",
+        "trainer/checkpoints/eight_bit_states.py",
+        'f"{name}.rank-{rank}" if',
+        "name if",
+        f"{OPTIMIZERS}::test_two_processes_resume_their_8_bit_states_bit_by_bit",
+    ),
     Mutant(
         "a checkpoint with flipped bits is not continued",
         "trainer/checkpoints/digests.py",

@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "prompt log-probs: their logits are computed, not taken from the cache",
-        "sampler/engine/local/generation.py",
+        "sampler/engine/local/running.py",
         "return most if self.logprob_start is None else min(most, self.logprob_start)",
         "return most",
         f"{SCORES}::test_prompt_log_probs_equal_a_plain_forward_also_after_the_cache_has_the_prompt",

@@ -75,3 +75,4 @@ class Up:
     capacity: int = 10
     version: int = 3
     status: str = "UP"
+    adapter: str | None = None

@@ -57,6 +57,42 @@ async def ask(pool: EnginePool, **options: object) -> EngineReply:
     return await pool.generate([1, 2, 3, 4], {"max_new_tokens": 8, "temperature": 1.0}, rid="d1", **options)  # type: ignore[arg-type]  # options
 
 
+async def test_a_request_has_its_adapter_and_tokens_of_that_version() -> None:
+    engines = Engines({"a": scripted(answer([1, 2, 9], STOP, version="0"))})
+    async with pool_of(engines, [Up(A, version=7, adapter="run.main@7")]) as pool:
+        reply = await ask(pool)
+    assert reply.generation.version_runs == [[7, 3]]
+    assert [body["lora_path"] for body in engines.bodies()] == ["run.main@7"]
+
+
+async def test_tokens_of_an_adapter_over_another_base_are_refused() -> None:
+    engines = Engines({"a": scripted(answer([1, 2, 9], STOP, version="3"))})
+    async with pool_of(engines, [Up(A, version=7, adapter="run.main@7")]) as pool:
+        with pytest.raises(EngineUnavailable, match="base was version 3"):
+            await ask(pool)
+
+
+async def test_a_replaced_adapter_causes_a_refresh_and_no_suspicion() -> None:
+    """In the words of SGLang, and in those of an engine that never had it."""
+    said = [
+        "The following requested LoRA adapters are not loaded: run.main@6",
+        "Got LoRA adapter that has never been loaded: run.main@6",
+    ]
+    gone = [httpx.Response(400, json={"error": {"message": text}}) for text in said]
+    engines = Engines({"a": scripted(*gone, answer([1, 9], STOP, version="0"))})
+    names = iter(["run.main@6", "run.main@6", "run.main@7", "run.main@7"])
+
+    async def refresh() -> Sequence[Service]:
+        name = next(names)
+        return [Up(A, version=int(name[-1]), adapter=name)]
+
+    async with EngineClient(transport=httpx.MockTransport(engines)) as client:
+        pool = EnginePool(client, refresh, replace(LASTING, refresh_s=60))
+        reply = await ask(pool)
+        await pool.close()
+    assert (reply.generation.version_runs, reply.failures) == ([[7, 2]], 2)
+
+
 async def test_the_least_loaded_live_engine_is_chosen() -> None:
     engines = Engines({"b": scripted(answer([9], STOP))})
     services = [

@@ -28,7 +28,9 @@ def write_adapter(folder: Path, factors: Factors, alpha: float, **config: Any) -
     """A PEFT directory."""
     folder.mkdir(parents=True, exist_ok=True)
     rank = len(next(iter(factors.values()))[0])
-    (folder / ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": alpha, **config}))
+    ends = sorted({layer.rpartition(".")[2] for layer in factors})
+    plain = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": ends}
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(plain | config))
     tensors = {}
     for layer, pair in factors.items():
         tensors |= {f"{PREFIX}{layer}.lora_{which}.weight": m for which, m in zip("AB", pair, strict=True)}

@@ -99,7 +99,7 @@ def test_an_adapter_of_another_base_is_refused_with_the_reason(tmp_path: Path) -
         {**SHAPES, "layers.7.up": (2, 2)}
     )
     assert "layers.0.up.weight has shape (9, 7); the adapter's is (7, 9)" in refused({"layers.0.up": (7, 9)})
-    assert "{'use_dora': True}; expected plain LoRA" in refused(SHAPES, use_dora=True)
+    assert "{'use_dora': True}; expected LoRA, W + s" in refused(SHAPES, use_dora=True)
     assert "adapter_config.json: ValueError" in refused(SHAPES, r="four")
     (tmp_path / "adapter" / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 2}')
     save_file(

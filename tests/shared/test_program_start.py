@@ -34,7 +34,15 @@ PROGRAMS = (
         "sampler.engine.keeper.health",
         "tandem.launch.check_model",
     ),
-    *("sampler.engine.local", "tandem.what_if.engine_replay", "tandem.what_if.resettle", "trainer", "trainer.launch"),
+    *(
+        "sampler.engine.local",
+        "sampler.engine.vllm",
+        "trainer.quantize",
+        "tandem.what_if.engine_replay",
+        "tandem.what_if.resettle",
+        "trainer",
+        "trainer.launch",
+    ),
     *("trainer.sft", "tandem.what_if.verify", "trainer.export", "tandem.what_if.replay", "tandem.what_if.bisect"),
     "tandem.launch",
 )

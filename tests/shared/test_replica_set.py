@@ -220,7 +220,7 @@ async def test_a_start_during_an_election_waits_for_its_end(
     words = {
         "the keeper": [
             *("-m", "sampler.engine.keeper", "--run", store.run, "--model_name_or_path", str(MODEL)),
-            *("--engine_url", "http://127.0.0.1:9"),
+            *("--engine_url", "http://127.0.0.1:9", "--start_timeout_s", "5"),
         ],
         "tandem status": ["-m", "tandem", "status", store.run],
     }

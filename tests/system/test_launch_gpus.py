@@ -6,6 +6,7 @@ The second one notes its variables and arguments, and then is the local engine, 
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -82,6 +83,26 @@ def test_one_gpu_is_used_by_turns_and_two_are_split(gpus: pytest.MonkeyPatch, tm
     assert "--mem-fraction-static 0.6" in plan
     assert "shared_device" not in plan
     assert "memory-saver" not in plan
+
+
+def test_vllm_is_started_with_the_python_beside_its_program(gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus.setenv("PATH", machine(tmp_path, 3))
+    given = json.dumps({"main": {"trainer": [0], "engines": [[1, 2]]}})
+    with pytest.raises(ConfigError, match=r"no program 'vllm' on PATH with its Python beside it.*pip install vllm"):
+        load_policies(["demo", *EXAMPLE, "--engine", "vllm", "--gpus", given])
+    for name in ("vllm", "python"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    flags = "--enable-lora --max-lora-rank 8"
+    plan = planned("--engine", "vllm", "--gpus", given, "--mem_fraction_static", "0.6", f"--engine_flags={flags}")
+    assert visible_in(plan) == [("engine 0", "1,2"), ("trainer 0", "0")]
+    assert re.search(r"/python \S*run_module\.py sampler\.engine\.vllm --model-path \{model\}", plan)
+    assert "--tensor-parallel-size 2" in plan
+    assert "--gpu-memory-utilization 0.6" in plan
+    assert "memory-saver" not in plan
+    assert f" {flags}'" in plan
+    with pytest.raises(ConfigError, match="ENGINE is local; expected ENGINE=sglang or vllm"):
+        load_policies(["demo", *EXAMPLE, "--engine", "local", f"--engine_flags={flags}"])
 
 
 def test_cuda_visible_devices_is_honoured_by_name(gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -82,6 +82,21 @@ def test_a_single_policy_uses_the_runs_folder(tmp_path: Path) -> None:
     assert "--other_policies" not in commands.sampler([config], "http://tools")
 
 
+def test_flags_of_services_are_for_every_policy(debate: Path) -> None:
+    for config in load_policies(["demo", "--config", str(debate), "--drain_s", "3", "--warmup_steps", "5"]):
+        assert "--drain_s=3" in commands.keeper(config, None)
+        assert "--warmup_steps=5" in commands.trainer(config)
+    with pytest.raises(ConfigError, match="drain_s"):
+        load_policies(["demo", "--config", str(debate), "--drain_s=-3"])
+
+
+def test_policies_that_are_adapters_share_an_engine(debate: Path) -> None:
+    text = debate.read_text().replace("num_processes: 2", "engine_urls: ['http://j:1']")
+    debate.write_text(text)
+    shared = load_policies(["demo", "--config", str(debate), "--adapters", "engine"])
+    assert [config.engine_urls for config in shared].count(["http://j:1"]) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -4,32 +4,40 @@ Every rank reports itself; then a float64 learner takes steps, is saved half-way
 taken, and its weights are written.
 """
 
+import dataclasses
 import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
 from trainer.checkpoints.checkpoint import Checkpoints
-from trainer.losses import Denominators, LossConfig
+from trainer.checkpoints.folders import latest
+from trainer.checkpoints.restore import load
+from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.process.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
-from trainer.settings.optimizer import OptimizerConfig
+from trainer.settings.optimizer import Optim, OptimizerConfig
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
+from trainer.step.optimizer import muon
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
 GROUPS_PER_STEP = 3  # with two processes one has twice the work of the other
 SAVED_STEP, LAST_STEP = 2, 4
+OPTIMS: tuple[Optim, ...] = get_args(Optim)
+EXAMPLE = Path("assets/example/model")  # with matrices large enough for 8-bit states
 OPTIMIZER = OptimizerConfig(
     learning_rate=3e-3, lr_schedule="cosine", warmup_steps=2, max_steps=6, weight_decay=0.1, max_grad_norm=0.5
 )
@@ -68,6 +76,47 @@ def take_steps(
     return metrics
 
 
+def optimized(optim: Optim, model_directory: Path, parallel: Parallel) -> dict[str, Tensor]:
+    """All parameters after two steps with this optimizer."""
+    learner = optim_learner(optim, model_directory, parallel)
+    take_steps(learner, 2, 30, parallel)
+    return full_parameters(learner)
+
+
+def uninterrupted_and_resumed(
+    optim: Optim, out: Path, parallel: Parallel
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """All parameters after three steps, without and with a checkpoint after the second."""
+    learner, again = (optim_learner(optim, EXAMPLE, parallel) for _ in range(2))
+    take_steps(learner, 2, 30, parallel)
+    Checkpoints(out / optim, parallel, asynchronous=False).save(learner, {})
+    path = latest(out / optim)
+    assert path
+    load(again, path, parallel)
+    for one in (learner, again):
+        take_steps(one, 3, 30, parallel)
+    return full_parameters(learner), full_parameters(again)
+
+
+def muon_alone(parallel: Parallel | None = None) -> dict[str, Tensor]:
+    """A matrix after two steps on gradients of full rank; sharded over the processes of `parallel`."""
+    generator = torch.Generator().manual_seed(5)
+    matrix, *gradients = (torch.randn(48, 32, generator=generator) for _ in range(3))
+    mesh = parallel.mesh["shard"] if parallel else None
+    parameter = nn.Parameter(distribute_tensor(matrix, mesh, [Shard(0)]) if mesh else matrix.clone())
+    optimizer = muon([{"params": [parameter], "weight_decay": 0.1}], OPTIMIZER.learning_rate)
+    for gradient in gradients:
+        parameter.grad = distribute_tensor(gradient, mesh, [Shard(0)]) if mesh else gradient
+        optimizer.step()
+    moved = parameter.detach()
+    return {"matrix": (moved.full_tensor() if isinstance(moved, DTensor) else moved) - matrix}
+
+
+def optim_learner(optim: Optim, model_directory: Path, parallel: Parallel, **settings: float) -> Learner:
+    config = dataclasses.replace(OPTIMIZER, optim=optim, lr_schedule="constant", warmup_steps=0, **settings)
+    return open_learner(model_directory, LossConfig(loss=LossName.CROSS_ENTROPY), config, parallel)
+
+
 def full_parameters(learner: Learner) -> dict[str, Tensor]:
     """Copies of all parameters, whole, on every rank."""
     state = get_model_state_dict(learner.causal_lm, options=StateDictOptions(full_state_dict=True))
@@ -87,6 +136,12 @@ def main() -> None:
         parameters = full_parameters(learner)
         if parallel.is_main:
             torch.save({"metrics": metrics, "parameters": parameters}, out / "result.pt")
+        moved = {optim: optimized(optim, EXAMPLE, parallel) for optim in OPTIMS} | {"a matrix": muon_alone(parallel)}
+        moved["8 bits, uninterrupted"], moved["8 bits, resumed"] = uninterrupted_and_resumed(
+            "adamw_8bit", out, parallel
+        )
+        if parallel.is_main:
+            torch.save(moved, out / "optimizers.pt")
         exact = exactness_table.found({name: LOSSES[name] for name in exactness_table.QUICK}, parallel)
         if parallel.is_main:
             torch.save(exact, out / "exactness.pt")

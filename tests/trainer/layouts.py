@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 from shared.processes.mongod import free_port
 from tests.trainer.builders import relative_difference, tiny_experts_model, tiny_model
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import LossConfig
 from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.process.parallel import Parallel, parallel_session
@@ -127,9 +127,9 @@ class Comparison:
 
         def work(parallel: Parallel) -> None:
             learner = exact_learner(self._model, parallel, self._loss, self._trainable)
-            path = checkpoint.latest(self._folder / str(saved_by))
+            path = folders.latest(self._folder / str(saved_by))
             assert path
-            checkpoint.load(learner, path, parallel)
+            restore.load(learner, path, parallel)
             metrics = self._take_steps(learner, LAST_STEP, parallel)
             self._write(full_parameters(learner), metrics, parallel)
 

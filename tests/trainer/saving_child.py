@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 from tests.trainer.launched import exact_learner
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import checkpoint, folders, restore
 from trainer.process.parallel import parallel_session
 
 
 def save_for_ever(root: Path, model_directory: Path) -> None:
     with parallel_session("cpu", num_threads=1) as parallel:
         learner = exact_learner(model_directory, parallel)
-        if path := checkpoint.latest(root):
-            resumed = checkpoint.load(learner, path, parallel)
+        if path := folders.latest(root):
+            resumed = restore.load(learner, path, parallel)
             assert resumed.accounting == {"records": resumed.step * 3}, f"{path}: {resumed}"
         checkpoints = checkpoint.Checkpoints(root, parallel, asynchronous=True)
         while True:

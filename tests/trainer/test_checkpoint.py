@@ -19,7 +19,7 @@ from tests.full_disk import room_for
 from tests.trainer.builders import relative_difference
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import checkpoint, folders, restore
 from trainer.process.parallel import Parallel
 from trainer.run.start import resume
 from trainer.settings.config import TrainerConfig
@@ -47,9 +47,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_by_bit(
     checkpoints.settle(wait=True)
 
     resumed = exact_learner(model_directory, alone)
-    path = checkpoint.latest(tmp_path)
+    path = folders.latest(tmp_path)
     assert path
-    assert checkpoint.load(resumed, path, alone) == checkpoint.Resumed(SAVED_STEP, {"seen": ["a", 1]})
+    assert restore.load(resumed, path, alone) == restore.Resumed(SAVED_STEP, {"seen": ["a", 1]})
     metrics = take_steps(resumed, LAST_STEP, 30, alone)
     assert draws() == expected_draws
     assert all(torch.equal(t, full_parameters(learner)[name]) for name, t in full_parameters(resumed).items())
@@ -60,10 +60,10 @@ def test_a_checkpoint_of_two_processes_continues_on_one(
     two_processes: Launch, model_directory: Path, alone: Parallel
 ) -> None:
     learner = exact_learner(model_directory, alone)
-    path = checkpoint.latest(two_processes.out / "checkpoints")
+    path = folders.latest(two_processes.out / "checkpoints")
     assert path
     assert sorted(p.name for p in path.glob("rng-*")) == ["rng-0.pt", "rng-1.pt"]
-    assert checkpoint.load(learner, path, alone).step == SAVED_STEP
+    assert restore.load(learner, path, alone).step == SAVED_STEP
     take_steps(learner, LAST_STEP, 30, alone)
     two = torch.load(two_processes.out / "result.pt", weights_only=True)
     assert relative_difference(full_parameters(learner), two["parameters"]) < 1e-9
@@ -72,14 +72,14 @@ def test_a_checkpoint_of_two_processes_continues_on_one(
 def test_every_rank_of_a_larger_start_has_random_numbers_of_its_own(
     two_processes: Launch, model_directory: Path, alone: Parallel
 ) -> None:
-    path = checkpoint.latest(two_processes.out / "checkpoints")
+    path = folders.latest(two_processes.out / "checkpoints")
     assert path
     ranks = [dataclasses.replace(alone, data=dataclasses.replace(alone.data, rank=rank)) for rank in range(4)]
 
     def drawn() -> list[list[float]]:
         found = []
         for rank in ranks:
-            checkpoint.load(exact_learner(model_directory, alone), path, rank)
+            restore.load(exact_learner(model_directory, alone), path, rank)
             found.append(draws())
         return found
 
@@ -92,25 +92,25 @@ def test_every_rank_of_a_larger_start_has_random_numbers_of_its_own(
 def test_only_the_last_checkpoints_are_kept_and_only_complete_ones_count(
     tmp_path: Path, model_directory: Path, alone: Parallel
 ) -> None:
-    assert checkpoint.latest(tmp_path / "nothing") is None
+    assert folders.latest(tmp_path / "nothing") is None
     learner = exact_learner(model_directory, alone)
     leftover = tmp_path / "step-000099.tmp-1-abc"
     leftover.mkdir()
-    (leftover / checkpoint.STATE_FILE).write_text('{"step": 99')
-    assert checkpoint.latest(tmp_path) is None
+    (leftover / restore.STATE_FILE).write_text('{"step": 99')
+    assert folders.latest(tmp_path) is None
     checkpoints = checkpoint.Checkpoints(tmp_path, alone, keep_last=2, keep_also=lambda: [1])
     for step in (1, 2, 3, 4):
         learner.steps_done = step
         checkpoints.save(learner, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000003", "step-000004"]
-    written = (tmp_path / "step-000004" / checkpoint.STATE_FILE).stat().st_mtime_ns
+    written = (tmp_path / "step-000004" / restore.STATE_FILE).stat().st_mtime_ns
     checkpoints.save(learner, {})
-    assert (tmp_path / "step-000004" / checkpoint.STATE_FILE).stat().st_mtime_ns == written
+    assert (tmp_path / "step-000004" / restore.STATE_FILE).stat().st_mtime_ns == written
     with pytest.raises(ConfigError, match="keep_last is 0"):
         checkpoint.Checkpoints(tmp_path, alone, keep_last=0)
-    (tmp_path / "step-000003" / checkpoint.STATE_FILE).write_text("")
+    (tmp_path / "step-000003" / restore.STATE_FILE).write_text("")
     with pytest.raises(DataError, match=r"step-000003: damaged, and nothing was trained: .*state\.json: 0 bytes"):
-        checkpoint.load(learner, tmp_path / "step-000003", alone)
+        restore.load(learner, tmp_path / "step-000003", alone)
 
 
 def test_a_checkpoint_under_way_counts_only_when_it_is_written(
@@ -121,11 +121,11 @@ def test_a_checkpoint_under_way_counts_only_when_it_is_written(
     for step in (1, 2):
         learner.steps_done = step
         checkpoints.save(learner, {})
-        before = checkpoint.latest(tmp_path)
-        assert before is None or checkpoint.step_of(before) == step - 1, "the save of a step ends the one before it"
+        before = folders.latest(tmp_path)
+        assert before is None or folders.step_of(before) == step - 1, "the save of a step ends the one before it"
     while checkpoints.settle() is None:
         time.sleep(0.01)
-    assert checkpoint.latest(tmp_path) == tmp_path / "step-000002"
+    assert folders.latest(tmp_path) == tmp_path / "step-000002"
     assert checkpoints.settle(wait=True) is None
 
 
@@ -139,8 +139,8 @@ def test_a_checkpoint_that_another_start_has_put_there_is_no_checkpoint_of_this_
     with pytest.raises(DataError, match="step-000001 exists, written by another start of the trainer"):
         checkpoints.save(learner, {})
     with pytest.raises(DataError, match=r"step-000001 was finished by the previous trainer.*nothing was undone"):
-        checkpoint.take_over(tmp_path, 0, 2)
-    checkpoint.take_over(tmp_path, 1, 2)
+        folders.take_over(tmp_path, 0, 2)
+    folders.take_over(tmp_path, 1, 2)
     checkpoint.Checkpoints(tmp_path, alone).save(learner, {})  # what a start began with is its own
 
 
@@ -157,9 +157,9 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(
         with room_for(room), pytest.raises(DataError, match=said):
             checkpoints.save(learner, {})
         assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
-    assert checkpoint.load(exact_learner(model_directory, alone), tmp_path / "step-000001", alone).step == 1
+    assert restore.load(exact_learner(model_directory, alone), tmp_path / "step-000001", alone).step == 1
     checkpoints.save(learner, {})
-    assert checkpoint.latest(tmp_path) == tmp_path / "step-000005"
+    assert folders.latest(tmp_path) == tmp_path / "step-000005"
 
 
 def test_a_checkpoint_of_another_run_or_policy_is_not_continued(
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_somebody_cut_is_named_and_not_loaded(
     for part in (0.5, 0.0):
         os.truncate(path / name, int((path / name).stat().st_size * part))
         with pytest.raises(DataError, match=r"step-000000: "):
-            checkpoint.load(learner, path, alone)
+            restore.load(learner, path, alone)
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", "rng-0.pt", "state.json", ".metadata"])
@@ -201,14 +201,14 @@ def test_a_checkpoint_with_one_flipped_bit_is_refused_with_its_file_and_the_one_
     saved.settle(wait=True)
     before = full_parameters(learner)
     path = tmp_path / "step-000001"
-    assert checkpoint.load(learner, path, alone).step == 1
+    assert restore.load(learner, path, alone).step == 1
     content = bytearray((path / name).read_bytes())
     content[len(content) // 2] ^= 1
     (path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"step-000001: damaged.*{name}.*the checkpoint before it is .*step-000000"):
-        checkpoint.load(learner, path, alone)
+        restore.load(learner, path, alone)
     assert all(torch.equal(tensor, before[key]) for key, tensor in full_parameters(learner).items())
-    assert checkpoint.load(learner, tmp_path / "step-000000", alone).step == 0
+    assert restore.load(learner, tmp_path / "step-000000", alone).step == 0
 
 
 @pytest.mark.thorough
@@ -241,8 +241,8 @@ def test_a_kill_at_any_instant_of_a_save_leaves_the_last_checkpoint_good(tmp_pat
 
 
 def _newest(root: Path) -> int:
-    path = checkpoint.latest(root)
-    return 0 if path is None else checkpoint.step_of(path)
+    path = folders.latest(root)
+    return 0 if path is None else folders.step_of(path)
 
 
 def _wait_until(true: Callable[[], bool], what: str) -> None:

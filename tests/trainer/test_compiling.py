@@ -63,7 +63,8 @@ def rows_of(number: int) -> tuple[list[Row], Denominators]:
 
 
 def gradients_of(learner: Learner, rows: list[Row], denominators: Denominators) -> dict[str, Tensor]:
-    learner.optimizer.zero_grad()
+    for optimizer in learner.optimizers:
+        optimizer.zero_grad()
     learner._accumulator.run(Minibatch(rows, denominators), None)
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():

@@ -14,7 +14,8 @@ from shared.errors import ConfigError, DataError
 from tandem import app
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
-from trainer.checkpoints.checkpoint import Checkpoints, load
+from trainer.checkpoints.checkpoint import Checkpoints
+from trainer.checkpoints.restore import load
 from trainer.export import ExportConfig, export
 from trainer.process.parallel import parallel_session
 

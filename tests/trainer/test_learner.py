@@ -143,7 +143,7 @@ def test_the_reference_model_is_frozen_apart_and_only_loaded_for_a_kl_term(
     assert divergences[2] > 1e-6
     after = [p.full_tensor() for p in learner.reference.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
-    trained = {id(p) for group in learner.optimizer.param_groups for p in group["params"]}
+    trained = {id(p) for optimizer in learner.optimizers for group in optimizer.param_groups for p in group["params"]}
     assert trained == {id(p) for p in learner.lm.parameters()}
 
 
@@ -306,7 +306,7 @@ def test_the_gradient_is_clipped_by_its_global_norm(model_directory: Path, alone
         loss = LossConfig(loss=LossName.CROSS_ENTROPY)
         learner = open_learner(model_directory, loss, config, alone, LearnerOptions(dtype="float64"))
         norms.append(learner.step(rows, denominators).metrics["learner/grad_norm"])
-        first_moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
+        first_moments = [state["exp_avg"] for optimizer in learner.optimizers for state in optimizer.state.values()]
         total = math.sqrt(sum(float(moment.full_tensor().square().sum()) for moment in first_moments)) / 0.1
         assert total == pytest.approx(limit or norms[0], rel=1e-4)
     assert norms[0] == norms[1] > 0.01, "the norm reported is that before clipping"

@@ -23,7 +23,7 @@ from tests.trainer.builders import (
 )
 from tests.trainer.exactness import CONFIGS, one_by_one
 from tests.trainer.launched import LAST_STEP, OPTIMIZER, SAVED_STEP, full_parameters, take_steps
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import Denominators
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
@@ -84,13 +84,15 @@ def gradients_of(learner: Learner, max_tokens: int = 20) -> dict[str, Tensor]:
     """Of the trainer, by the names of the unsharded model, on the CPU in float64."""
     tree = merge(RECORDS, merging=Merging.LINEAR if learner.linear else Merging.TREE).at(STALENESS)
     rows = pack([tree], max_tokens, one_sequence_per_row=learner.linear)
-    learner.optimizer.zero_grad()
+    for optimizer in learner.optimizers:
+        optimizer.zero_grad()
     learner._accumulator.run(Minibatch(rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))), None)
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
         assert isinstance(parameter.grad, DTensor), f"{name} has no gradient"
         found[name] = parameter.grad.full_tensor().double().cpu()
-    learner.optimizer.zero_grad()
+    for optimizer in learner.optimizers:
+        optimizer.zero_grad()
     return found
 
 
@@ -195,9 +197,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     take_steps(learner, LAST_STEP, 30, on_gpu)
     checkpoints.settle(wait=True)
     resumed = learner_of(model_directory, on_gpu, memory=memory)
-    path = checkpoint.latest(tmp_path)
+    path = folders.latest(tmp_path)
     assert path
-    assert checkpoint.load(resumed, path, on_gpu).step == SAVED_STEP
+    assert restore.load(resumed, path, on_gpu).step == SAVED_STEP
     assert torch.equal(torch.rand(3, device=on_gpu.device), drawn)
     take_steps(resumed, LAST_STEP, 30, on_gpu)
     assert relative_difference(cpu_parameters(resumed), cpu_parameters(learner)) < REPEATED
@@ -215,9 +217,9 @@ def test_a_checkpoint_continues_on_the_other_kind_of_device(
         expected = cpu_parameters(learner)
     with parallel_session(second, num_threads=1) as parallel:
         learner = learner_of(model_directory, parallel, attn_implementation="sdpa")
-        path = checkpoint.latest(tmp_path)
+        path = folders.latest(tmp_path)
         assert path
-        assert checkpoint.load(learner, path, parallel).step == SAVED_STEP
+        assert restore.load(learner, path, parallel).step == SAVED_STEP
         take_steps(learner, LAST_STEP, 30, parallel)
         assert (
             relative_difference(cpu_parameters(learner), expected) < 1e-3
@@ -226,7 +228,7 @@ def test_a_checkpoint_continues_on_the_other_kind_of_device(
 
 def states_bytes(learner: Learner) -> int:
     """Of parameters and optimizer states."""
-    states = [value for state in learner.optimizer.state.values() for value in state.values()]
+    states = [value for one in learner.optimizers for state in one.state.values() for value in state.values()]
     tensors = [value for value in [*learner.lm.parameters(), *states] if isinstance(value, DTensor)]
     return sum(tensor.to_local().nbytes for tensor in tensors)
 

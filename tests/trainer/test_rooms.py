@@ -26,7 +26,7 @@ ROOMS = (  # from the ground up
     "sft",
     "what_if",
 )
-PROGRAMS = {"__main__", "export", "launch", "loop", "verify"}  # of the root
+PROGRAMS = {"__main__", "export", "launch", "loop", "quantize", "verify"}  # of the root
 
 
 def rooms_above(text: str, path: Path) -> list[str]:

@@ -5,7 +5,7 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
-import peft  # noqa: F401  # here once, not again in every forked process
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,7 +18,9 @@ from tests.shared.adapters import read_adapter
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from tests.trainer.layouts import Layout, comparison, run
-from trainer.checkpoints.checkpoint import Checkpoints, latest, load, stored_tensors
+from trainer.checkpoints.checkpoint import Checkpoints
+from trainer.checkpoints.folders import latest
+from trainer.checkpoints.restore import load, stored_tensors
 from trainer.export import ExportConfig, export
 from trainer.losses import LossConfig
 from trainer.modeling.float64_norms import exact_norms
@@ -26,7 +28,7 @@ from trainer.modeling.model import load_model
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable, adapters_off, lora_layers
 from trainer.process.parallel import Parallel, parallel_session
-from trainer.publishing.adapter import gather_adapter
+from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.weights import write_weights
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
@@ -99,6 +101,25 @@ def test_a_merged_matrix_is_the_exact_sum_rounded_once(
         layer = alike.get_submodule(name)
         layer.merge()
         torch.testing.assert_close(written[f"{name}.weight"], layer.base_layer.weight.data, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT reads it
+def test_rslora_is_published_and_exported_as_peft_scales_it(
+    model_directory: Path, tmp_path: Path, alone: Parallel
+) -> None:
+    trainable = Trainable.model_validate({"lora_rank": 4, "lora_alpha": 8.0, "use_rslora": True})
+    learner = exact_learner(model_directory, alone, trainable=trainable)
+    take_steps(learner, 2, 30, alone)
+    published = load_file(
+        write_weights(learner.causal_lm, model_directory, tmp_path / "full", alone).path / "model.safetensors"
+    )
+    assert trainable.lora
+    adapter = tmp_path / "adapter"
+    write_adapter(adapter, learner.causal_lm, gather_adapter(learner.causal_lm, alone), trainable.lora, model_directory)
+    base = AutoModelForCausalLM.from_pretrained(model_directory, dtype=torch.float64)
+    theirs = peft.PeftModel.from_pretrained(base, adapter, autocast_adapter_dtype=False).merge_and_unload().state_dict()
+    assert relative_difference(published, {name: theirs[name] for name in published}) < 1e-9
+    assert read_adapter(adapter).scale == 8.0 / 4**0.5
 
 
 @pytest.mark.parametrize("trainable", [LORA, FREEZE], ids=["lora", "freeze"])

@@ -16,7 +16,8 @@ from shared.processes.guard import readable
 from shared.processes.mongod import Mongod
 from tests.trainer.builders import tiny_model
 from tests.trainer.trainer_kills import PATIENCE_S, ROOT, Marks, fill, marks
-from trainer.checkpoints.checkpoint import STATE_FILE, complete
+from trainer.checkpoints.folders import complete
+from trainer.checkpoints.restore import STATE_FILE
 
 
 class Trainers:

@@ -1,8 +1,9 @@
 """The trained parameters: all, all except frozen ones, or low-rank adapters of frozen matrices (LoRA).
 
     lora_rank 0     every parameter that matches no pattern of `freeze`
-    lora_rank r     y = W x + (lora_alpha / r) · B A x with W frozen, A: r × inputs, B: outputs × r; B starts at zero, so that
-                    the first step begins with the model as it was (Hu et al. 2021, arXiv 2106.09685; the layers are PEFT's)
+    lora_rank r     y = W x + s · B A x with W frozen, A: r × inputs, B: outputs × r, s = lora_alpha / r, or / √r (rsLoRA, arXiv
+                    2312.03732). B starts at zero, so that the first step begins with the model as it was (Hu et al. 2021, arXiv
+                    2106.09685; the layers are PEFT's)
 
 A model is loaded together with its `Trainable`; later code reads `requires_grad` of parameters. Adapters have the same
 initial values on every process, independent of its random state.
@@ -12,7 +13,7 @@ import fnmatch
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -22,6 +23,7 @@ from transformers import PreTrainedModel
 from shared.configuration.sections import Section
 from shared.errors import ConfigError
 from shared.weights.adapters import merge
+from trainer.modeling.quantized_base import quantize_layers
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,13 @@ class LoraSettings(Section):
         gt=0, description="Train adapters of this rank instead of the model; 0, or no section: the model itself."
     )
     lora_alpha: float = Field(32.0, gt=0, description="The adapters' part is scaled by lora_alpha / lora_rank.")
+    use_rslora: bool = Field(
+        False, description="Scale by lora_alpha / √lora_rank instead, which large ranks need (rsLoRA)."
+    )
+    base_quantization: Literal["none", "nf4"] = Field(
+        "none",
+        description="nf4: hold the frozen layers in 4 bits (QLoRA); the model must be one that `tandem quantize` has written.",
+    )
     lora_target_modules: list[str] = Field(
         [EVERY_LINEAR],
         description='Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]; all-linear: '
@@ -92,6 +101,8 @@ def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
     Raises ConfigError for a layer or pattern without a match, and if nothing is left to train.
     """
     if trainable.lora:
+        if trainable.lora.base_quantization == "nf4":
+            quantize_layers(model)
         _add_adapters(model, trainable.lora, trainable.seed)
     else:
         _freeze(model, trainable.freeze)
@@ -122,6 +133,7 @@ def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None
     config = peft.LoraConfig(
         r=lora.lora_rank,
         lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT only divides by the rank
+        use_rslora=lora.use_rslora,
         lora_dropout=0.0,
         target_modules=targets,
         bias="none",
@@ -189,5 +201,5 @@ def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Ten
 
 
 def scaling_of(model: nn.Module) -> dict[str, float]:
-    """lora_alpha / lora_rank of each layer with an adapter."""
+    """The factor of B A of each layer with an adapter."""
     return {name: layer.scaling[ADAPTER] for name, layer in lora_layers(model).items()}

@@ -40,6 +40,7 @@ def write_adapter(
     config = peft.LoraConfig(
         r=lora.lora_rank,
         lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT takes numbers, and says int
+        use_rslora=lora.use_rslora,
         target_modules=_short_names(model),
         bias="none",
         task_type=peft.TaskType.CAUSAL_LM,

@@ -25,12 +25,12 @@ from shared.documents.run import FileEntry
 from shared.weights.files import WEIGHTS_FILE, manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.modeling.model import DTYPES
+from trainer.modeling.quantized_base import four_bit_weights
 from trainer.modeling.trainable import merged, scaling_of
 from trainer.process.parallel import Parallel
 
 log = logging.getLogger(__name__)
 
-# The other files of the source directory are copied: tokenizer, template, generation config.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".gguf", ".h5", ".msgpack")
 
 
@@ -74,6 +74,7 @@ def gather_state(model: PreTrainedModel, parallel: Parallel, dtype: torch.dtype 
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if not parallel.is_main:
         return {}
+    full |= four_bit_weights(model, model.dtype)
     tied = _tied_away(model)
     tensors = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
     return {
@@ -93,11 +94,16 @@ def _tied_away(model: nn.Module) -> set[str]:
     return away
 
 
-def write_files(temporary: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
-    """The files of a Hugging Face directory with the weights `state`, into the directory `temporary`."""
+def copy_other_files(source: Path, target: Path) -> None:
+    """All of a Hugging Face directory but the weights: configuration, tokenizer, template."""
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES) and not path.name.startswith("."):
-            shutil.copyfile(path, temporary / path.name)
+            shutil.copyfile(path, target / path.name)
+
+
+def write_files(temporary: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
+    """The files of a Hugging Face directory with the weights `state`, into the directory `temporary`."""
+    copy_other_files(source, temporary)
     save_file(state, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")

@@ -8,7 +8,7 @@ import torch
 
 from shared.errors import ConfigError
 from shared.files.output_names import CHECKPOINTS
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import folders, restore
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.run.preset_check import log_preset
@@ -45,7 +45,7 @@ def resumed_learner(config: TrainerConfig, parallel: Parallel, device: TrainerDe
     with device.held():
         measured = {"with_entropy": config.report.with_entropy, "keep_logprobs": config.report.keep_logprobs}
         options = LearnerOptions.of(config.model, config.memory, config.seed, **measured)
-        directory, optimizer = config.model.model_name_or_path, config.optimizer.adamw()
+        directory, optimizer = config.model.model_name_or_path, config.optimizer.chosen()
         learner = open_learner(directory, config.loss, optimizer, parallel, options)
         resume(learner, config, parallel)
         device.vacate(learner)
@@ -54,10 +54,10 @@ def resumed_learner(config: TrainerConfig, parallel: Parallel, device: TrainerDe
 
 def resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
     """Load the newest checkpoint. Raises ConfigError for another run's: its step does not refer to this run's data."""
-    newest = parallel.broadcast_object(checkpoint.latest(config.folder / CHECKPOINTS) if parallel.is_main else None)
+    newest = parallel.broadcast_object(folders.latest(config.folder / CHECKPOINTS) if parallel.is_main else None)
     if newest is None:
         return
-    resumed = checkpoint.load(learner, newest, parallel)
+    resumed = restore.load(learner, newest, parallel)
     run, policy = (resumed.accounting.get(name) for name in ("run", "policy"))
     if (run, policy) != (config.run, config.policy):
         raise ConfigError(

@@ -14,7 +14,7 @@ from shared.documents.run import Admission, Run, SavedCheckpoint
 from shared.errors import ConfigError, LeaseLost
 from shared.files.output_names import CHECKPOINTS
 from shared.store.settings import trainer_kind
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import folders
 from trainer.data.offline import bring_in, check_source
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
@@ -32,7 +32,7 @@ def take_over(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, st
     store, trainer_generation = bridge.store, None
     if parallel.is_main:
         trainer_generation = _begin(bridge, config, step)
-        checkpoint.take_over(config.folder / CHECKPOINTS, step, trainer_generation)
+        folders.take_over(config.folder / CHECKPOINTS, step, trainer_generation)
     bring_in(bridge, config, parallel)
     if trainer_generation is not None:
         released = bridge(store.data.release_claims(config.policy, trainer_generation))

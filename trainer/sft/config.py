@@ -11,7 +11,7 @@ from trainer.modeling.memory import MemorySettings
 from trainer.settings.checkpoint import Tracker
 from trainer.settings.ineffective import unused
 from trainer.settings.model import ModelSettings, ParallelSettings
-from trainer.settings.optimizer import OptimizerConfig, Schedule
+from trainer.settings.optimizer import OPTIM, Optim, OptimizerConfig, Schedule
 from trainer.sft.records import RecordFilter
 
 UNUSED = {  # settings that do nothing while another one has this value
@@ -50,14 +50,15 @@ class SftDataSettings(Section):
 
 
 class SftOptimizerSettings(Section):
-    """AdamW, and its learning rate over the steps."""
+    """The optimizer, and its learning rate over the steps."""
 
+    optim: Optim = Field("adamw", description=OPTIM)
     max_steps: int = Field(0, ge=0, description="Optimizer steps; 0 means as many as `epochs` needs.")
-    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
     lr_schedule: Schedule = Field("cosine", description="After the warm-up: constant, linear or cosine decay.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the rate climbs linearly to its peak.")
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="Where the decay ends, as a share of the peak.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's, on matrices.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of matrices; norms and biases have none.")
     adam_beta2: float = Field(0.999, gt=0, lt=1, description="AdamW's second moment; 0.95 forgets faster.")
     max_grad_norm: float = Field(1.0, ge=0, description="Clip the global gradient norm; 0 turns it off.")
     router_aux_loss_coef: float = Field(
@@ -66,7 +67,7 @@ class SftOptimizerSettings(Section):
         description="Coefficient of the load-balancing loss of a mixture of experts (docs/train/training.md).",
     )
 
-    def adamw(self, max_steps: int) -> OptimizerConfig:
+    def chosen(self, max_steps: int) -> OptimizerConfig:
         values = self.model_dump(exclude={"router_aux_loss_coef"})
         return OptimizerConfig(**values | {"max_steps": max_steps})
 

@@ -31,7 +31,7 @@ from shared.errors import ConfigError, TandemError
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
-from trainer.checkpoints import checkpoint
+from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import load_tokenizer
 from trainer.process.ending import Ending
@@ -113,8 +113,8 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
 
 def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
     """Indices of the samples that remaining steps will use."""
-    newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.data.samples_per_step
-    first = checkpoint.step_of(newest) if newest else 0
+    newest, count = folders.latest(config.output_dir / CHECKPOINTS), config.data.samples_per_step
+    first = folders.step_of(newest) if newest else 0
     remaining = max(0, _max_steps(config, num_samples) - first) * count
     return (
         range(num_samples)
@@ -131,12 +131,12 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     max_steps = _max_steps(config, len(data))
     loss = LossConfig(loss=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef)
     options = LearnerOptions.of(config.model, config.memory, config.seed)
-    directory, optimizer = config.model.model_name_or_path, config.optimizer.adamw(max_steps)
+    directory, optimizer = config.model.model_name_or_path, config.optimizer.chosen(max_steps)
     learner = open_learner(directory, loss, optimizer, parallel, options)
     checkpoints = config.output_dir / CHECKPOINTS
-    path = checkpoint.latest(checkpoints)
+    path = folders.latest(checkpoints)
     if path:
-        checkpoint.load(learner, path, parallel)
+        restore.load(learner, path, parallel)
     samples = Samples(data, config, parallel, linear=learner.linear)
     _steps(config, learner, samples, max_steps, parallel)
     written = write_weights(

@@ -1,6 +1,6 @@
 """One optimizer step over any number of rows. The update does not depend on how rows, ranks and devices share the work.
 
-    counts ─sum over ranks─▶ accumulate: rows forward ▸ loss ▸ backward ─▶ global norm ▸ clip ▸ AdamW ─▶ metrics, reduced once
+    counts ─sum over ranks─▶ accumulate: rows forward ▸ loss ▸ backward ─▶ global norm ▸ clip ▸ optimizer ─▶ metrics, reduced once
     └──────────────────────── once per minibatch; a step has one by default ───────────────────────┘
 
 Denominators are known before the first backward, so rows and ranks only add up. FSDP divides gradients by the number of
@@ -24,7 +24,7 @@ from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.reporting.token_logprobs import TokenLogprobs
 from trainer.settings.optimizer import OptimizerConfig
 from trainer.step.accumulate import Accumulator, Pass
-from trainer.step.optimizer import adamw, by_mesh, total_norm
+from trainer.step.optimizer import by_mesh, make_optimizers, set_learning_rate, total_norm
 from trainer.step.schedule import learning_rate
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row
@@ -55,7 +55,7 @@ class Learner:
         self.linear = linear
         self.steps_done = 0
         self._parallel = accumulator.parallel
-        self.optimizer = adamw(self.lm, config, self._parallel)
+        self.optimizers = make_optimizers(self.lm, config, self._parallel)
         self._accumulator = accumulator
 
     @property
@@ -140,8 +140,7 @@ class Learner:
             max_steps=config.max_steps,
             floor_ratio=config.min_lr_ratio,
         )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rate(self.optimizers, rate)
         return rate
 
     def _update(self) -> float:
@@ -154,8 +153,10 @@ class Learner:
                     torch.nn.utils.clip_grads_with_norm_(
                         kind, self.config.max_grad_norm, torch.tensor(norm, dtype=torch.float64)
                     )
-            self.optimizer.step()
-        self.optimizer.zero_grad()
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
         return norm
 
     def _row_metrics(self, rows: Sequence[Row]) -> dict[str, float]:

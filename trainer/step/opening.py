@@ -75,7 +75,7 @@ def open_learner(
     parallel: Parallel,
     options: LearnerOptions = LearnerOptions(),
 ) -> Learner:
-    """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
+    """Load, wrap, shard: a learner ready for its first step or for `restore.load`.
 
     The frozen reference model, `loss.kl.reference_model` or the same weights, is loaded only where the loss has a KL term;
     the same weights are not loaded twice where they are there already, below adapters.

@@ -35,7 +35,7 @@ def _move(learner: Learner, target: torch.device, device: torch.device) -> None:
         modules.append(learner.reference)
     for module in modules:
         module.to(target)
-    for state in learner.optimizer.state.values():
+    for state in (state for optimizer in learner.optimizers for state in optimizer.state.values()):
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 state[name] = value.to(target)

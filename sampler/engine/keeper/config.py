@@ -16,7 +16,7 @@ from shared.names import DEFAULT_POLICY, PolicyName, RunName
 LOOPBACK = "127.0.0.1"
 
 
-# 30 fields: settings: each is a flag and a key
+# 31 fields: settings: each is a flag and a key
 class KeeperConfig(ServiceConfig):
     """Runs one engine: registers it, reports its load, keeps it on the wanted version of a policy."""
 
@@ -44,6 +44,7 @@ class KeeperConfig(ServiceConfig):
             "engine_port",
             "engine_api_key_var",
             "weight_update_mode",
+            "adapters",
             "weight_transport",
             "serve_version",
             "follow_every",
@@ -61,7 +62,7 @@ class KeeperConfig(ServiceConfig):
         description="Hugging Face directory of version 0, the run's initial weights, or a model's name on the Hub."
     )
     engine_url: str | None = Field(
-        None, description="URL of a running SGLang-compatible engine, on any host. None: start one here."
+        None, description="URL of a running engine with SGLang's API, on any host. None: start one here."
     )
     engine_command: str | None = Field(
         None,
@@ -94,6 +95,12 @@ class KeeperConfig(ServiceConfig):
         description="Serve this version alone, also while newer ones appear: for actors that are pinned to it "
         "(docs/bring/actors.md). None: follow the newest.",
     )
+    adapters: Literal["merged", "engine"] = Field(
+        "merged",
+        description="How versions that are published as adapters (publish_mode: adapter) are served: merged into the weights "
+        "(merged); or loaded by the engine, SGLang or vLLM with --enable-lora, under a name that requests give (engine). Then "
+        "nothing is paused, a reply has one version, and keepers of several policies or runs may share one engine_url.",
+    )
     weight_transport: Literal["broadcast", "disk"] = Field(
         "broadcast",
         description="Whether it receives weights by broadcast when the trainer offers it, or always loads them from disk.",
@@ -117,7 +124,7 @@ class KeeperConfig(ServiceConfig):
         ge=0,
         description="Maximum restarts of an engine started here that exited, also during its start.",
     )
-    start_timeout_s: float = Field(120.0, gt=0, description="Time-out for a starting engine to answer.")
+    start_timeout_s: float = Field(300.0, gt=0, description="Time-out for a starting engine to answer.")
     metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
@@ -164,6 +171,15 @@ class KeeperConfig(ServiceConfig):
         return self
 
     @model_validator(mode="after")
+    def adapters_are_of_an_engine_that_never_sleeps(self) -> "KeeperConfig":
+        if self.adapters == "engine" and self.shared_device is not None:
+            raise ValueError(
+                "adapters is engine, and shared_device is set: an engine that slept has no weights, and loads its base "
+                "only when it starts; expected one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def an_engine_follows_or_serves_one_version(self) -> "KeeperConfig":
         if self.serve_version is not None and self.follow_every > 1:
             raise ValueError(
@@ -176,4 +192,5 @@ class KeeperConfig(ServiceConfig):
     def joins_broadcasts(self) -> bool:
         """An engine that sleeps while its trainer publishes cannot receive."""
         follows = self.follow_every == 1 and self.serve_version is None
-        return self.weight_transport == "broadcast" and follows and self.shared_device is None
+        whole = self.weight_transport == "broadcast" and self.adapters == "merged"
+        return whole and follows and self.shared_device is None

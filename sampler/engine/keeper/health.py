@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.engine.keeper.config import KeeperConfig
-from shared.documents.run import InferenceService
+from shared.documents.run import FIRST_VERSION, InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import TandemError
 from shared.store import Store
@@ -49,6 +49,11 @@ async def _wrong_version(store: Store, config: KeeperConfig, service: InferenceS
         return None  # between two versions
     async with EngineClient(api_key=config.engines.engine_api_key) as client:
         label = (await client.model_info(service.url)).weight_version
+        loaded = set() if service.adapter is None else await client.adapters(service.url)
+    if service.adapter is not None:  # the label is the base's
+        if label == str(FIRST_VERSION) and service.adapter in loaded:
+            return None
+        return f"engine {service.url} has base {label}, and the adapters {sorted(loaded)}; its keeper tells {service.adapter}"
     newer = [s for s in await store.services.live(config.policy) if s.url == service.url]
     if label in {str(acceptable.version) for acceptable in (service, *newer)} or any(
         s.status is not ServiceStatus.UP for s in newer

@@ -7,7 +7,8 @@
     On a device that it shares with a trainer: sleep while that one computes, wake with the newest weights (`sharing.py`)
 
 Promise: an engine is UP only under the version that it reports itself (`update.py` describes the steps). Versions published as
-changes or adapters are merged here first (`shared.weights.assembly`). Files are checked before an engine sees them: their
+changes or adapters are merged here first (`shared.weights.assembly`), or, on request, adapters are loaded by the engine under
+names of their own (`adapters.py`). Files are checked before an engine sees them: their
 checksums, and the names, shapes and dtypes of their tensors. A broadcast carries the published weights (`broadcast.py`); if it
 fails, the version is loaded from disk. An engine that joins late or restarts begins with the newest version, without the
 trainer's help. If a version cannot be merged, the engine stays at, or goes to, the newest one that can, and
@@ -28,6 +29,7 @@ from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.reports import EngineLoad
 from sampler.core.errors import EngineError, EngineRefused, EngineUnavailable
 from sampler.core.service.loops import every
+from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.child import EngineChild, local_command
 from sampler.engine.keeper.config import KeeperConfig
@@ -50,7 +52,7 @@ log = logging.getLogger(__name__)
 SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
-# 22 methods: one engine's state: each step of an update may find it gone
+# 24 methods: one engine's state: each step of an update may find it gone
 class Keeper:
     """`assembly`: over this keeper's own folder."""
 
@@ -75,6 +77,7 @@ class Keeper:
         self._serving = -1  # version that the engine last reported
         self._refused = -1  # version whose files or update failed: not retried until a newer one appears
         self._wants_full: int | None = None  # version that could not be merged
+        self._adapters = EngineAdapters(client, config) if config.adapters == "engine" else None
         self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
         self._torn = self._fresh = False  # it may hold weights of two versions; it has its first ones
         self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes read
@@ -83,6 +86,7 @@ class Keeper:
         self._error: str | None = None
         self._capacity = config.capacity
         self._context: int | None = None
+        self._kind = "local"
         self._restarts = self._sleepless = 0  # ends of the engine; consecutive failures to put it to sleep
         self._share = SharedDevice(store, client, d, self._id, self.url) if (d := config.shared_device) else None
         self._woken = False  # its memory is allocated again, without weights
@@ -91,6 +95,14 @@ class Keeper:
     @property
     def url(self) -> str:
         return self._config.engine_url or self._require_child().url
+
+    @property
+    def _service_id(self) -> str:
+        """Several keepers may serve adapters of one engine."""
+        if self._adapters is None:
+            return self.url
+        only = "" if self._config.serve_version is None else f"@{self._config.serve_version}"
+        return f"{self.url}#{self._config.policy}{only}"
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. Raises EngineUnavailable if the engine cannot be started or kept running, KeyRefused."""
@@ -118,10 +130,12 @@ class Keeper:
                         for loop in loops:
                             loop.cancel()
             finally:
-                await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has exited")
+                await self._store.services.set_status(self._service_id, ServiceStatus.DOWN, "its keeper has exited")
                 await self._store.workers.leave(self._id, failure_now())
                 if self._child is not None:
                     await self._child.stop()
+                elif self._adapters is not None:
+                    await self._adapters.leave(self.url)
 
     # ------------------------------------------------------------------ the engine's life
 
@@ -146,6 +160,7 @@ class Keeper:
             self._child.note()
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._context = info.context
+        self._kind = info.kind
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
@@ -188,7 +203,9 @@ class Keeper:
         if 0 <= self._serving <= target.version < self._serving + self._config.follow_every:
             return  # it lags on purpose
         try:
-            reached = await self._by_broadcast(target) or await self._from_disk(target)
+            reached = (
+                await self._by_adapter(target) or await self._by_broadcast(target) or await self._from_disk(target)
+            )
         except (DataError, EngineRefused) as exc:
             log.error("version not served version=%d %s", target.version, exc)
             self._refused, self._error = target.version, str(exc)
@@ -245,6 +262,15 @@ class Keeper:
         async with self._changing:
             await share.sleep(self._pause_mode)
         self._sleepless = 0
+
+    async def _by_adapter(self, target: PolicyVersion) -> Reached | None:
+        """None: adapters are merged. Raises DataError, EngineRefused; EngineUnavailable if the engine does not answer."""
+        if self._adapters is None:
+            return None
+        started = time.monotonic()
+        size = await self._adapters.serve(self.url, target)
+        self._update_stats = {"update_bytes": float(size), "update_engine_s": time.monotonic() - started}
+        return Reached(target, Path(target.path), (), {}, size)
 
     async def _by_broadcast(self, target: PolicyVersion) -> Reached | None:
         """None: not offered, or this engine was excluded and keeps serving. Raises EngineUnavailable."""
@@ -325,6 +351,8 @@ class Keeper:
                 self._serving = -1  # it is back with an unknown version: `_follow` sets and checks it
                 if self._share is not None and self._share.asleep:
                     self._status = ServiceStatus.ASLEEP
+            if self._adapters is not None and await self._adapters.is_lost(self.url):
+                self._serving, self._status = -1, ServiceStatus.DOWN  # `_follow` loads it again
         except EngineError as exc:
             self._status, self._error = ServiceStatus.DOWN, str(exc)
         await self._register(load)
@@ -333,14 +361,15 @@ class Keeper:
         stats = {"running": load.running, "waiting": load.waiting, "restarts": self._restarts, **self._update_stats}
         async with self._telling:
             service = InferenceService(
-                id=self.url,
+                id=self._service_id,
                 url=self.url,
                 policy=self._config.policy,
                 version=self._serving,
+                adapter=self._adapters.serving if self._adapters else None,
                 follow_every=self._config.follow_every,
                 serve_version=self._config.serve_version,
                 status=self._status,
-                kind="local" if self._child and self._config.engine_command is None else "sglang",
+                kind=self._kind,
                 capacity=self._capacity,
                 context=self._context,
                 running=load.running,

@@ -11,13 +11,13 @@ from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.reports import ServerInfo
 from sampler.core.errors import EngineError, EngineUnavailable, KeyRefused
 from sampler.engine.keeper.config import KeeperConfig
+from shared.documents.run import FIRST_VERSION
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.assembly import Reached
 from shared.weights.files import manifest_of
 
 ASK_S = 0.1
-FIRST = 0  # the version of the initial weights
 
 
 async def first_answer(
@@ -54,9 +54,9 @@ async def announce_first(store: Store, config: KeeperConfig) -> None:
 async def has_loaded(client: EngineClient, url: str, model: Path, reached: Reached) -> bool:
     """Whether an engine that has just started on `model` needs no other weights: these are version 0, and it was started under
     that label (`--weight-version 0`). Loading them again takes as long as the start."""
-    if reached.version.version != FIRST or not _same(reached.folder, model):
+    if reached.version.version != FIRST_VERSION or not _same(reached.folder, model):
         return False
-    return (await client.model_info(url)).weight_version == str(FIRST)
+    return (await client.model_info(url)).weight_version == str(FIRST_VERSION)
 
 
 def _same(one: Path, other: Path) -> bool:

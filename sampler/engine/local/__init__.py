@@ -1,7 +1,7 @@
 """The local engine: the subset of SGLang's HTTP API that Tandem uses, on transformers, for laptops and tests.
 
-    HTTP (asyncio)                      one thread that owns the model and the KV cache
-    server ─ protocol ─▶ scheduler ─▶ [ admit ─▶ prefill ─▶ decode ─▶ sample ]* ─▶ server ─ answers
+    HTTP (`sampler.engine.api`)         one thread that owns the model and the KV cache
+    server ─▶ engine ─▶ scheduler ─▶ [ admit ─▶ prefill ─▶ decode ─▶ sample ]* ─▶ server
                               │            kv        lean | stock        sampling
                               └ weights (read and verified before anything live is touched)
 

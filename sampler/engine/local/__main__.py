@@ -10,24 +10,13 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import logging
-import signal
-import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sampler.engine.local.memory import CACHE_SHARE, MAX_RUNNING
 from shared.errors import ConfigError
-from shared.http.listening import in_url, listening_socket
-from shared.processes.signals import ending_signals
-
-if TYPE_CHECKING:
-    from shared.http.server import HttpServer
-
-log = logging.getLogger(__name__)
-
-SHUTDOWN_S = 3
+from shared.http.listening import listening_socket
 
 EPILOG = """\
 example:
@@ -59,17 +48,17 @@ def serve(args: argparse.Namespace) -> int:
     # importing torch and transformers takes seconds: not for --help, nor for a mistyped path
     from transformers.utils.logging import disable_progress_bar
 
+    from sampler.engine.api.server import build_app
+    from sampler.engine.api.serving import serve_until_signal
     from sampler.engine.local.engine import create
     from sampler.engine.local.runner import EngineSize, UnsupportedModelError
-    from sampler.engine.local.server import build_app
-    from shared.http.server import HttpServer
 
     disable_progress_bar()
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         size = EngineSize(**{field.name: getattr(args, field.name) for field in fields(EngineSize)})
         engine = create(args.model_path, size, args.weight_version)
-    except UnsupportedModelError as error:
+    except (UnsupportedModelError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -78,33 +67,10 @@ def serve(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    server = HttpServer(
-        build_app(engine, args.api_key),
-        log_level=args.log_level,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        lifespan="on",
-    )
-    interrupted = asyncio.run(_serve_until_signal(server, listener))
-    if engine.scheduler.failure:
+    interrupted = asyncio.run(serve_until_signal(build_app(engine, args.api_key), listener, args.log_level))
+    if engine.failure:
         return 1
     return INTERRUPTED if interrupted else 0
-
-
-async def _serve_until_signal(server: HttpServer, listener: socket.socket) -> bool:
-    """Whether it was Ctrl-C."""
-    received: list[int] = []
-
-    def end(number: int) -> None:
-        received.append(number)
-        server.handle_exit(number, None)
-
-    for number in ending_signals():
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
-    with listener:
-        host, port = listener.getsockname()[:2]
-        log.info("listening at http://%s:%d", in_url(host), port)
-        await server.serve([listener])
-    return signal.SIGINT in received
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sampler.engine.local.attention import Plan
-from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.kv import KvSlots
+from sampler.engine.local.running import RunningSequence
 from sampler.engine.local.sampling import SamplingBatch
 
 MASK_STEPS = 256  # decode steps per mask: a mask as wide as the context would cost more than the steps

@@ -16,17 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sampler.engine.api.generation import Decode
 from sampler.engine.local.attention import Piece, prefill_plan
 from sampler.engine.local.batch import DecodeBatch
-from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.runner import Forward
+from sampler.engine.local.running import RunningSequence
 from sampler.engine.local.sampling import SamplingBatch, sample
 
 MAX_PREFILL_TOKENS = 512  # per step: bounds how long running sequences wait for a new prompt
 WORTH_WAITING = 32  # shared tokens for which a new sequence waits for another's prefill, to copy instead of compute
-
-Decode = Callable[[list[int], bool], str]  # (token ids, skip_special_tokens) -> text
 
 
 class Batching:

@@ -7,57 +7,54 @@ verified tensors to the scheduler.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tokenizers import Tokenizer
-from transformers import GenerationConfig
-
-from sampler.core.rendering.template import ChatTemplate
-from sampler.engine.local.answers import ServedModel
+from sampler.engine.api.answers import ServedModel
+from sampler.engine.api.errors import bad_adapter, bad_value, bad_weights
+from sampler.engine.api.generation import Limits, ServedSequence
+from sampler.engine.api.served import Announced, GroupPlace, PauseMode
+from sampler.engine.api.texts import ModelTexts
+from sampler.engine.api.updates import ASLEEP, BUSY, REFUSED, STALE, memory_tags
+from sampler.engine.loading.checkpoint import ExpectedCheckpoint
+from sampler.engine.loading.groups import GroupError, UpdateGroups, check_fit
 from sampler.engine.local.batching import Batching
-from sampler.engine.local.distributed import Announced, GroupError, UpdateGroups, check_fit
-from sampler.engine.local.errors import bad_value, bad_weights
-from sampler.engine.local.generation import RunningSequence
-from sampler.engine.local.occupation import TAGS, Occupation
-from sampler.engine.local.protocol import Limits
-from sampler.engine.local.runner import EngineSize, LoadedModel, UnsupportedModelError, load
+from sampler.engine.local.occupation import Occupation
+from sampler.engine.local.runner import EngineSize, LoadedModel, load
+from sampler.engine.local.running import RunningSequence
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
-from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
-from shared.errors import ConfigError, DataError
+from sampler.engine.local.weights import by_model_names, checksum_of, copy_into, read_checkpoint
+from shared.errors import DataError
 
 log = logging.getLogger(__name__)
 
-REFUSED = (
-    "Weights were not updated: sequences that are paused in place would go on over a stale cache. Pause with mode "
-    "retract or abort, or send flush_cache=false."
-)
-ASLEEP = "Weights were not updated: their memory is released. Call /resume_memory_occupation first."
-BUSY = "Memory was not released: requests hold the cache. Pause with mode retract or abort first."
-STALE = (
-    "Still paused: memory is released, or the weights have no values since. Resume it, and update the weights first."
-)
+VERSION = "tandem-local-1"
+
+NO_ADAPTERS = "the local engine serves merged weights alone; expected a keeper with adapters: merged"
 STALLED_S = 20.0  # a scheduler without a turn for this long is unhealthy (SGLang's health limit)
 
 
+# 30 methods: those of `ServedEngine`
 class Engine:
     def __init__(self, model_path: Path, loaded: LoadedModel, weight_version: str) -> None:
         self._loaded = loaded
-        self._tokenizer = _tokenizer(model_path)
-        self.chat_template = _chat_template(model_path)
-        self._expected = expect(loaded.model, model_path)
+        texts = ModelTexts(model_path)
+        self.chat_template = texts.chat_template
+        self.encode, self.decode = texts.encode, texts.decode
+        self._expected = ExpectedCheckpoint.of(model_path)
         self._updating = asyncio.Lock()
-        self._groups = UpdateGroups()
+        self._groups = UpdateGroups("the local engine")
         self._session_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._live: dict[str, RunningSequence] = {}
+        self._live: dict[str, ServedSequence] = {}
         batching = Batching(loaded.forward, loaded.kv, self.decode, weight_version)
         self.scheduler = Scheduler(batching, self._post, Occupation(loaded.model, loaded.kv))
         config = loaded.model.config
+        generation = getattr(loaded.model, "generation_config", None)
+        eos_ids = (getattr(generation, "eos_token_id", None), getattr(config, "eos_token_id", None))
         slots = loaded.kv.num_slots
         self.model = ServedModel(
             str(model_path),
@@ -68,18 +65,15 @@ class Engine:
             slots,
             slots * loaded.context_length,
             time.time(),
+            VERSION,
         )
         self.limits = Limits(
-            loaded.context_length, loaded.vocab_size, _eos_ids(loaded, model_path, self._tokenizer), self.encode
+            loaded.context_length,
+            loaded.vocab_size,
+            texts.eos_ids(eos_ids),
+            self.encode,
+            sequence=RunningSequence,
         )
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text).ids
-        return ids
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-        return text
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -95,31 +89,45 @@ class Engine:
         moving = s.idle or time.monotonic() - s.beat < STALLED_S
         return s.alive and s.paused is None and moving
 
-    def submit(self, generations: list[RunningSequence]) -> None:
-        """Raises ApiError for a request id that is being served."""
+    @property
+    def weight_version(self) -> str:
+        return self.scheduler.weight_version
+
+    @property
+    def paused(self) -> bool:
+        return self.scheduler.paused is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self.scheduler.failure
+
+    def load(self) -> dict[str, int]:
+        return self.scheduler.load()
+
+    def throughput(self) -> float:
+        return self.scheduler.throughput()
+
+    def submit(self, generations: list[ServedSequence]) -> None:
         for g in generations:
             if g.rid in self._live:
                 raise bad_value(f"Duplicate request ID detected: '{g.rid}' is being served.")
         self._live.update((g.rid, g) for g in generations)
-        self.scheduler.submit(generations)
+        self.scheduler.submit(_running(generations))
 
     async def abort(self, rid: str | None, *, abort_all: bool) -> None:
-        """End all requests, or request `rid` and those whose id begins with it. As in SGLang, an unknown id ends none."""
         if abort_all or rid in self._live:
             await asyncio.wrap_future(self.scheduler.abort(rid, abort_all=abort_all))
 
-    async def retire(self, generations: list[RunningSequence]) -> None:
-        """Forget sequences whose reply is sent or whose client is gone, and end those still running."""
+    async def retire(self, generations: list[ServedSequence]) -> None:
         for g in generations:
             if self._live.get(g.rid) is g:
                 del self._live[g.rid]
         unfinished = [g for g in generations if g.finish is None]
         if unfinished:
             log.info("client hung up rids=%s", [g.rid for g in unfinished])
-            self.scheduler.abort_these(unfinished)
+            self.scheduler.abort_these(_running(unfinished))
 
     async def update_weights(self, model_path: str, version: str | None, *, flush_cache: bool, abort_all: bool) -> str:
-        """Returns SGLang's message. Raises ApiError in the weights' shape, with nothing changed."""
         started = time.perf_counter()
         async with self._updating:
             model = self._loaded.model
@@ -145,16 +153,34 @@ class Engine:
         suffix = f" Weight version updated to {version}." if version is not None else ""
         return "Succeeded to update model weights." + suffix
 
+    async def pause(self, mode: PauseMode) -> None:
+        await asyncio.wrap_future(self.scheduler.pause(mode))
+
+    async def flush(self) -> bool:
+        return await asyncio.wrap_future(self.scheduler.flush())
+
+    async def set_version(self, version: str) -> None:
+        await asyncio.wrap_future(self.scheduler.set_version(version))
+
+    def adapters(self) -> dict[str, str]:
+        return {}
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        raise bad_adapter(NO_ADAPTERS)
+
+    async def unload_adapter(self, name: str) -> None:
+        raise bad_adapter(NO_ADAPTERS)
+
     async def release_memory(self, tags: list[str] | None) -> None:
         """Raises ApiError in the weights' shape while requests hold the cache."""
-        chosen = _tags(tags)
+        chosen = memory_tags(tags)
         async with self._updating:
             if not await asyncio.wrap_future(self.scheduler.release(chosen)):
                 raise bad_weights(BUSY)
         log.info("memory released tags=%s", ",".join(chosen))
 
     async def resume_memory(self, tags: list[str] | None) -> None:
-        chosen = _tags(tags)
+        chosen = memory_tags(tags)
         async with self._updating:
             await asyncio.wrap_future(self.scheduler.allocate(chosen))
         log.info("memory resumed tags=%s", ",".join(chosen))
@@ -164,10 +190,9 @@ class Engine:
         if not await asyncio.wrap_future(self.scheduler.resume()):
             raise bad_weights(STALE)
 
-    async def join_group(self, address: str, port: int, rank: int, size: int, name: str, backend: str) -> str:
-        """Returns SGLang's message, as do the methods below. Raises ApiError in the weights' shape."""
+    async def join_group(self, place: GroupPlace) -> str:
         try:
-            await asyncio.to_thread(self._groups.join, address, port, rank, size, name, backend)
+            await asyncio.to_thread(self._groups.join, place)
         except GroupError as error:
             raise bad_weights(f"Failed to initialize custom process group: {error}.") from error
         return "Succeeded to initialize custom process group."
@@ -177,13 +202,13 @@ class Engine:
             raise bad_weights("The group to be destroyed does not exist.")
         return "Succeeded to destroy custom process group."
 
-    def begin_update(self) -> str:
+    async def begin_update(self) -> str:
         if self._session_open:
             raise bad_weights("a weight-update session is already open; call end_weight_update() first")
         self._session_open = True
         return "Success"
 
-    def end_update(self) -> str:
+    async def end_update(self) -> str:
         if not self._session_open:
             raise bad_weights("no weight-update session is open; call begin_weight_update() first")
         self._session_open = False
@@ -210,11 +235,13 @@ class Engine:
         suffix = f" Weight version updated to {version}." if version is not None else ""
         return "Succeeded to update parameter online." + suffix
 
-    def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
-        """The first `rows` of a parameter's current value; None if the model has no such parameter, or its memory is free."""
+    async def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
         parameter = None if self.scheduler.occupation.stale else self._loaded.model.state_dict().get(name)
         values: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
         return values
+
+    async def checksum(self) -> str:
+        return await asyncio.to_thread(checksum_of, self._loaded.model)
 
     def _post(self, notices: list[Callable[[], None]]) -> None:
         """From the scheduler's thread: run the notices on the event loop."""
@@ -228,48 +255,11 @@ def create(model_path: Path, size: EngineSize, weight_version: str) -> Engine:
     return Engine(model_path, load(model_path, size), weight_version)
 
 
-def _tags(tags: list[str] | None) -> list[str]:
-    """All if none is given, as in SGLang. Raises ApiError for an unknown one, which SGLang accepts."""
-    unknown = [tag for tag in tags or () if tag not in TAGS]
-    if unknown:
-        raise bad_value(f"tags: {str(unknown[0])[:100]!r} is unknown; expected some of {', '.join(TAGS)}")
-    return list(tags or TAGS)
+def _running(generations: list[ServedSequence]) -> list[RunningSequence]:
+    """As `limits.sequence` makes them."""
+    return cast(list[RunningSequence], generations)
 
 
 def _run_all(notices: list[Callable[[], None]]) -> None:
     for notice in notices:
         notice()
-
-
-def _tokenizer(model_path: Path) -> Tokenizer:
-    file = model_path / "tokenizer.json"
-    if not file.is_file():
-        raise UnsupportedModelError(f"{model_path}: no tokenizer.json there; the local engine needs a fast tokenizer")
-    return Tokenizer.from_file(str(file))
-
-
-def _chat_template(model_path: Path) -> ChatTemplate | None:
-    try:
-        return ChatTemplate.from_dir(model_path)
-    except ConfigError as error:  # without a template all routes but the chat's work
-        log.info("no chat route: %s", error)
-        return None
-
-
-def _eos_ids(loaded: LoadedModel, model_path: Path, tokenizer: Tokenizer) -> frozenset[int]:
-    """All end-of-sequence ids of the generation config, the model's config and the tokenizer."""
-    eos_ids: set[int] = set()
-    generation: GenerationConfig | None = getattr(loaded.model, "generation_config", None)
-    for value in (getattr(generation, "eos_token_id", None), getattr(loaded.model.config, "eos_token_id", None)):
-        eos_ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    token = _eos_token(model_path)
-    number = tokenizer.token_to_id(token) if token else None
-    return frozenset(eos_ids if number is None else eos_ids | {number})
-
-
-def _eos_token(model_path: Path) -> str | None:
-    file = model_path / "tokenizer_config.json"
-    if not file.is_file():
-        return None
-    token = json.loads(file.read_text()).get("eos_token")
-    return token.get("content") if isinstance(token, dict) else token

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sampler.engine.local.generation import RunningSequence
+from sampler.engine.local.running import RunningSequence
 
 KEEP_TAIL = 0.75  # a cached sequence is overwritten in place only if the new prompt shares at least this part of it
 

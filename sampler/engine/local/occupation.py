@@ -13,10 +13,8 @@ from functools import cache
 import torch
 from torch import nn
 
+from sampler.engine.api.updates import KV_CACHE, WEIGHTS
 from sampler.engine.local.kv import KvSlots
-
-KV_CACHE, WEIGHTS, CUDA_GRAPH = "kv_cache", "weights", "cuda_graph"
-TAGS = (KV_CACHE, WEIGHTS, CUDA_GRAPH)  # SGLang's; nothing here has a CUDA graph
 
 
 class Occupation:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sampler.engine.local.generation import RunningSequence
+from sampler.engine.local.running import RunningSequence
 
 _BELOW_ONE = 1 - 2.0**-40  # keeps uniform * total strictly below total, so that no token of probability 0 is chosen
 

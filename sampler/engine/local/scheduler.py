@@ -17,17 +17,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 
+from sampler.engine.api.served import PauseMode
 from sampler.engine.local.batching import Batching
-from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.occupation import Occupation
+from sampler.engine.local.running import RunningSequence
 
 log = logging.getLogger(__name__)
 
-PauseMode = Literal["abort", "retract", "in_place"]
 Result = TypeVar("Result")
 
 

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from shared.documents import Task
 from shared.documents.fork import ForkOrigin
 from shared.documents.states import OVER, SlotStatus
-from shared.episodes.origin import Origin, is_of, queue_fork, read_origin
+from shared.episodes.origin import Origin, deleted_while_waiting, is_of, queue_fork, read_origin
 from shared.errors import ConfigError
 from shared.outside_console import OutsideConsole
 from shared.store import Store
@@ -151,7 +151,7 @@ async def _ended(store: Store, task: Task) -> Task | None:
             await asyncio.sleep(POLL_S)  # until the next look
             stored = await store.tasks.get(task.id)
             if stored is None:
-                raise ConfigError(f"{task.id} was deleted while it waited; the same command queues it again")
+                raise deleted_while_waiting(task.id)
             task = stored
     return task
 

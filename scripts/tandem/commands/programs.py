@@ -33,10 +33,12 @@ PROGRAMS = {  # {command: (module, the extra that it needs, a package of that ex
     "gateway": ("sampler.gateway", "sampler,gateway", "starlette", "Serve agents that run elsewhere."),
     "keeper": ("sampler.engine.keeper", "sampler", "httpx", "Run and update one inference engine of a run."),
     "engine": ("sampler.engine.local", "engine", "torch", "Serve a model with the local inference engine."),
+    "vllm": ("sampler.engine.vllm", "engine", "starlette", "Serve a model with vLLM, by the Python that has it."),
     "environments": ("sampler.environments", "sampler,gateway", "starlette", "Serve environments to samplers."),
     "mcp-docker": ("sampler.mcp_docker", "sampler,gateway", "starlette", "Serve many episodes' tool servers."),
     "trainer": ("trainer", "trainer", "accelerate", "Train a policy, with the options of `accelerate launch` too."),
     "sft": ("trainer.sft", "trainer", "accelerate", "Train on conversations or on a run's good records."),
+    "quantize": ("trainer.quantize", "trainer,quantized", "bitsandbytes", "Write a model of 4-bit numbers, for QLoRA."),
     "verify": ("tandem.what_if.verify", "trainer", "torch", "Recompute a run's stored log-probs."),
 }
 LAUNCHED = ("trainer", "sft")

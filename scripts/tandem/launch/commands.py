@@ -8,18 +8,20 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
 from shared.configuration.secrets import DATABASE
+from shared.processes import run_module
 from tandem.launch.gpus import VISIBLE
 from tandem.launch.nodes import interface_of
 from tandem.launch.placement import EnginePlace
 from tandem.launch.places import EXAMPLE, ROOT, module_command
-from tandem.launch.placing import SGLANG
+from tandem.launch.placing import SGLANG, vllm_python
 from tandem.launch.settings import LaunchConfig
 
 Command = list[str]
-SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"  # of a checkout
+CPU_ENGINES = {kind: ROOT / "scripts" / f"{kind}_cpu.sh" for kind in ("sglang", "vllm")}  # of a checkout
 
 
 def environment() -> dict[str, str]:
@@ -47,16 +49,15 @@ def environments(config: LaunchConfig) -> Command:
 def keeper(
     config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None, size: Sequence[str] = ()
 ) -> Command:
-    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any, SGLang; else the
-    local one, with the flags `size`."""
+    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any; else the
+    local one, with the flags `size`, or what `config.engine` names."""
     engine = ["--engine_url", engine_url] if engine_url else []
     if place is not None:
-        engine = _sglang_on(config, place)
-    elif config.engine == "sglang":
-        command = (
-            f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --host {{host}} --port {{port}} --weight-version 0"
-        )
-        engine = ["--engine_command", command]
+        engine = _on_gpus_of(config, place)
+    elif config.engine in CPU_ENGINES:
+        script = shlex.quote(str(CPU_ENGINES[config.engine]))
+        command = f"{script} serve {{model}} --host {{host}} --port {{port}} --weight-version 0"
+        engine = ["--engine_command", _with_flags(config, command)]
     if engine_url is None and (address := config.address) != LOOPBACK:
         engine += ["--engine_host", address]
     return [
@@ -68,15 +69,34 @@ def keeper(
     ]
 
 
-def _sglang_on(config: LaunchConfig, place: EnginePlace) -> Command:
-    command = f"{SGLANG} serve --model-path {{model}} --host {{host}} --port {{port}} --tp-size {len(place.gpus)}"
-    command += " --weight-version 0"
-    if place.shared_device:
+def _on_gpus_of(config: LaunchConfig, place: EnginePlace) -> Command:
+    module_file = shlex.quote(str(Path(run_module.__file__)))
+    program, ranks, memory = f"{SGLANG} serve", "--tp-size", "--mem-fraction-static"
+    if config.engine == "vllm":
+        program, ranks, memory = (
+            f"{vllm_python()} {module_file} sampler.engine.vllm",
+            "--tensor-parallel-size",
+            "--gpu-memory-utilization",
+        )
+    command = (
+        f"{program} --model-path {{model}} --host {{host}} --port {{port}} {ranks} {len(place.gpus)} --weight-version 0"
+    )
+    if place.shared_device and config.engine != "vllm":
         command += " --enable-memory-saver"
     if config.placed and (fraction := config.placed.mem_fraction(place)):
-        command += f" --mem-fraction-static {fraction:g}"
+        command += f" {memory} {fraction:g}"
     shared = ["--shared_device", place.shared_device] if place.shared_device else []
-    return ["--engine_command", command, "--start_timeout_s", f"{config.start_timeout_s:g}", *shared]
+    return [
+        "--engine_command",
+        _with_flags(config, command),
+        "--start_timeout_s",
+        f"{config.start_timeout_s:g}",
+        *shared,
+    ]
+
+
+def _with_flags(config: LaunchConfig, command: str) -> str:
+    return f"{command} {config.engine_flags}" if config.engine_flags else command
 
 
 def on_gpus(config: LaunchConfig, gpus: Sequence[int]) -> dict[str, str]:
@@ -84,8 +104,8 @@ def on_gpus(config: LaunchConfig, gpus: Sequence[int]) -> dict[str, str]:
     return {VISIBLE: config.placed.visible(gpus)} if config.placed else {}
 
 
-def install_sglang() -> Command:
-    return [str(SGLANG_SCRIPT), "install"]
+def install_engine(kind: str) -> Command:
+    return [str(CPU_ENGINES[kind]), "install"]
 
 
 def sampler(policies: Sequence[LaunchConfig], mcp_url: str | None) -> Command:

@@ -22,12 +22,11 @@ from sampler.engine.local.memory import (
 from sampler.settings import SamplerConfig
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
-from tandem.launch import commands
+from tandem.launch.child_settings import keeper_settings, sampler_settings
 from tandem.launch.places import ROOT
 from tandem.launch.settings import LaunchConfig
 
 FEWEST_RUNNING = 8  # as caches of earlier episodes, and for who else asks
-OWN_FLAGS = 3  # of a command line: the interpreter, -m and the module come before
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def engine_size(policies: Sequence[LaunchConfig], config: LaunchConfig) -> Plann
     is_local = (
         config.starts_engine and config.engine == "local" and not (config.placed and config.placed.placement.engines)
     )
-    keeper = KeeperConfig.load([*_required(), *commands.keeper(config, None)[OWN_FLAGS:]]) if is_local else None
+    keeper = keeper_settings(config) if is_local else None
     if keeper is None or keeper.engine_command or keeper.engine_url:
         return None
     sampler = sampler_settings(policies)
@@ -71,16 +70,6 @@ def engine_size(policies: Sequence[LaunchConfig], config: LaunchConfig) -> Plann
     }
     flags = [word for name, value in values.items() if value is not None for word in (f"--{name}", str(value))]
     return PlannedEngine(flags, plan, weights_bytes(ROOT / config.model), sampler.budget.max_tokens)
-
-
-def sampler_settings(policies: Sequence[LaunchConfig]) -> SamplerConfig:
-    """As the samplers of this launch will read them. Raises ConfigError."""
-    return SamplerConfig.load([*_required(), *commands.sampler(policies, None)[OWN_FLAGS:]])
-
-
-def _required() -> list[str]:
-    """In place of what a child gets by its environment."""
-    return ["--db_connection_string=mongodb://unused"]
 
 
 def _running(owner: LaunchConfig, sampler: SamplerConfig) -> int:

@@ -1,14 +1,14 @@
 """The launcher's options of the environments that its samplers play: docs/bring/environments.md."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, model_validator
 
 from sampler.environments.config import EnvironmentsConfig
 from shared.configuration.loading import ServiceConfig, read_section
 from shared.errors import ConfigError
+from tandem.launch.comma_lists import CommaList
 from tandem.launch.places import ROOT
 
 
@@ -16,7 +16,7 @@ class SamplerSettings(ServiceConfig):
     """The samplers of this machine, and the service of environments that is started for them."""
 
     num_samplers: int = Field(2, ge=0, description="Sampler processes on this machine.")
-    environments: Annotated[list[str], NoDecode] = Field(
+    environments: CommaList = Field(
         [],
         description="Environments that a service here serves to the samplers, separated by commas: gymnasium:FrozenLake-v1,"
         "reasoning_gym:leg_counting (docs/bring/environments.md). Empty: those of the YAML's section `environments`, which holds "
@@ -27,11 +27,6 @@ class SamplerSettings(ServiceConfig):
         description="Python of that service's workers, in which the environments' packages are installed, such as "
         ".games/venv/bin/python. None: the section's worker_python, else this one.",
     )
-
-    @field_validator("environments", mode="before")
-    @classmethod
-    def environments_are_separated_by_commas(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def the_environments_can_be_served(self) -> Self:

@@ -1,7 +1,9 @@
 """Gives the policies of a launch their GPUs: finds those of this machine, places, and checks that SGLang can be started."""
 
+import shlex
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
@@ -10,7 +12,7 @@ from tandem.launch.placement import Placed, Wanted, lines, place
 from tandem.launch.places import EXAMPLE, ROOT
 from tandem.launch.settings import LaunchConfig
 
-SGLANG = "sglang"
+SGLANG, VLLM = "sglang", "vllm"
 EXAMPLE_MODEL = EXAMPLE / "model"
 
 
@@ -31,11 +33,25 @@ def place_gpus(policies: Sequence[LaunchConfig]) -> None:
                 f"{len(placement.trainer)} GPUs; expected one process for each, or 0"
             )
         config.give(Placed(placement, tuple(gpu.name for gpu in gpus), owner.mem_fraction_static))
-        if placement.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
+        if placement.engines and owner.assume_gpus is None and config.engine == "vllm":
+            vllm_python()
+        elif placement.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
             raise ConfigError(
                 f"this machine has GPUs ({len(gpus)}), and SGLang, which would use them, is not installed: there is no program "
                 f"{SGLANG!r} on PATH. Install it (pip install sglang), name running servers (ENGINE_URLS), or set ENGINE=local"
             )
+
+
+def vllm_python() -> str:
+    """The Python of vLLM's own environment, by its program on PATH. Raises ConfigError."""
+    program = shutil.which(VLLM)
+    python = None if program is None else Path(program).resolve().parent / "python"
+    if python is None or not python.is_file():
+        raise ConfigError(
+            f"engine is vllm, and vLLM is not installed: there is no program {VLLM!r} on PATH with its Python beside it. Install "
+            "it in an environment of its own (pip install vllm), or name running servers (ENGINE_URLS)"
+        )
+    return shlex.quote(str(python))
 
 
 def gpu_lines(policies: Sequence[LaunchConfig]) -> list[str]:

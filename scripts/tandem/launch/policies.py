@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from shared.errors import ConfigError
+from tandem.launch.child_settings import keeper_settings
 from tandem.launch.placing import place_gpus
 from tandem.launch.settings import LaunchConfig
 
@@ -41,11 +42,14 @@ def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
 
 
 def _check_engines(policies: Sequence[LaunchConfig]) -> None:
-    """Check that no engine is given to two policies: it serves the weights of one."""
+    """Check that no engine is given to two policies, unless both are adapters in it: it serves the weights of one."""
     used = Counter(url for config in policies for url in config.engine_urls)
     shared = [url for url, count in used.items() if count > 1]
+    if shared and all(keeper_settings(config).adapters == "engine" for config in policies if config.engine_urls):
+        return
     if shared:
         raise ConfigError(
             f"engine {shared[0]} is given to {used[shared[0]]} policies; expected separate engine_urls for each of "
-            f"{', '.join(config.policy for config in policies)} (YAML: policies.NAME.launch.engine_urls)"
+            f"{', '.join(config.policy for config in policies)} (YAML: policies.NAME.launch.engine_urls), or adapters: engine "
+            "for all, which one engine serves together"
         )

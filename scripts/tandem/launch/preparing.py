@@ -1,4 +1,4 @@
-"""What a launch needs before it starts anything: enough open files, whole models, and the real SGLang where it is chosen."""
+"""What a launch needs before it starts anything: enough open files, whole models, and the engine that is chosen."""
 
 import subprocess
 from collections.abc import Sequence
@@ -15,12 +15,13 @@ from tandem.launch.task_checks import sampler_settings
 
 
 def prepare(policies: Sequence[LaunchConfig]) -> None:
-    """Raises ConfigError for too few open files or a model that cannot work, TandemError if SGLang cannot be installed."""
+    """Raises ConfigError for too few open files or a model that cannot work, TandemError if the engine cannot be installed."""
     require_files(FEWEST if policies[0].db_connection_string else FEWEST_OF_DATABASE)
     for model in dict.fromkeys(policy.model for policy in policies):
         check_whole(ROOT / model, policies[0])
-    if any(policy.engine == "sglang" and policy.starts_engine and not policy.placed for policy in policies):
-        _install_sglang()
+    for kind in commands.CPU_ENGINES:
+        if any(policy.engine == kind and policy.starts_engine and not policy.placed for policy in policies):
+            _install(kind)
 
 
 def check_whole(model: Path, config: LaunchConfig) -> None:
@@ -35,8 +36,8 @@ def check_whole(model: Path, config: LaunchConfig) -> None:
         raise ConfigError("\n".join([f"{model} cannot be trained (`tandem check-model {model}`):", *lines]))
 
 
-def _install_sglang() -> None:
+def _install(kind: str) -> None:
     """Install before anything is started, since the first time takes minutes; prints progress to the terminal."""
-    status = subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode
+    status = subprocess.run(commands.install_engine(kind), stdin=subprocess.DEVNULL, check=False).returncode
     if status:
-        raise TandemError(f"SGLang could not be installed (status {status}, see above); without it: --engine local")
+        raise TandemError(f"{kind} could not be installed (status {status}, see above); without it: --engine local")

@@ -93,7 +93,8 @@ def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[s
     """The service's error message; empty if it accepts the flags."""
     try:
         if flags:
-            cls.load([*_placeholders(cls), *context, *flags])
+            known = [word for word in context if setting_of(cls, word.removeprefix("--").partition("=")[0])]
+            cls.load([*_placeholders(cls), *known, *flags])
     except ConfigError as exc:
         return str(exc)
     return ""

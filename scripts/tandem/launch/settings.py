@@ -10,40 +10,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
 from shared.configuration.help_text import print_help
 from shared.configuration.loading import (
     read_policies,
     read_section,
-    read_sections,
-    require_keys,
 )
 from shared.configuration.secrets import DATABASE_VARIABLE, configured_secret, secret_field
 from shared.configuration.sections import flattened, spellings
 from shared.configuration.sources import EMPTY
-from shared.configuration.typed_values import home_path, typed
-from shared.errors import ConfigError
+from shared.configuration.typed_values import home_path
 from shared.files.hub import ModelFolder
-from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
+from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName
 from shared.tasks.files import NUM_GENERATIONS
 from shared.tasks.mix import TasksConfig
+from tandem.launch.comma_lists import parts_of
 from tandem.launch.environments import SamplerSettings
+from tandem.launch.launched_engines import LaunchedEngines
+from tandem.launch.max_steps import given_max_steps
 from tandem.launch.nodes import Derived, NodeSettings, derived, own_address
 from tandem.launch.placement import PlacedSettings
 from tandem.launch.places import ASSETS, EXAMPLE, ROOT
 from tandem.launch.service_flags import ServiceFlags, hand_out, split_arguments
 
 PLAIN_NAMES = (
-    *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
-    *("EVAL_GENERATIONS", "ENVIRONMENTS", "ENVIRONMENT_PYTHON"),
+    *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "ENGINE_FLAGS", "MODEL", "CONFIG"),
+    *("TRAIN_FILE", "EVAL_FILE", "EVAL_GENERATIONS", "ENVIRONMENTS", "ENVIRONMENT_PYTHON"),
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
     *("JOIN", "NODE_ADDR", "NODE_NAME"),
 )
 
-MAX_STEPS = ("max_steps", "optimizer.max_steps")  # as the trainer's flags and variables may spell it
-MAX_STEPS_VARIABLES = ("TANDEM_TRAINER_MAX_STEPS", "TANDEM_TRAINER_OPTIMIZER__MAX_STEPS")
 BUNDLED = "bundled"  # mcp_manager_url: the example's own tool server
 SAME = {
     "--model_name_or_path": "--model",
@@ -63,8 +61,8 @@ def _own_name(word: str) -> str:
     return SAME.get(flag, flag) + equals + value
 
 
-# 28 methods and 32 fields: settings: each is a flag and a key; most methods check or derive one
-class LaunchConfig(SamplerSettings, PlacedSettings):
+# 25 methods and 29 fields: settings: each is a flag and a key; most methods check or derive one
+class LaunchConfig(SamplerSettings, LaunchedEngines, PlacedSettings):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "tandem run"
     about: ClassVar[str] = (
@@ -117,20 +115,6 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
         description="MCP endpoint of the tools, or `bundled`: the example's tool server. None: `bundled` for the bundled tasks, "
         "no tools for your own tasks.",
     )
-    engine_urls: Annotated[list[str], NoDecode] = Field(
-        [], description="SGLang servers, comma separated, one keeper each. Empty: start one engine here."
-    )
-    engine: Literal["local", "sglang", "none"] = Field(
-        "local",
-        description="The engine to start: the local CPU engine (not the default where there are GPUs), or the real SGLang: your "
-        "own on GPUs, else on a CPU (scripts/sglang_cpu.sh installs it once, 2.8 GB); none: other machines have the engines.",
-    )
-
-    serve_versions: list[Annotated[int, Field(ge=0)]] = Field(
-        [],
-        description="Versions of the policy that actors are pinned to (docs/bring/actors.md): an engine more is started here for "
-        "each, which serves that version alone as soon as it is published. Not on GPUs.",
-    )
 
     # model, tasks and method
     method: Literal["minirl", "grpo", "eval"] | None = Field(
@@ -143,7 +127,7 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
         description="Hugging Face directory with the weights to start from, or a name of the Hub: Qwen/Qwen3-4B.",
     )
     train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
-    eval_file: Annotated[list[Path] | None, NoDecode] = Field(
+    eval_file: Annotated[list[Path] | None, NoDecode, BeforeValidator(parts_of)] = Field(
         None,
         description="Held-out tasks, files separated by commas; played before and after training, and during training with "
         "`eval_steps`. Empty: no evaluation. None: the bundled ones for the bundled tasks, no evaluation for your own.",
@@ -195,7 +179,8 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
             place = cls._derived_place(own)
             config = super().load([*own, *(f"--{name}={value}" for name, value in place.values.items())])
             config._derived = place
-            context = ["--config", str(config.config)] if config.config else []
+            context = [f"--config={config.config}"] if config.config else []
+            context += [f"--policy={config.policy}"]
             config._service_flags = hand_out(others, spellings(cls), context)
             return config
         finally:
@@ -226,13 +211,6 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
             by_variables.source, {name: value for name, value in by_variables.values.items() if name not in own}
         )
 
-    @field_validator("engine_urls", "eval_file", mode="before")
-    @classmethod
-    def lists_are_separated_by_commas(cls, value: object) -> object:
-        if isinstance(value, str):
-            return [part.strip() for part in value.split(",") if part.strip()]
-        return value
-
     @model_validator(mode="after")
     def several_machines_share_what_each_cannot_start(self) -> "LaunchConfig":
         machines = self.machines
@@ -253,12 +231,6 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
             if missing:
                 which = "JOIN is true" if machines.join else f"NUM_MACHINES is {machines.num_machines}"
                 raise ValueError(f"{which}, so {', '.join(missing)} must be given")
-        return self
-
-    @model_validator(mode="after")
-    def engine_is_either_running_or_started(self) -> "LaunchConfig":
-        if self.engine_urls and "engine" in self.model_fields_set:
-            raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use running ones")
         return self
 
     @model_validator(mode="after")
@@ -327,23 +299,8 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
         return TasksConfig.load(["--config", str(ROOT / self.config)])
 
     def max_steps(self) -> int | None:
-        """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
-        flags = dict(word.split("=", 1) for word in self.service_flags.get("trainer", ()))
-        given_anywhere = [flags.get(f"--{name}") for name in MAX_STEPS] + [
-            os.environ.get(name) for name in MAX_STEPS_VARIABLES
-        ]
-        given = next(filter(None, given_anywhere), None)
-        if given:
-            return _steps(given, MAX_STEPS_VARIABLES[0])
-        if self.config is None:
-            return None
-        common, own = read_sections(ROOT / self.config), read_policies(ROOT / self.config).get(self.policy, {})
-        sections = [require_keys(content.get("trainer"), f"{self.config}: trainer") for content in (common, own)]
-        places = [
-            place for section in sections for place in (section.get("optimizer"), section) if isinstance(place, dict)
-        ]
-        given = next((place["max_steps"] for place in reversed(places) if place.get("max_steps") is not None), None)
-        return None if given is None else _steps(given, f"{self.config}: trainer: max_steps")
+        """The trainer's `max_steps` where flags, environment or YAML say it."""
+        return given_max_steps(self.service_flags.get("trainer", ()), self.config, self.policy)
 
     def own_sections(self) -> dict[str, dict[str, Any]]:
         """{policy: its sections of the YAML's `policies`}; {}: the run has one policy. Raises ConfigError."""
@@ -358,10 +315,6 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
     def address(self) -> str:
         """The address at which this machine's engines listen and are announced."""
         return own_address(self.machines, self.db_connection_string)
-
-    @property
-    def starts_engine(self) -> bool:
-        return not self.engine_urls and self.engine != "none"
 
     @property
     def trains(self) -> bool:
@@ -397,10 +350,3 @@ class LaunchConfig(SamplerSettings, PlacedSettings):
     @property
     def processes_here(self) -> int:
         return self.num_processes or max(1, len(self.placed.placement.trainer) if self.placed else 0)
-
-
-def _steps(given: object, where: str) -> int:
-    steps, misread = typed(int, str(given) if isinstance(given, dict | list) else given)
-    if misread or not isinstance(steps, int):
-        raise ConfigError(f"{where} is {shortened(given)}; expected a number of steps")
-    return steps

@@ -21,7 +21,7 @@ from shared.documents.step_cost import StepCost
 from shared.errors import TandemError
 from shared.processes.machine_memory import machine_memory_bytes
 from shared.store import Store
-from tandem.launch.engine_size import sampler_settings
+from tandem.launch.child_settings import sampler_settings
 from tandem.launch.places import ROOT
 from tandem.launch.settings import LaunchConfig
 

@@ -18,7 +18,7 @@ from shared.errors import DataError
 from shared.files.output_names import CHECKPOINTS, STEP_FOLDER
 from shared.store import Store
 from shared.weights.assembly import Assembly
-from trainer.checkpoints.checkpoint import TRAINED, load_tensors, without_frozen
+from trainer.checkpoints.restore import TRAINED, load_tensors, without_frozen
 from trainer.export import source_of, stored_dtype, trainable_of
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_forward_mode

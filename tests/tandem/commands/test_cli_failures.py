@@ -60,6 +60,8 @@ PROGRAM_FAILURES: dict[str, tuple[Sequence[str], str]] = {
     "sft": (["--model_name_or_path", "nowhere", "--train_file", "nowhere.jsonl", "--output_dir", "out"], "nowhere"),
     "keeper": (["--run", "r"], "model_name_or_path"),
     "engine": (["--model-path", "nowhere", "--port", "0"], "nowhere"),
+    "vllm": (["--model-path", "nowhere", "--port", "0"], "nowhere"),
+    "quantize": (["--model_name_or_path", "nowhere", "--output_dir", "out"], "nowhere"),
     "environments": (["--port", "many", "--environments", "guess=worlds:Guess"], "many"),
     "gateway": (["--run", "a b"], "model_name_or_path"),
     "mcp-docker": (["--servers", "nowhere.json"], "nowhere.json"),

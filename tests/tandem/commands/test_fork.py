@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
+from shared.documents import Task
 from shared.documents.fork import ForkOrigin
 from shared.documents.run import InferenceService, Worker
 from shared.documents.states import RunState, ServiceStatus
 from shared.episodes.origin import fork_task, queue_fork, read_origin
+from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.tasks import TaskVerbs
 from tandem.commands.fork import retried, samplers_say
@@ -220,6 +223,25 @@ async def test_a_fork_that_is_deleted_while_it_waits_ends_the_command(tandem: Co
     await until(lambda: store.database["tasks"].count_documents(queued), bool)
     await store.database["tasks"].delete_one(queued)
     assert "was deleted while it waited" in (await waiting).stderr
+
+
+async def test_a_fork_that_is_deleted_as_soon_as_it_is_queued_is_not_queued_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await whole_run(store)
+    insert = TaskVerbs.insert_new
+
+    async def deleted_at_once(verbs: TaskVerbs, tasks: Sequence[Task], *, ordered: bool = False) -> int:
+        new = await insert(verbs, tasks, ordered=ordered)
+        await store.database["tasks"].delete_many({"split": "fork"})
+        return new
+
+    monkeypatch.setattr(TaskVerbs, "insert_new", deleted_at_once)
+    origin = await read_origin(store, f"{RECORD}:0")
+    wanted = ForkOrigin(dispatch=f"{RECORD}:0", sampling_params={"temperature": 1.0})
+    with pytest.raises(ConfigError, match="was deleted while it waited"):
+        await queue_fork(store, origin, wanted, 3, again=False)
+    assert await store.database["tasks"].count_documents({"split": "fork"}) == 0
 
 
 async def everything_lives(store: Store) -> None:

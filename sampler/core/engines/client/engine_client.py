@@ -20,13 +20,14 @@ from typing import Any, Self
 import httpx
 
 from sampler.core.engines.client.fields import shown
-from sampler.core.engines.client.generation import Generation, RequestBounds, read_generation
+from sampler.core.engines.client.generation import Generation, NamedAdapter, RequestBounds, read_generation
 from sampler.core.engines.client.prompt_scores import PromptScores, read_prompt_scores
 from sampler.core.engines.client.refusals import error_text, refusal
 from sampler.core.engines.client.reports import (
     EngineLoad,
     ModelInfo,
     ServerInfo,
+    read_adapters,
     read_load,
     read_model_info,
     read_server_info,
@@ -47,6 +48,7 @@ class EngineTimeouts:
     update_s: float = 600.0
 
 
+# 24 methods: one for each of the engine's routes that is used
 class EngineClient:
     """Any number of engines through one connection pool. `transport`: replaced in tests."""
 
@@ -77,7 +79,7 @@ class EngineClient:
     async def close(self) -> None:
         await self._transport.aclose()
 
-    # 7 parameters: the engine's own request; two are optional
+    # 8 parameters: the engine's own request; four are optional
     async def generate(
         self,
         url: str,
@@ -88,9 +90,11 @@ class EngineClient:
         *,
         vocabulary: int | None = None,
         on_ids: OnIds | None = None,
+        adapter: NamedAdapter | None = None,
     ) -> Generation:
         """One generation with log-probs. `rid` must be unique, and not a prefix of another one in flight.
 
+        `adapter`: a loaded one, by which the engine samples; all output ids are of its version. Raises AdapterNotLoaded.
         `vocabulary`: size of the model's vocabulary, if known. `on_ids` hears the output ids while they are sampled.
         """
         if not input_ids:
@@ -101,6 +105,8 @@ class EngineClient:
             "sampling_params": dict(sampling_params),
             "return_logprob": True,
         }
+        if adapter is not None:
+            body["lora_path"] = adapter.name
         most, limit_s = sampling_params.get("max_new_tokens"), timeout_s or self.timeouts.generate_s
         if on_ids is None:
             answer = await self._json(url, "POST", "/generate", limit_s, body)
@@ -110,9 +116,8 @@ class EngineClient:
             streamed = StreamedAnswer(on_ids)
             response = await self._send(url, "POST", "/generate", limit_s, body, streamed.feed)
             answer = streamed.whole(f"{url}/generate", response)
-        reply = read_generation(
-            url, rid, answer, RequestBounds(len(input_ids), None if most is None else int(most), vocabulary)
-        )
+        bounds = RequestBounds(len(input_ids), None if most is None else int(most), vocabulary, adapter)
+        reply = read_generation(url, rid, answer, bounds)
         if on_ids is not None:
             self._tokens_per_s[url] = len(reply.output_ids) / max(1e-3, time.monotonic() - began)
         return reply
@@ -168,6 +173,22 @@ class EngineClient:
 
     async def change_weights(self, url: str, path: str, body: Mapping[str, Any]) -> None:
         """Call one of the weight routes. Raises EngineRefused with the engine's message, CacheNotFlushed."""
+        await self._change(url, path, body)
+
+    async def load_adapter(self, url: str, name: str, path: str) -> None:
+        """Load a LoRA of PEFT's form under `name`. Raises EngineRefused, also if the name is taken."""
+        await self._change(url, "/load_lora_adapter", {"lora_name": name, "lora_path": path})
+
+    async def unload_adapter(self, url: str, name: str) -> None:
+        """No new request gets it; returns once those that hold it have ended. Raises EngineRefused."""
+        await self._change(url, "/unload_lora_adapter", {"lora_name": name})
+
+    async def adapters(self, url: str) -> set[str]:
+        """The names that requests may give."""
+        path = "/v1/models"
+        return read_adapters(url + path, await self._json(url, "GET", path, self.timeouts.control_s))
+
+    async def _change(self, url: str, path: str, body: Mapping[str, Any]) -> None:
         answer = await self._json(url, "POST", path, self.timeouts.update_s, body)
         if answer.get("success") is not True:
             raise EngineRefused(f"{url}{path}: {error_text(json.dumps(answer))}")

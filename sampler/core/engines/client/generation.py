@@ -12,18 +12,28 @@ from typing import Any
 from sampler.core.engines.client.fields import MAX_INT32, broken, listed, mapping, number, shown, text, whole
 from sampler.core.engines.client.refusals import LATER, MAX_MESSAGE_CHARS
 from sampler.core.errors import EngineContractBroken, EngineRefused, EngineUnavailable
+from shared.documents.run import FIRST_VERSION
 
 FINISH_REASONS = ("stop", "length", "abort")
 ROUNDING_NATS = 1e-3  # tolerance for log-probs above 0, from half-precision logits
 
 
 @dataclass(frozen=True, slots=True)
+class NamedAdapter:
+    """An adapter that an engine has loaded over version 0. `version`: the policy version that the two are together."""
+
+    name: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """Bounds of the reply to a request. None: unknown."""
+    """Bounds of the reply to a request. None: unknown. `adapter`: the one that the request names."""
 
     prompt_tokens: int
     max_new_tokens: int | None = None
     vocabulary: int | None = None
+    adapter: NamedAdapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ def read_generation(url: str, rid: str, answer: Mapping[str, Any], bounds: Reque
         logprobs=_logprobs(where, meta.get("output_token_logprobs"), output_ids),
         finish_reason=kind,
         matched=_matched(where, reason.get("matched")),
-        version_runs=_version_runs(where, meta, len(output_ids)),
+        version_runs=_of_adapter(where, _version_runs(where, meta, len(output_ids)), bounds.adapter),
         # Both are missing in a request that was aborted while waiting.
         prompt_tokens=whole(where, "prompt_tokens", meta.get("prompt_tokens", bounds.prompt_tokens)),
         cached_tokens=whole(where, "cached_tokens", meta.get("cached_tokens") or 0),
@@ -132,6 +142,17 @@ def _version_runs(where: str, meta: Mapping[str, Any], n_tokens: int) -> list[li
             f"{where}: weight version runs {shown(reported)} cover {reached} of {n_tokens} tokens"
         )
     return runs
+
+
+def _of_adapter(where: str, runs: list[list[int]], adapter: NamedAdapter | None) -> list[list[int]]:
+    """The runs by the adapter's version: an engine labels tokens with the version of its base."""
+    if adapter is None:
+        return runs
+    if other := [version for version, _ in runs if version != FIRST_VERSION]:
+        raise EngineContractBroken(
+            f"{where}: adapter {adapter.name} belongs to version {FIRST_VERSION}, and the engine's base was version {other[0]}"
+        )
+    return [[adapter.version, sum(count for _, count in runs)]] if runs else []
 
 
 def append_run(runs: list[list[int]], version: int, n_tokens: int) -> None:

@@ -6,6 +6,7 @@ import re
 import httpx
 
 from sampler.core.errors import (
+    AdapterNotLoaded,
     CacheNotFlushed,
     ContextTooLong,
     EngineError,
@@ -21,6 +22,7 @@ MAX_MESSAGE_CHARS = 500
 _TOO_LONG = ("longer than the model's context length", "exceeds the model's maximum context length")
 _CONTEXT = re.compile(r"context length (?:of |\()(\d{1,9}) tokens")
 _NOT_FLUSHED = "the cache was not flushed"
+_NO_ADAPTER = ("LoRA adapters are not loaded", "LoRA adapter that has never been loaded")
 _KEY = (401, 403)
 
 
@@ -37,6 +39,8 @@ def refusal(where: str, response: httpx.Response) -> EngineError:
     if any(phrase in message for phrase in _TOO_LONG):
         context = _CONTEXT.search(message)
         return ContextTooLong(f"{where}: {message}", int(context[1]) if context else None)
+    if any(phrase in message for phrase in _NO_ADAPTER):
+        return AdapterNotLoaded(f"{where}: {message}")
     if _NOT_FLUSHED in message:
         return CacheNotFlushed(f"{where}: {message}")
     return EngineRefused(f"{where}: HTTP {status}: {message}")
@@ -52,6 +56,6 @@ def error_text(body: str) -> str:
         error = payload.get("error")
         if isinstance(error, dict):
             error = error.get("message")
-        payload = error or payload.get("message") or payload.get("detail") or payload
+        payload = error or payload.get("message") or payload.get("error_message") or payload.get("detail") or payload
     # Validation errors quote the whole request body after their first lines.
     return str(payload)[:MAX_MESSAGE_CHARS]

@@ -35,6 +35,12 @@ class ServerInfo:
     broadcast_ranks: int
     context: int | None = None  # tokens of a request with its reply
 
+    @property
+    def kind(self) -> str:
+        """`local`, `vllm`, or `sglang`, whose version is a plain number."""
+        named = {"tandem-local": "local", "vllm": "vllm"}
+        return next((kind for prefix, kind in named.items() if (self.version or "").startswith(prefix)), "sglang")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
@@ -74,6 +80,12 @@ def read_load(where: str, report: Mapping[str, Any]) -> EngineLoad:
         waiting=sum(_count(where, rank, "num_waiting_reqs") for rank in ranks),
         token_usage=max(usages, default=0.0),
     )
+
+
+def read_adapters(where: str, report: Mapping[str, Any]) -> set[str]:
+    """The models that have a parent, which is the base."""
+    cards = [mapping(where, f"data[{at}]", card) for at, card in enumerate(listed(where, "data", report.get("data")))]
+    return {_label(where, "id", card.get("id")) for card in cards if card.get("parent")}
 
 
 def _context(where: str, report: Mapping[str, Any]) -> int | None:

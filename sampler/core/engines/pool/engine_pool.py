@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sampler.core.engines.client.engine_client import EngineClient
-from sampler.core.engines.client.generation import Generation
+from sampler.core.engines.client.generation import Generation, NamedAdapter
 from sampler.core.engines.client.streamed import OnIds
 from sampler.core.engines.pool.contexts import EngineContexts
 from sampler.core.engines.pool.progress import Continuation, Progress
-from sampler.core.errors import ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
+from sampler.core.engines.pool.suspects import Suspects
+from sampler.core.errors import AdapterNotLoaded, ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
 from shared.processes.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ LIST_AGE_S = 2.0
 
 class Service(Protocol):
     """The pool's view of a registered engine. `running` and `capacity` are requests. `status` is "UP" when it takes requests, and
-    "DRAINING" when it will soon do so again: the pool waits for that."""
+    "DRAINING" when it will soon do so again: the pool waits for that. `adapter`: the name by which requests get `version`; None:
+    the engine's own weights are that version."""
 
     @property
     def url(self) -> str: ...
@@ -49,6 +51,8 @@ class Service(Protocol):
     def running(self) -> int: ...
     @property
     def capacity(self) -> int: ...
+    @property
+    def adapter(self) -> str | None: ...
 
 
 Refresh = Callable[[], Awaitable[Sequence[Service]]]
@@ -95,13 +99,6 @@ class EngineReply:
     duration_s: float
 
 
-@dataclass(slots=True)
-class _Suspicion:
-    until: float
-    failures: int
-
-
-# 21 methods: choosing, trying again and cutting share one table of engines
 class EnginePool:
     """One per process. `refresh` reads the services of the right policy; it is called at most every `refresh_s`.
 
@@ -128,7 +125,7 @@ class EnginePool:
         self._mine_then: Counter[str] = (
             Counter()
         )  # the same when `running` was read: the rest belongs to other processes
-        self._suspects: dict[str, _Suspicion] = {}
+        self._suspects = Suspects(self._limits.suspect_s, self._limits.max_suspect_s)
         self.contexts = EngineContexts()
         self._aborting: set[asyncio.Task[None]] = set()
 
@@ -157,12 +154,12 @@ class EnginePool:
         budget = int(sampling_params["max_new_tokens"])
         progress, began = Progress(), time.monotonic()
         while True:
-            service_url = await self._choose(affinity, version)
-            most = self.contexts.budget(service_url, len(prompt_ids), budget)
+            service = await self._choose(affinity, version)
+            most = self.contexts.budget(service.url, len(prompt_ids), budget)
             params = {**sampling_params, "max_new_tokens": most - len(progress.output_ids)}
             try:
                 part = await self._request(
-                    service_url,
+                    service,
                     [*prompt_ids, *progress.output_ids],
                     params,
                     rid,
@@ -170,13 +167,13 @@ class EnginePool:
                     progress.listener_for(on_ids),
                 )
             except EngineUnavailable as exc:
-                await self._after_failure(service_url, exc, progress)
+                await self._after_failure(service.url, exc, progress)
                 continue
             except ContextTooLong as exc:
-                self.contexts.learn(service_url, exc, len(prompt_ids) + len(progress.output_ids))
+                self.contexts.learn(service.url, exc, len(prompt_ids) + len(progress.output_ids))
                 continue
-            affinity = service_url
-            self._suspects.pop(service_url, None)
+            affinity = service.url
+            self._suspects.clear(service.url)
             progress.add(part)
             if part.finish_reason != "abort" or len(progress.output_ids) >= most:
                 return self._finished(part, progress, len(prompt_ids), time.monotonic() - began)
@@ -184,7 +181,7 @@ class EnginePool:
 
     async def _request(
         self,
-        url: str,
+        service: Service,
         input_ids: Sequence[int],
         params: Mapping[str, Any],
         rid: str,
@@ -192,13 +189,21 @@ class EnginePool:
         on_ids: OnIds | None,
     ) -> Generation:
         # Engines abort by prefix and refuse a known id: every request gets a unique id, all of one length.
-        request_id = f"{rid}-{uuid.uuid4().hex}"
+        request_id, url = f"{rid}-{uuid.uuid4().hex}", service.url
+        adapter = None if service.adapter is None else NamedAdapter(service.adapter, service.version)
         self.stats.requests += 1
         self._mine[url] += 1
         began = time.monotonic()
         try:
             return await self._client.generate(
-                url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary, on_ids=on_ids
+                url,
+                input_ids,
+                params,
+                request_id,
+                timeout_s,
+                vocabulary=self._vocabulary,
+                on_ids=on_ids,
+                adapter=adapter,
             )
         except (asyncio.CancelledError, EngineUnavailable):
             self._abort(url, request_id)  # it may still be running there, unneeded
@@ -222,11 +227,12 @@ class EnginePool:
     async def _after_failure(self, url: str, exc: EngineUnavailable, progress: Progress) -> None:
         self.stats.failures += 1
         progress.failures += 1
-        known = self._suspects.get(url)
-        failures = known.failures + 1 if known else 1
-        span_s = min(self._limits.max_suspect_s, self._limits.suspect_s * 2.0 ** (failures - 1))
-        self._suspects[url] = _Suspicion(time.monotonic() + span_s, failures)
-        log.warning("engine failed url=%s failures=%d suspect_s=%.1f cause=%s", url, failures, span_s, exc)
+        if isinstance(exc, AdapterNotLoaded):
+            self._refreshed_at = -float("inf")  # the engine is well: the list of names is old
+        else:
+            suspicion = self._suspects.add(url)
+            values = (url, suspicion.failures, suspicion.span_s, exc)
+            log.warning("engine failed url=%s failures=%d suspect_s=%.1f cause=%s", *values)
         if progress.failures >= self._limits.max_failures:
             raise EngineUnavailable(f"gave up after {progress.failures} failures, the last: {exc}") from exc
         self.stats.retries += 1
@@ -265,13 +271,13 @@ class EnginePool:
         await self._refresh_if_old()
         return bool(self._live(version))
 
-    async def _choose(self, affinity: str | None, version: int | None) -> str:
+    async def _choose(self, affinity: str | None, version: int | None) -> Service:
         """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect. An engine
         that drains returns within its keeper's `drain_s`, or leaves the list: while it drains, the wait does not count."""
         await self._refresh_if_old()
-        url = self._chosen(affinity, version)
-        if url is not None:
-            return url
+        service = self._chosen(affinity, version)
+        if service is not None:
+            return service
         deadline = time.monotonic() + self._limits.wait_s
         with waiting(self._wait(version), inside=True) as wait:
             while True:
@@ -283,17 +289,17 @@ class EnginePool:
                     raise NoEngineServes(f"no engine is up{which} {known}")
                 await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
                 await self._refresh_if_old()
-                url = self._chosen(affinity, version)
-                if url is not None:
-                    return url
+                service = self._chosen(affinity, version)
+                if service is not None:
+                    return service
                 wait.set(self._wait(version))
 
-    def _chosen(self, affinity: str | None, version: int | None) -> str | None:
+    def _chosen(self, affinity: str | None, version: int | None) -> Service | None:
         live = self._live(version) if self._list_age_s() < LIST_AGE_S else []  # reading the list may have taken long
         return self._least_loaded(live, affinity) if live else None
 
     def _live(self, version: int | None) -> list[Service]:
-        up = [one for one in self._services if one.status == "UP" and not self._is_suspect(one.url)]
+        up = [one for one in self._services if one.status == "UP" and one.url not in self._suspects]
         return [one for one in up if version in (None, one.version)]
 
     def _wait(self, version: int | None) -> Wait:
@@ -302,24 +308,21 @@ class EnginePool:
 
     def _states(self) -> str:
         suspect = {True: " (suspect)", False: ""}
-        known = (f"{s.url} {s.status} version {s.version}{suspect[self._is_suspect(s.url)]}" for s in self._services)
+        known = (f"{s.url} {s.status} version {s.version}{suspect[s.url in self._suspects]}" for s in self._services)
         return ", ".join(known) or "none"
 
-    def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:
+    def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> Service:
+        by_url = {service.url: service for service in live}
         loads = {service.url: self._load(service) for service in live}
         least = min(loads.values())
         if affinity in loads and loads[affinity] <= least + self._limits.affinity_slack:
-            return affinity
-        return random.choice([url for url, load in loads.items() if load == least])
+            return by_url[affinity]
+        return by_url[random.choice([url for url, load in loads.items() if load == least])]
 
     def _load(self, service: Service) -> float:
         """Share of capacity in use: our own requests exactly, other processes' as of the last refresh."""
         others = max(0, service.running - self._mine_then[service.url])
         return (self._mine[service.url] + others) / max(1, service.capacity)
-
-    def _is_suspect(self, url: str) -> bool:
-        suspicion = self._suspects.get(url)
-        return suspicion is not None and suspicion.until > time.monotonic()
 
     async def _refresh_if_old(self) -> None:
         """One refresh at a time, shared by all waiters; cancelling a waiter does not cancel it."""
@@ -342,7 +345,7 @@ class EnginePool:
         self._refreshed_at = began
         self._mine_then = self._mine.copy()
         known = {service.url for service in self._services}
-        self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}
+        self._suspects.keep(known)
         self.contexts.keep(known)
 
 

@@ -210,8 +210,9 @@ class _Seen:
     status: str
     running: int
     capacity: int
+    adapter: str | None
 
 
 def seen(service: InferenceService) -> _Seen:
     status = AS_SEEN.get(service.status, service.status)
-    return _Seen(service.url, service.version, status.value, service.running, service.capacity)
+    return _Seen(service.url, service.version, status.value, service.running, service.capacity, service.adapter)

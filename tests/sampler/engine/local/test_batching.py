@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from sampler.engine.api.generation import SamplingParams
 from sampler.engine.local.batching import MAX_PREFILL_TOKENS, Batching
-from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.runner import EngineSize, load
+from sampler.engine.local.running import RunningSequence
 from tests.sampler.engine.local.harness import ROUNDING, VOCABULARY, Reference
 
 SLOTS = 4

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sampler.engine.local.generation import RunningSequence, SamplingParams
+from sampler.engine.api.generation import SamplingParams
 from sampler.engine.local.kv import KvSlots
+from sampler.engine.local.running import RunningSequence
 
 
 def generation(prompt: list[int]) -> RunningSequence:

@@ -25,13 +25,15 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from sampler.engine.api.generation import SamplingParams
+from sampler.engine.loading.checkpoint import ExpectedCheckpoint
 from sampler.engine.local.batching import Batching
-from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.lean import LeanForward
 from sampler.engine.local.runner import EngineSize, UnsupportedModelError, load
+from sampler.engine.local.running import RunningSequence
 from sampler.engine.local.sampling import truncate
 from sampler.engine.local.stock import StockForward
-from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
+from sampler.engine.local.weights import by_model_names, copy_into, read_checkpoint
 from tests.sampler.engine.local.harness import ROOT, ROUNDING, START_S
 
 SMALL = EngineSize(max_running_requests=2, num_threads=1)
@@ -123,7 +125,7 @@ def test_an_update_reaches_models_whose_names_differ_on_disk(tmp_path: Path) -> 
     torch.manual_seed(1)
     new = Qwen3MoeForCausalLM(config)
     new.save_pretrained(tmp_path / "new")
-    tensors = read_checkpoint(tmp_path / "new", expect(loaded.model, tmp_path / "old"))
+    tensors = read_checkpoint(tmp_path / "new", ExpectedCheckpoint.of(tmp_path / "old"))
     copy_into(loaded.model, by_model_names(loaded.model, tmp_path / "new", tensors))
     for name, tensor in new.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor), name

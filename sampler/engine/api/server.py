@@ -9,7 +9,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -17,16 +17,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from sampler.engine.local import answers
-from sampler.engine.local.chat import chat_json, parse_chat
-from sampler.engine.local.engine import Engine
-from sampler.engine.local.errors import ApiError, bad_field, field
-from sampler.engine.local.generation import RunningSequence, SamplingParams
-from sampler.engine.local.key_guard import KeyGuard
-from sampler.engine.local.protocol import parse_generate
-from sampler.engine.local.routed import CONTROL_S, Handler, Routed, json_body
-from sampler.engine.local.scheduler import PauseMode
-from sampler.engine.local.weight_routes import WEIGHT_ROUTES
+from sampler.engine.api import answers
+from sampler.engine.api.chat import chat_json, parse_chat
+from sampler.engine.api.errors import ApiError, bad_field, field
+from sampler.engine.api.generation import SamplingParams, ServedSequence
+from sampler.engine.api.key_guard import KeyGuard
+from sampler.engine.api.protocol import parse_generate
+from sampler.engine.api.routed import CONTROL_S, Handler, Routed, json_body
+from sampler.engine.api.served import PauseMode, ServedEngine
+from sampler.engine.api.weight_routes import WEIGHT_ROUTES
 
 FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
@@ -35,7 +34,7 @@ FLUSHED = (
 HEALTH_GENERATE_S = 20.0
 
 
-def build_app(engine: Engine, api_key: str | None = None) -> Starlette:
+def build_app(engine: ServedEngine, api_key: str | None = None) -> Starlette:
     """`api_key`: the key that requests must send; None: none."""
 
     def bound(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -64,7 +63,7 @@ async def _detail(request: Request, error: Any) -> Response:
     return JSONResponse({"detail": error.detail}, error.status_code)
 
 
-async def generate(engine: Engine, request: Request) -> Response:
+async def generate(engine: ServedEngine, request: Request) -> Response:
     body = await json_body(request)
     try:
         generations, as_list = parse_generate(body, engine.limits)
@@ -80,7 +79,7 @@ async def generate(engine: Engine, request: Request) -> Response:
     return JSONResponse(bodies if as_list else bodies[0])
 
 
-async def chat_completions(engine: Engine, request: Request) -> Response:
+async def chat_completions(engine: ServedEngine, request: Request) -> Response:
     body = await json_body(request)
     generations = parse_chat(body, engine.chat_template, engine.limits)
     if not await _complete(engine, request, generations):
@@ -88,7 +87,7 @@ async def chat_completions(engine: Engine, request: Request) -> Response:
     return JSONResponse(chat_json(body, generations, engine.decode))
 
 
-async def _complete(engine: Engine, request: Request, generations: list[RunningSequence]) -> bool:
+async def _complete(engine: ServedEngine, request: Request, generations: list[ServedSequence]) -> bool:
     """Generate to the end; False if the client disconnected before."""
     done = asyncio.Event()
     for g in generations:
@@ -117,7 +116,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _events(engine: Engine, g: RunningSequence) -> AsyncIterator[str]:
+async def _events(engine: ServedEngine, g: ServedSequence) -> AsyncIterator[str]:
     """An event every `stream_interval` tokens, with all tokens so far.
 
     A disconnection cancels this iterator, whose end retires the sequence.
@@ -158,71 +157,69 @@ def _error_event(error: ApiError) -> str:
     return _event(event) + "data: [DONE]\n\n"
 
 
-async def abort_request(engine: Engine, request: Request) -> Response:
+async def abort_request(engine: ServedEngine, request: Request) -> Response:
     body = await json_body(request)
     rid, every = field(body, "rid", str, None), field(body, "abort_all", bool, False)
     await asyncio.wait_for(engine.abort(rid, abort_all=every), CONTROL_S)
     return Response()
 
 
-async def pause_generation(engine: Engine, request: Request) -> Response:
+async def pause_generation(engine: ServedEngine, request: Request) -> Response:
     mode = field(await json_body(request), "mode", str, "abort")
     if mode not in get_args(PauseMode):
         raise bad_field(
             "{'type': 'literal_error', 'loc': ('body', 'mode'), 'msg': \"Input should be 'abort', 'retract' or "
             f"'in_place'\", 'input': {mode!r}}}"
         )
-    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.pause(mode)), CONTROL_S)
-    return JSONResponse({"message": "RunningSequence paused successfully.", "status": "ok"})
+    await asyncio.wait_for(engine.pause(cast(PauseMode, mode)), CONTROL_S)
+    return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 
 
-async def continue_generation(engine: Engine, request: Request) -> Response:
+async def continue_generation(engine: ServedEngine, request: Request) -> Response:
     await json_body(request)
     await asyncio.wait_for(engine.proceed(), CONTROL_S)
-    return JSONResponse({"message": "RunningSequence continued successfully.", "status": "ok"})
+    return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
 
-async def flush_cache(engine: Engine, request: Request) -> Response:
-    if await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.flush()), CONTROL_S):
+async def flush_cache(engine: ServedEngine, request: Request) -> Response:
+    if await asyncio.wait_for(engine.flush(), CONTROL_S):
         return PlainTextResponse(FLUSHED)
     return PlainTextResponse("Flush cache failed.\n", 400)
 
 
-async def model_info(engine: Engine, request: Request) -> Response:
-    return JSONResponse(answers.model_info(engine.model, engine.scheduler.weight_version))
+async def model_info(engine: ServedEngine, request: Request) -> Response:
+    return JSONResponse(answers.model_info(engine.model, engine.weight_version))
 
 
-async def server_info(engine: Engine, request: Request) -> Response:
-    s = engine.scheduler
-    return JSONResponse(answers.server_info(engine.model, s.weight_version, s.load()))
+async def server_info(engine: ServedEngine, request: Request) -> Response:
+    return JSONResponse(answers.server_info(engine.model, engine.weight_version, engine.load()))
 
 
-async def loads(engine: Engine, request: Request) -> Response:
-    s = engine.scheduler
-    return JSONResponse(answers.loads(engine.model, s.load(), s.throughput(), paused=s.paused is not None))
+async def loads(engine: ServedEngine, request: Request) -> Response:
+    return JSONResponse(answers.loads(engine.model, engine.load(), engine.throughput(), paused=engine.paused))
 
 
-async def metrics(engine: Engine, request: Request) -> Response:
-    s = engine.scheduler
-    page = answers.metrics(engine.model, s.load(), s.throughput())
+async def metrics(engine: ServedEngine, request: Request) -> Response:
+    page = answers.metrics(engine.model, engine.load(), engine.throughput())
     return PlainTextResponse(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def list_models(engine: Engine, request: Request) -> Response:
-    return JSONResponse(answers.models(engine.model))
+async def list_models(engine: ServedEngine, request: Request) -> Response:
+    return JSONResponse(answers.models(engine.model, engine.adapters()))
 
 
-async def health(engine: Engine, request: Request) -> Response:
+async def health(engine: ServedEngine, request: Request) -> Response:
     """Cheap, unlike SGLang's, which generates: 503 at once while paused, or when the scheduler stalls."""
     return Response(status_code=200 if engine.healthy else 503)
 
 
-async def health_generate(engine: Engine, request: Request) -> Response:
+async def health_generate(engine: ServedEngine, request: Request) -> Response:
     if not engine.healthy:
         return Response(status_code=503)
     done = asyncio.Event()
     params = SamplingParams(max_new_tokens=1)
-    probe = RunningSequence(f"HEALTH_CHECK_{time.monotonic_ns()}", [0], params, 1, frozenset(), notify=done.set)
+    name = f"HEALTH_CHECK_{time.monotonic_ns()}"
+    probe = engine.limits.sequence(name, [0], params, 1, frozenset(), notify=done.set)
     engine.submit([probe])
     try:
         await asyncio.wait_for(done.wait(), HEALTH_GENERATE_S)
@@ -233,11 +230,11 @@ async def health_generate(engine: Engine, request: Request) -> Response:
     return Response()
 
 
-async def ping(engine: Engine, request: Request) -> Response:
+async def ping(engine: ServedEngine, request: Request) -> Response:
     return Response()
 
 
-async def tokenize(engine: Engine, request: Request) -> Response:
+async def tokenize(engine: ServedEngine, request: Request) -> Response:
     ids = engine.encode(field(await json_body(request), "prompt", str))
     return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": engine.model.context_length})
 

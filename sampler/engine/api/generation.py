@@ -1,22 +1,19 @@
-"""One sequence being generated: its request, its output so far, and its KV cache slot.
+"""One sequence being generated: its request and its output so far.
 
-Created in `protocol` (validated), changed only by the scheduler's thread, read by the HTTP side once `finish` is set (for a
-stream, up to a length that is known to be complete).
+Created in `protocol` (validated), changed only by its engine, read by the HTTP side once `finish` is set (for a stream, up to a
+length that is known to be complete).
 """
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-_UNSEEDED = random.Random()
 NO_TOP_K = 1 << 30  # SGLang's value for "all of the vocabulary"
+
+Decode = Callable[[list[int], bool], str]  # (token ids, skip_special_tokens) -> text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     sampling_seed: int | None = None
     stream_interval: int = 1
+    others: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # under SGLang's names, of those that the engine alone knows
 
     @property
     def greedy(self) -> bool:
@@ -50,12 +50,11 @@ class SamplingParams:
 
 
 @dataclass(slots=True, eq=False)
-class RunningSequence:
+class ServedSequence:
     """`prompt` token ids in, `output` and `logprobs` (one each per token, stop token included) out.
 
     `limit`: number of output tokens at which the context or `max_new_tokens` ends it. `stop_ids`: ids that end it (empty with
-    `ignore_eos`, as in SGLang). `context`: tokens that must be in the KV cache before the next one can be sampled; after a
-    retraction it is prompt + partial output.
+    `ignore_eos`, as in SGLang).
     """
 
     rid: str
@@ -65,6 +64,7 @@ class RunningSequence:
     stop_ids: frozenset[int]
     return_logprob: bool = False
     stream: bool = False
+    adapter: str | None = None  # the name of a loaded one; None: the base alone
     logprob_start: int | None = None  # log-probs of the prompt are wanted from this position on; None: of no token
     notify: Callable[[], None] | None = None  # called on the event loop, when finished or (stream) at an event
 
@@ -78,38 +78,6 @@ class RunningSequence:
     runs: list[tuple[str, int]] = field(default_factory=list)  # (version, index of its first output token)
     received_at: float = field(default_factory=time.perf_counter)
     finished_at: float = 0.0
-
-    context: NDArray[np.int32] = field(init=False)
-    slot: int = -1
-    computed: int = 0  # tokens of `context` whose KV is in the slot
-    decoding: bool = False
-    kv_stale: bool = False  # its KV outlived a weight update (pause in_place, flush_cache false): never shared
-    rng: random.Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.context = np.asarray(self.prompt, dtype=np.int32)
-        self.rng = _UNSEEDED if self.params.sampling_seed is None else random.Random(self.params.sampling_seed)
-
-    @property
-    def kv_length(self) -> int:
-        """Tokens whose KV is in the slot; the last sampled token's is written by the next step."""
-        return len(self.prompt) + len(self.output) - 1 if self.decoding else self.computed
-
-    @property
-    def shareable(self) -> int:
-        """Leading tokens of `context` whose KV another sequence may have computed: the logits of the others are needed."""
-        most = len(self.context) - 1
-        return most if self.logprob_start is None else min(most, self.logprob_start)
-
-    def scored_by(self, take: int) -> range:
-        """Of the next `take` tokens of `context`, the positions whose logits say a log-prob of the prompt that is wanted."""
-        if self.logprob_start is None:
-            return range(0)
-        first = self.logprob_start + len(self.prompt_logprobs)
-        return range(max(first, self.computed), min(self.computed + take, len(self.prompt) - 1))
-
-    def tokens(self) -> NDArray[np.int32]:
-        return np.asarray(self.prompt + self.output, dtype=np.int32)
 
     def enter_version(self, version: str) -> None:
         """From the next output token on, tokens belong to `version`."""
@@ -127,3 +95,20 @@ class RunningSequence:
         return [
             {"version": version, "start": start, "end": end} for (version, start), end in zip(starts, ends, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine can serve. `encode`: its tokenizer's. `sequence`: what it makes of a request.
+
+    `name`: in messages. `sampling`: parameters that it supports beyond those of every engine.
+    """
+
+    context_length: int
+    vocab_size: int
+    eos_ids: frozenset[int]
+    encode: Callable[[str], list[int]]
+    sequence: type[ServedSequence] = ServedSequence
+    name: str = "the local engine"
+    sampling: frozenset[str] = frozenset()
+    adapters: bool = False  # whether requests may name one

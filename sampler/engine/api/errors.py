@@ -1,9 +1,10 @@
-"""The 400s of this engine, in SGLang's words and four shapes, and the parsing of a request's JSON.
+"""The 400s of this engine, in SGLang's words and five shapes, and the parsing of a request's JSON.
 
 {"error": {"message"}}                 a bad value, an input too long            `bad_value`
 {"error": "text"}                      a bad type or unknown sampling parameter  `bad_type`
 {"object": "error", "message", …}      malformed JSON, a missing or wrong field  `bad_field`
 {"success": false, "message"}          weights                                   `bad_weights`
+{"success": false, "error_message"}    adapters                                  `bad_adapter`
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def bad_field(message: str) -> ApiError:
 
 def bad_weights(message: str) -> ApiError:
     return ApiError({"success": False, "message": message, "num_paused_requests": 0})
+
+
+def bad_adapter(message: str) -> ApiError:
+    return ApiError({"success": False, "error_message": message})
 
 
 def parse_json(raw: bytes, content_type: str) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from sampler.core.rendering.template import ChatTemplate, Message
-from sampler.engine.local.answers import generation_json
-from sampler.engine.local.batching import Decode
-from sampler.engine.local.errors import ApiError, bad_field, bad_value, field
-from sampler.engine.local.generation import RunningSequence
-from sampler.engine.local.protocol import Limits, parse_generate
+from sampler.engine.api.answers import generation_json
+from sampler.engine.api.errors import ApiError, bad_field, bad_value, field
+from sampler.engine.api.generation import Decode, Limits, ServedSequence
+from sampler.engine.api.protocol import parse_generate
 from shared.errors import ConfigError
 from shared.names import ROLES
 
@@ -27,7 +26,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_
              "skip_special_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty")  # fmt: skip
 
 
-def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[RunningSequence]:
+def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[ServedSequence]:
     """One sequence per requested choice. Raises ApiError in the shape of the OpenAI routes."""
     try:
         return _parse(body, template, limits)
@@ -35,13 +34,13 @@ def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limi
         raise _as_openai(error) from error
 
 
-def _parse(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[RunningSequence]:
+def _parse(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[ServedSequence]:
     messages = _messages(body)
     for name in _REFUSED:
         if body.get(name):
-            raise bad_value(f"{name} is not supported by the local engine's chat route; use SGLang for it.")
+            raise bad_value(f"{name} is not supported by {limits.name}'s chat route; use SGLang for it.")
     if field(body, "response_format", dict, {}).get("type", "text") != "text":
-        raise bad_value("response_format is not supported by the local engine; use SGLang for it.")
+        raise bad_value(f"response_format is not supported by {limits.name}; use SGLang for it.")
     if template is None:
         raise bad_value("The served model has no chat template; use /generate.")
     variables = field(body, "chat_template_kwargs", dict, {})
@@ -72,9 +71,7 @@ def _content(content: object, at: int) -> str:
         return content or ""
     texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     if not isinstance(content, list) or len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
-        raise bad_value(
-            f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other."
-        )
+        raise bad_value(f"messages[{at}].content: expected a text or parts of type text; this route takes no other.")
     return "".join(map(str, texts))
 
 
@@ -87,7 +84,7 @@ def _as_openai(error: ApiError) -> ApiError:
     return ApiError(body, error.status)
 
 
-def chat_json(body: dict[str, Any], generations: Sequence[RunningSequence], decode: Decode) -> dict[str, Any]:
+def chat_json(body: dict[str, Any], generations: Sequence[ServedSequence], decode: Decode) -> dict[str, Any]:
     """The chat completion of finished sequences."""
     first = generations[0]
     completion_tokens = sum(len(g.output) for g in generations)
@@ -109,7 +106,7 @@ def chat_json(body: dict[str, Any], generations: Sequence[RunningSequence], deco
     }
 
 
-def _choice(index: int, g: RunningSequence, decode: Decode) -> dict[str, Any]:
+def _choice(index: int, g: ServedSequence, decode: Decode) -> dict[str, Any]:
     finish = g.finish or {}
     return {
         "index": index,

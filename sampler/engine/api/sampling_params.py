@@ -6,28 +6,29 @@ import json
 import math
 from typing import Any
 
-from sampler.engine.local.errors import bad_type, bad_value
-from sampler.engine.local.generation import NO_TOP_K, SamplingParams
+from sampler.engine.api.errors import bad_type, bad_value
+from sampler.engine.api.generation import NO_TOP_K, Limits, SamplingParams
 
 MAX_N = 1024
 
-# SGLang's names, in the order of its message, with the type in its message; "-": refused here.
+# SGLang's names, in the order of its message, with the type in its message; "-": refused.
 _FIELDS: dict[str, str] = {
     "max_new_tokens": "i64", "stop": "stop", "stop_token_ids": "ids", "stop_regex": "-", "temperature": "f64",
     "top_p": "f64", "top_k": "i64", "min_p": "f64", "frequency_penalty": "f64", "presence_penalty": "f64",
-    "repetition_penalty": "f64", "min_new_tokens": "i64", "n": "i64", "json_schema": "-", "regex": "-", "ebnf": "-",
+    "repetition_penalty": "f64", "min_new_tokens": "i64", "n": "i64", "json_schema": "str", "regex": "str", "ebnf": "str",
     "structural_tag": "-", "ignore_eos": "bool", "skip_special_tokens": "bool", "spaces_between_special_tokens": "bool",
     "no_stop_trim": "bool", "stream_interval": "i64", "logit_bias": "-", "sampling_seed": "i64", "custom_params": "-",
     "beam_width": "-", "watermark": "-", "choice": "-",
 }  # fmt: skip
-# Not supported: with these values alone, by which a client that sends every field changes nothing.
+# With these values alone where an engine does not support them: a client that sends every field changes nothing by them.
 _NEUTRAL: dict[str, object] = {
     "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_new_tokens": 0, "no_stop_trim": False,
     "spaces_between_special_tokens": True,
 }  # fmt: skip
+_GRAMMARS = ("json_schema", "regex", "ebnf")
 
 
-def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
+def parse_sampling(raw: object, limits: Limits) -> tuple[SamplingParams, int]:
     """Sampling parameters and `n`."""
     if raw is None:
         raw = {}
@@ -35,10 +36,10 @@ def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
         raise bad_type(f"invalid type: {_describe(raw)}, expected sampling_params as an object")
     given = {name: value for name, value in raw.items() if value is not None}
     for name, value in given.items():
-        _check_type(name, value)
+        _check_type(name, value, limits)
     for name, neutral in _NEUTRAL.items():
-        if given.get(name, neutral) != neutral:
-            raise bad_value(f"{name} is not supported by the local engine; leave it at {neutral}, got {given[name]}.")
+        if name not in limits.sampling and given.get(name, neutral) != neutral:
+            raise bad_value(f"{name} is not supported by {limits.name}; leave it at {neutral}, got {given[name]}.")
     stop = given.get("stop", ())
     params = SamplingParams(
         max_new_tokens=given.get("max_new_tokens", None if "max_new_tokens" in raw else 128),
@@ -50,6 +51,7 @@ def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
         stop_token_ids=frozenset(given.get("stop_token_ids", ())),
         stream_interval=max(1, given.get("stream_interval", 1)),  # SGLang takes 0 and less for 1 too
         **{key: given[key] for key in ("ignore_eos", "skip_special_tokens", "sampling_seed") if key in given},
+        others={name: value for name, value in given.items() if name in limits.sampling},
     )
     n = given.get("n", 1)
     if not 1 <= n <= MAX_N:
@@ -57,15 +59,15 @@ def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
     return _normalized(params, given), n
 
 
-def _check_type(name: str, value: object) -> None:
+def _check_type(name: str, value: object, limits: Limits) -> None:
     kind = _FIELDS.get(name)
     if kind is None:
         listed = ", ".join(f"`{known}`" for known in _FIELDS)
         raise bad_type(f"unknown field `{name}`, expected one of {listed}")
-    if kind == "-":
-        raise bad_value(f"{name} is not supported by the local engine; use SGLang for it.")
+    if kind == "-" or (name in _GRAMMARS and name not in limits.sampling):
+        raise bad_value(f"{name} is not supported by {limits.name}; use SGLang for it.")
     if not _fits(kind, value):
-        expected = {"stop": "a string or a list of strings", "ids": "a list of i64"}.get(kind, kind)
+        expected = {"stop": "a string or a list of strings", "ids": "a list of i64", "str": "a string"}.get(kind, kind)
         raise bad_type(f"invalid type: {_describe(value)}, expected {expected}")
 
 
@@ -77,8 +79,8 @@ def _fits(kind: str, value: object) -> bool:
     if kind == "f64":
         return isinstance(value, int | float)
     if isinstance(value, str):
-        return kind == "stop"
-    item = str if kind == "stop" else int
+        return kind in ("stop", "str")
+    item = {"stop": str, "ids": int}.get(kind, type(None))
     return isinstance(value, list) and all(isinstance(one, item) and not isinstance(one, bool) for one in value)
 
 
@@ -104,5 +106,5 @@ def _normalized(p: SamplingParams, given: dict[str, Any]) -> SamplingParams:
     top_k = 1 if greedy else (NO_TOP_K if p.top_k == -1 else p.top_k)
     return SamplingParams(
         p.max_new_tokens, 1.0 if greedy else p.temperature, p.top_p, top_k, p.min_p, tuple(s for s in p.stop if s),
-        p.stop_token_ids, p.ignore_eos, p.skip_special_tokens, p.sampling_seed, p.stream_interval,
+        p.stop_token_ids, p.ignore_eos, p.skip_special_tokens, p.sampling_seed, p.stream_interval, p.others,
     )  # fmt: skip

@@ -8,12 +8,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sampler.engine.local.engine import Engine
-from sampler.engine.local.errors import parse_json
+from sampler.engine.api.errors import parse_json
+from sampler.engine.api.served import ServedEngine
 
 CONTROL_S = 60.0  # a control command waits at most for one step of the scheduler
 
-Handler = Callable[[Engine, Request], Awaitable[Response]]
+Handler = Callable[[ServedEngine, Request], Awaitable[Response]]
 Routed = tuple[str, Handler, list[str]]  # path, handler, methods
 
 

@@ -1,62 +1,54 @@
-"""Parses a /generate body into validated `RunningSequence`s, or a 400 (`errors`).
+"""Parses a /generate body into validated sequences, or a 400 (`errors`).
 
-If SGLang would crash (a token id outside the vocabulary), or supports a feature that this engine lacks (penalties, grammars,
-LoRA), the response is a 400 with the reason: never silently something else.
+If SGLang would crash (a token id outside the vocabulary), or supports a feature that the engine lacks, the response is a 400 with
+the reason: never silently something else.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from sampler.engine.local.errors import ApiError, bad_field, bad_value
-from sampler.engine.local.generation import RunningSequence, SamplingParams
-from sampler.engine.local.sampling_params import parse_sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of the served model. `encode` is its tokenizer's."""
-
-    context_length: int
-    vocab_size: int
-    eos_ids: frozenset[int]
-    encode: Callable[[str], list[int]]
-
+from sampler.engine.api.errors import ApiError, bad_field, bad_value
+from sampler.engine.api.generation import Limits, SamplingParams, ServedSequence
+from sampler.engine.api.sampling_params import parse_sampling
 
 _REFUSED = {
-    "lora_path": "LoRA", "input_embeds": "input_embeds", "image_data": "image_data", "return_hidden_states":
+    "input_embeds": "input_embeds", "image_data": "image_data", "return_hidden_states":
     "return_hidden_states", "return_sampling_mask": "return_sampling_mask", "session_params": "session_params",
 }  # fmt: skip
 
 
-def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[RunningSequence], bool]:
+def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[ServedSequence], bool]:
     """The sequences of a /generate body, and whether the response is a list. Raises ApiError."""
     for name, shown in _REFUSED.items():
         if body.get(name):
-            raise bad_value(f"{shown} is not supported by the local engine; use SGLang for it.")
+            raise bad_value(f"{shown} is not supported by {limits.name}; use SGLang for it.")
+    if body.get("lora_path") and not limits.adapters:
+        raise bad_value(
+            f"lora_path is not supported by {limits.name} as it was started; start vLLM or SGLang with --enable-lora for it."
+        )
     prompts, batched = _prompts(body, limits)
     count = len(prompts)
     sampling = body.get("sampling_params")
     raws = _per_prompt(sampling, count, "sampling_params")
-    parsed = [parse_sampling(raw) for raw in raws]
+    parsed = [parse_sampling(raw, limits) for raw in raws]
     flags = [bool(flag) for flag in _per_prompt(body.get("return_logprob", False), count, "return_logprob")]
-    starts = _prompt_logprobs(body, prompts, flags)
-    rids = _rids(body.get("rid"), count)
+    starts = _prompt_logprobs(body, prompts, flags, limits.name)
+    rids, adapters = _rids(body.get("rid"), count), _adapters(body.get("lora_path"), count)
     generations = []
-    for prompt, raw, (params, n), flag, start, rid in zip(prompts, raws, parsed, flags, starts, rids, strict=True):
+    rows = zip(prompts, raws, parsed, flags, starts, rids, adapters, strict=True)
+    for prompt, raw, (params, n), flag, start, rid, adapter in rows:
         explicit = isinstance(raw, dict) and raw.get("max_new_tokens") is not None
         limit = _limit(prompt, params, limits, explicit=explicit)
         stop_ids = frozenset() if params.ignore_eos else params.stop_token_ids | limits.eos_ids
         for copy in range(n):
             name = rid if rid and copy == 0 else uuid.uuid4().hex
             stream = bool(body.get("stream"))
-            generations.append(RunningSequence(name, prompt, params, limit, stop_ids, flag, stream, start))
+            generations.append(limits.sequence(name, prompt, params, limit, stop_ids, flag, stream, adapter, start))
     answer_is_list = batched or len(generations) > 1
     if answer_is_list and body.get("stream"):
-        raise bad_value("stream with several prompts or n > 1 is not supported by the local engine.")
+        raise bad_value(f"stream with several prompts or n > 1 is not supported by {limits.name}.")
     return generations, answer_is_list
 
 
@@ -123,7 +115,17 @@ def _rids(rid: Any, count: int) -> list[str | None]:
     return rids
 
 
-def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list[bool]) -> list[int | None]:
+def _adapters(lora_path: Any, count: int) -> list[str | None]:
+    """For each prompt the name of its adapter; None: the base alone."""
+    names: list[str | None] = _per_prompt(lora_path, count, "lora_path")
+    if not all(name is None or isinstance(name, str) for name in names):
+        raise bad_field(
+            "{'type': 'string_type', 'loc': ('body', 'lora_path'), 'msg': 'Input should be a valid string'}"
+        )
+    return [name or None for name in names]
+
+
+def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list[bool], name: str) -> list[int | None]:
     """For each prompt the position from which its tokens' log-probs are wanted; None: of no token."""
     starts, per_prompt = (
         _per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len"),
@@ -139,12 +141,12 @@ def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list
                 f"len(req.origin_input_ids)={len(prompt)}. Please use a smaller logprob_start_len."
             )
         if body.get("stream"):
-            raise bad_value("stream with log-probs of prompt tokens is not supported by the local engine.")
+            raise bad_value(f"stream with log-probs of prompt tokens is not supported by {name}.")
         per_prompt.append(start)
     if any(_per_prompt(body.get("top_logprobs_num"), len(prompts), "top_logprobs_num")) or body.get(
         "token_ids_logprob"
     ):
-        raise bad_value("top_logprobs_num and token_ids_logprob are not supported by the local engine.")
+        raise bad_value(f"top_logprobs_num and token_ids_logprob are not supported by {name}.")
     return per_prompt
 
 

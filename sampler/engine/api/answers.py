@@ -6,14 +6,12 @@ SGLang's fields without a meaning here are omitted, except those that its client
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sampler.engine.local.batching import Decode
-from sampler.engine.local.generation import RunningSequence
-
-VERSION = "tandem-local-1"
+from sampler.engine.api.generation import Decode, ServedSequence
 
 
 @dataclass(slots=True)
@@ -28,9 +26,14 @@ class ServedModel:
     max_running_requests: int
     max_total_tokens: int
     started_at: float
+    version: str  # of the engine
+    dtype: str = "float32"
+    device: str = "cpu"
+    adapters: int = 0  # how many of them one batch may mix; 0: it serves the base alone
+    ranks: int = 1  # over which one copy of the weights is spread
 
 
-def generation_json(g: RunningSequence, decode: Decode, count: int | None = None) -> dict[str, Any]:
+def generation_json(g: ServedSequence, decode: Decode, count: int | None = None) -> dict[str, Any]:
     """A finished sequence; for an event of a stream before the last, its first `count` tokens."""
     done = count is None
     output, log_probs = g.output[:count], g.logprobs[:count]
@@ -60,7 +63,7 @@ def generation_json(g: RunningSequence, decode: Decode, count: int | None = None
     }
 
 
-def _of_prompt(g: RunningSequence) -> list[list[Any]]:
+def _of_prompt(g: ServedSequence) -> list[list[Any]]:
     """From `logprob_start` on; the first has none, as in SGLang."""
     if g.logprob_start is None:
         return []
@@ -68,7 +71,7 @@ def _of_prompt(g: RunningSequence) -> list[list[Any]]:
     return [[lp, token, None] for lp, token in zip(logprobs, g.prompt[g.logprob_start :], strict=False)]
 
 
-def _text(g: RunningSequence, output: list[int], decode: Decode) -> str:
+def _text(g: ServedSequence, output: list[int], decode: Decode) -> str:
     """The decoded output, without the matched stop."""
     matched = (g.finish or {}).get("matched")
     if isinstance(matched, int):
@@ -110,18 +113,20 @@ def server_info(model: ServedModel, weight_version: str, load: dict[str, int]) -
         "tokenizer_path": model.tokenizer_path,
         "served_model_name": model.model_path,
         "context_length": model.context_length,
-        "dtype": "float32",
-        "device": "cpu",
+        "dtype": model.dtype,
+        "device": model.device,
         "weight_version": weight_version,
         "max_running_requests": model.max_running_requests,
         "max_total_tokens": model.max_total_tokens,
         "max_total_num_tokens": model.max_total_tokens,
         "max_req_input_len": model.context_length - 1,
-        "tp_size": 1,
+        "tp_size": model.ranks,
         "dp_size": 1,
         "status": "ready",
         "internal_states": [state],
-        "version": VERSION,
+        "enable_lora": model.adapters > 0,
+        "max_loras_per_batch": model.adapters,
+        "version": model.version,
     }
 
 
@@ -142,7 +147,7 @@ def loads(model: ServedModel, load: dict[str, int], throughput: float, *, paused
     }
     return {
         "timestamp": datetime.now(UTC).isoformat(),
-        "version": VERSION,
+        "version": model.version,
         "accelerator": None,
         "num_accelerators": 1,
         "loads": [one],
@@ -165,7 +170,7 @@ def metrics(model: ServedModel, load: dict[str, int], throughput: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def models(model: ServedModel) -> dict[str, Any]:
+def models(model: ServedModel, adapters: Mapping[str, str]) -> dict[str, Any]:
     card = {
         "id": model.model_path,
         "object": "model",
@@ -175,4 +180,5 @@ def models(model: ServedModel) -> dict[str, Any]:
         "parent": None,
         "max_model_len": model.context_length,
     }
-    return {"object": "list", "data": [card]}
+    adapted = [card | {"id": name, "root": path, "parent": model.model_path} for name, path in adapters.items()]
+    return {"object": "list", "data": [card, *adapted]}

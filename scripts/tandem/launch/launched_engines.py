@@ -1,0 +1,50 @@
+"""The launcher's options of the engines: running ones, or which to start, and how."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shared.configuration.loading import ServiceConfig
+from tandem.launch.comma_lists import CommaList
+
+
+class LaunchedEngines(ServiceConfig):
+    """One policy's engines of this machine."""
+
+    engine_urls: CommaList = Field(
+        [],
+        description="Running engines (SGLang, or vLLM by `python -m sampler.engine.vllm`), comma separated, one keeper each. "
+        "Empty: start one engine here.",
+    )
+    engine: Literal["local", "sglang", "vllm", "none"] = Field(
+        "local",
+        description="The engine to start: the local CPU engine (not the default where there are GPUs); the real SGLang or vLLM, "
+        "your own on GPUs, else on a CPU (scripts/sglang_cpu.sh or vllm_cpu.sh installs it once, about 3 GB); none: other "
+        "machines have the engines.",
+    )
+
+    engine_flags: str = Field(
+        "",
+        description="More options of the SGLang or vLLM that is started, such as '--dtype bfloat16' or, with `adapters: engine`, "
+        "'--enable-lora --max-lora-rank 16'.",
+    )
+    serve_versions: list[Annotated[int, Field(ge=0)]] = Field(
+        [],
+        description="Versions of the policy that actors are pinned to (docs/bring/actors.md): an engine more is started here for "
+        "each, which serves that version alone as soon as it is published. Not on GPUs.",
+    )
+
+    @model_validator(mode="after")
+    def engine_is_either_running_or_started(self) -> Self:
+        if self.engine_urls and "engine" in self.model_fields_set:
+            raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use running ones")
+        if self.engine_flags and self.engine not in ("sglang", "vllm"):
+            raise ValueError(
+                f"ENGINE_FLAGS is {self.engine_flags!r}, and ENGINE is {self.engine}; expected ENGINE=sglang or vllm, whose "
+                "options they are"
+            )
+        return self
+
+    @property
+    def starts_engine(self) -> bool:
+        return not self.engine_urls and self.engine != "none"
