@@ -1,6 +1,9 @@
 """Parts of a record's training data."""
 
+from pydantic import Field
+
 from shared.documents.base import Document
+from shared.truncation import WHOLE, Truncation
 
 
 class DataDispatch(Document):
@@ -11,6 +14,10 @@ class DataDispatch(Document):
     advantage: float
     temperature: float
     trained: bool
+    truncation: Truncation = Field(
+        WHOLE,
+        exclude_if=lambda one: one.keeps_all,  # earlier versions refuse the field, and would train the whole distribution
+    )
 
 
 class DataClaim(Document):

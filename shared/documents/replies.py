@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pydantic import Field
+
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
 
@@ -24,7 +26,8 @@ class ToolCallResult(Document):
 class SampledResponse(Document):
     """The engine's answer. `output_ids` (int32) and `output_logprobs` (float32) are packed, one entry per sampled token.
     `message` is parsed from `text`; it omits content and reasoning that `text` contains verbatim. `in_reasoning`: the prompt
-    opened the reasoning, so that `text` begins inside of it."""
+    opened the reasoning, so that `text` begins inside of it. `truncated_logprobs`: they are of the distribution that the request's
+    top_p, top_k and min_p left, renormalized; else of the whole one."""
 
     text: str
     message: dict[str, Any]
@@ -32,6 +35,7 @@ class SampledResponse(Document):
     output_logprobs: bytes
     finish_reason: str
     in_reasoning: bool = False
+    truncated_logprobs: bool = Field(False, exclude_if=lambda are: not are)
 
 
 class SampledTokens(Document):
@@ -39,3 +43,4 @@ class SampledTokens(Document):
 
     output_ids: bytes
     output_logprobs: bytes
+    truncated_logprobs: bool = False

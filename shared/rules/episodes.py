@@ -13,20 +13,28 @@ from shared.names import PolicyName
 from shared.rules.context import ContextConfig
 from shared.rules.temperatures import LEAST_TEMPERATURE
 from shared.scores import LARGEST_SCORE
+from shared.truncation import Truncation
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class EvalSampling(BaseModel, frozen=True, extra="forbid"):
-    """Sampling of evaluation episodes, except their temperature, in SGLang's names and ranges. None: as in training."""
+    """Sampling of evaluation episodes, except their temperature, in SGLang's names and ranges. None: as in training; top_p 1,
+    top_k -1, min_p 0: whatever training truncates, evaluation does not."""
 
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, gt=0)
+    top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=2)
+
+    @model_validator(mode="after")
+    def top_k_leaves_a_token(self) -> Self:
+        if self.top_k == 0:
+            raise ValueError("top_k is 0; expected 1 or more, or -1 for all tokens")
+        return self
 
 
 class BudgetRules(Section):
@@ -59,14 +67,31 @@ class SamplingRules(Section):
         ge=LEAST_TEMPERATURE,
         description="Temperature of training episodes; log-probs are computed at it. Greedy evaluation: eval_temperature 0.",
     )
+    top_p: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Training samples from the fewest likeliest tokens whose probability reaches it (docs/train/training.md). "
+        "Log-probs are of what is left, in the engine and in the trainer; SGLang reports no such. None: all tokens.",
+    )
+    top_k: int | None = Field(None, gt=1, description="The same, from the top_k likeliest tokens.")
+    min_p: float | None = Field(
+        None, ge=0, lt=1, description="The same, from tokens with at least min_p times the likeliest one's probability."
+    )
     eval_temperature: float | None = Field(
         None, ge=0, description="Temperature of evaluation episodes. None: as in training."
     )
     eval_sampling: EvalSampling = Field(
         EvalSampling(),
-        description="Evaluation only: top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty. Training "
-        "samples from the policy itself: any of these would make the stored log-probs belong to another distribution.",
+        description="Evaluation's own top_p, top_k and min_p, where they are not those of training; and presence_penalty, "
+        "frequency_penalty, repetition_penalty, which training cannot have: log-probs would be of a distribution that depends "
+        "on the reply so far.",
     )
+
+    @property
+    def truncation(self) -> Truncation:
+        """Of training episodes."""
+        return Truncation.of({"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p})
 
     @model_validator(mode="after")
     def shares_of_turns_are_at_most_all(self) -> Self:

@@ -41,7 +41,7 @@ WRITTEN_WITH_THE_ANSWER = {
 }
 TOKENS = [
     *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),
-    *("sampled_by", "response.output_ids", "response.output_logprobs"),
+    *("sampled_by", "response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
 ]
 
 

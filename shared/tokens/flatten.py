@@ -22,6 +22,7 @@ from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.states import DispatchStatus
 from shared.errors import DataError
 from shared.tokens.record_tree import RecordTree, TreeDispatch
+from shared.truncation import WHOLE, Truncation
 
 AnyDispatch = DispatchedSamplingTask | DispatchTokens
 DispatchT = TypeVar("DispatchT", bound=AnyDispatch)
@@ -47,7 +48,8 @@ def flatten(
     """Build the tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss,
     and those of `context` have none.
 
-    Raises DataError if the dispatches contradict each other, or none was answered.
+    Raises DataError if the dispatches contradict each other, none was answered, or log-probs of a trained one are of another
+    distribution than its tokens were drawn from.
     """
     in_tree = answered(dispatches)
     if not in_tree:
@@ -59,10 +61,32 @@ def flatten(
             advantages[d.id],
             float(d.sampling_params["temperature"]),
             trained and d.sampled_by is None and d.id not in context,
+            distribution_of_logprobs(d),
         )
         for d in in_tree
     ]
-    return _tree(record_id, in_tree, used)
+    tree = _tree(record_id, in_tree, used)
+    _check_distributions(tree, in_tree)
+    return tree
+
+
+def distribution_of_logprobs(dispatch: AnyDispatch) -> Truncation:
+    """What a reply's stored log-probs are of: what its tokens were drawn from, or the whole distribution, if the engine reports
+    log-probs before truncation."""
+    response = dispatch.response
+    of_the_whole = response is not None and bool(response.output_ids) and not response.truncated_logprobs
+    return WHOLE if of_the_whole else Truncation.of(dispatch.sampling_params)
+
+
+def _check_distributions(tree: RecordTree, dispatches: Sequence[AnyDispatch]) -> None:
+    for used, dispatch in zip(tree.dispatches, dispatches, strict=True):
+        drawn_from = Truncation.of(dispatch.sampling_params)
+        if used.trained and used.truncation != drawn_from:
+            raise DataError(
+                f"record {tree.record_id}, turn {used.turn}: its tokens were drawn from a truncated distribution ({drawn_from}), "
+                f"its log-probs are of another ({used.truncation}); expected the same: an engine that reports them after "
+                "truncation (local, vLLM)"
+            )
 
 
 def data_fields(tree: RecordTree) -> dict[str, Any]:
@@ -71,7 +95,14 @@ def data_fields(tree: RecordTree) -> dict[str, Any]:
     versions = np.unique(tree.versions_N[trained_N]).tolist()
     return {
         "dispatches": [
-            DataDispatch(id=d.id, turn=d.turn, advantage=d.advantage, temperature=d.temperature, trained=d.trained)
+            DataDispatch(
+                id=d.id,
+                turn=d.turn,
+                advantage=d.advantage,
+                temperature=d.temperature,
+                trained=d.trained,
+                truncation=d.truncation,
+            )
             for d in tree.dispatches
         ],
         "digest": digest(tree),
@@ -89,14 +120,18 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
     gone = [d.id for d in data.dispatches if d.id not in by_id]
     if gone:
         raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, but its training data needs it")
-    used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in data.dispatches]
-    tree = _tree(data.id, [by_id[d.id] for d in data.dispatches], used)
+    used = [
+        TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained, d.truncation) for d in data.dispatches
+    ]
+    in_tree = [by_id[d.id] for d in data.dispatches]
+    tree = _tree(data.id, in_tree, used)
     actual = digest(tree)
     if actual != data.digest:
         raise DataError(
             f"record {data.id}: the tokens of its dispatches have digest {actual}; expected {data.digest}, as at settlement. "
             "A dispatch was changed; none of its tokens may be trained"
         )
+    _check_distributions(tree, in_tree)
     return tree
 
 

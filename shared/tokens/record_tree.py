@@ -8,7 +8,7 @@ subtree is one contiguous range.
     token_ids_N     [sys, q,   a0,  tool, a1, a1']
     parents_N       [-1,  0,   1,   2,   3,   2 ]      a1' continues after a0 without the tool's answer
     dispatches_N    [-1, -1,   0,  -1,   1,   2 ]      which dispatch sampled it; -1: prompt, template, tool result
-    logprobs_N      [ 0,  0, -.3,   0, -.1, -.7]      of the sampled tokens, at the sampling temperature
+    logprobs_N      [ 0,  0, -.3,   0, -.1, -.7]      of the sampled tokens, in the distribution that they were drawn from
     versions_N      [-1, -1,   7,  -1,   7,   8 ]      weight version that sampled it
 """
 
@@ -17,19 +17,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shared.truncation import WHOLE, Truncation
+
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeDispatch:
-    """The trainer's inputs from one request to the engine: `advantage` of the dispatch, sampling `temperature`."""
+    """The trainer's inputs from one request to the engine: `advantage` of the dispatch; its log-probs are of the distribution at
+    `temperature` that `truncation` leaves."""
 
     id: str
     turn: int
     advantage: float
     temperature: float = 1.0
     trained: bool = True  # False: its tokens are only context (for example an aborted reply)
+    truncation: Truncation = WHOLE
 
 
 @dataclass(frozen=True, slots=True)

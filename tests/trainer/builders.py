@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from shared.tokens.record_tree import RecordTree, TreeDispatch
+from shared.truncation import WHOLE, Truncation
 from trainer.trees.staleness import Staleness
 
 VOCABULARY = 37
@@ -48,11 +49,12 @@ class RecordBuilder:
         advantage: float = 1.0,
         temperature: float = 1.0,
         trained: bool = True,
+        truncation: Truncation = WHOLE,
     ) -> int:
         """Append one dispatch's sampled tokens; returns the last node."""
         number = len(self.dispatches)
         dispatch_id = f"{self.record_id}/{number}"
-        self.dispatches.append(TreeDispatch(dispatch_id, number, advantage, temperature, trained))
+        self.dispatches.append(TreeDispatch(dispatch_id, number, advantage, temperature, trained, truncation))
         for i, token in enumerate(ids):
             version = 3 if versions is None else versions[i]
             self.tokens.append((token, after, number, -0.5 if logprobs is None else logprobs[i], version))

@@ -33,9 +33,10 @@ def test_values_and_gradients_equal_log_softmax_for_any_chunk(chunk: int) -> Non
     coefficient_E = torch.linspace(-1.0, 2.0, E, dtype=torch.float64)
     expected_E = by_definition(hidden_ND, weight_VD, *rest).gather(1, rest[1][:, None]).squeeze(1)
     expected_grads = torch.autograd.grad((coefficient_E * expected_E.exp()).sum(), (hidden_ND, weight_VD))
-    found_E, entropy_E = token_logprobs(hidden_ND, weight_VD, *rest, chunk)
+    found_E, entropy_E, outside_E = token_logprobs(hidden_ND, weight_VD, *rest, chunk)
     found_grads = torch.autograd.grad((coefficient_E * found_E.exp()).sum(), (hidden_ND, weight_VD))
     assert entropy_E is None
+    assert outside_E is None
     assert found_E.dtype == torch.float64
     torch.testing.assert_close(found_E, expected_E, rtol=1e-13, atol=1e-13)
     for found, expected in zip(found_grads, expected_grads, strict=True):
@@ -53,7 +54,7 @@ def test_entropy_and_its_gradient_are_those_of_the_sampling_distribution(chunk: 
     coefficient_E = torch.linspace(-1.0, 2.0, E, dtype=torch.float64)
     logprob_EV = by_definition(hidden_ND, weight_VD, *rest)
     expected_E = -(logprob_EV.exp() * logprob_EV).sum(1)
-    logprob_E, entropy_E = token_logprobs(hidden_ND, weight_VD, *rest, chunk, with_entropy=True)
+    logprob_E, entropy_E, _ = token_logprobs(hidden_ND, weight_VD, *rest, chunk, with_entropy=True)
     assert entropy_E is not None
     torch.testing.assert_close(entropy_E, expected_E, rtol=1e-12, atol=1e-12)
     wanted_E = logprob_EV.gather(1, rest[1][:, None]).squeeze(1)
@@ -69,7 +70,7 @@ def test_entropy_and_its_gradient_are_those_of_the_sampling_distribution(chunk: 
 
 def test_nothing_to_predict_still_connects_both_inputs_to_the_graph() -> None:
     hidden_ND, weight_VD, rows_E, targets_E, temperature_E = inputs()
-    logprob_E, entropy_E = token_logprobs(
+    logprob_E, entropy_E, _ = token_logprobs(
         hidden_ND, weight_VD, rows_E[:0], targets_E[:0], temperature_E[:0], 4, with_entropy=True
     )
     assert entropy_E is not None
@@ -85,7 +86,7 @@ def test_bfloat16_inputs_are_multiplied_in_float32_and_get_bfloat16_gradients() 
     hidden_ND, weight_VD, *rest = inputs(torch.bfloat16)
     exact = (hidden_ND.detach().double().requires_grad_(), weight_VD.detach().double().requires_grad_())
     expected_E = by_definition(*exact, *rest).gather(1, rest[1][:, None]).squeeze(1)
-    found_E, _ = token_logprobs(hidden_ND, weight_VD, *rest, 4)
+    found_E, *_ = token_logprobs(hidden_ND, weight_VD, *rest, 4)
     assert found_E.dtype == torch.float32
     torch.testing.assert_close(found_E.double(), expected_E, rtol=1e-5, atol=1e-5)
     found_E.sum().backward()
@@ -102,8 +103,15 @@ def test_no_tensor_of_entries_times_vocabulary_is_ever_made() -> None:
     hidden_ND, weight_VD = torch.randn(8, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
     index_E = torch.arange(entries)
     with LargestTensor() as largest:
-        logprob_E, _ = token_logprobs(
+        logprob_E, *_ = token_logprobs(
             hidden_ND, weight_VD, index_E % 8, index_E, torch.ones(entries), chunk, with_entropy=True
+        )
+        logprob_E.sum().backward()
+    assert largest.numel == chunk * vocabulary
+    truncation_E = torch.tensor([[0.9, 100, 0.01]]).expand(entries, 3)
+    with LargestTensor() as largest:
+        logprob_E, *_ = token_logprobs(
+            hidden_ND, weight_VD, index_E % 8, index_E, torch.ones(entries), chunk, truncation_E=truncation_E
         )
         logprob_E.sum().backward()
     assert largest.numel == chunk * vocabulary

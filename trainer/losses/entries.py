@@ -46,7 +46,8 @@ class TrainedTokens(Flat):
 class LossBatch(TrainedTokens):
     """The entries of one row, or of any part of a step; all tensors have the same length.
 
-    None: an entropy that was not computed, a reference model that is not used. Without proximal log-probs, those of
+    None: an entropy that was not computed, a reference model that is not used. `truncated_E`: the token was drawn from a
+    truncated distribution; `outside_E`: it is not in the one that the model's logits give. Without proximal log-probs, those of
     `new_logprob_E` itself are taken where a loss asks for them: exact in the first update of a batch.
     """
 
@@ -54,6 +55,8 @@ class LossBatch(TrainedTokens):
     entropy_E: Tensor | None = None
     proximal_logprob_E: Tensor | None = None
     reference_logprob_E: Tensor | None = None
+    truncated_E: Tensor | None = None
+    outside_E: Tensor | None = None
 
     @classmethod
     def of(cls, trained: TrainedTokens, new_logprob_E: Tensor, **more: Any) -> Self:

@@ -9,7 +9,7 @@ DeepSpeed-Ulysses, arXiv 2309.14509. It does not change the mask, so that prefix
 need chains. Log-probs are gathered at the end: every process has all of them and computes the same loss, and its backward
 starts from those of its slice. So each has a part of the parameters' gradients, which FSDP sums.
 
-    suffix _N  token of the row      _U  distinct (token, temperature)      C  processes that share the row
+    suffix _N  token of the row      _U  distinct (token, distribution)      C  processes that share the row
 """
 
 from collections.abc import Callable

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
-from trainer.modeling.logprobs import logits_logprobs, token_logprobs
+from trainer.modeling.logprobs import TokenScores, logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
+from trainer.modeling.truncation import columns
 from trainer.process.parallel import Peers
 from trainer.process.private_apis import attention_name
 from trainer.trees.packing import Row
@@ -35,6 +36,7 @@ class Forwarded(NamedTuple):
 
     logprob_E: Tensor
     entropy_E: Tensor | None  # None unless requested
+    outside_E: Tensor | None  # as in `TokenScores`
     routing: Routing | None
 
 
@@ -77,41 +79,40 @@ class TreeLM(nn.Module):
         return row.padded(math.lcm(multiple, shares, few))
 
     def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:
-        """Log-probs of the row's entries; each distinct (token, temperature) is computed once."""
+        """Log-probs of the row's entries; each distinct (token, distribution) is computed once."""
         self._forget_lengths()
         predictor_U, context = row.parents_N[row.node_U], self.context
         here, own_U = (slice(None), None) if context is None else own_part(row.num_tokens, predictor_U, context)
-        node_U, temperature_U = row.node_U, row.temperature_U
+        node_U, temperature_U, truncation_U = row.node_U, row.temperature_U, columns(row.truncation_U)
         if own_U is not None:
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
+            truncation_U = None if truncation_U is None else truncation_U[own_U]
+        options = {"truncation_E": truncation_U, "with_entropy": with_entropy}
         arguments = self._arguments(row, mask, here)
         if self.way.head is Head.CHUNKED:
             output = self.causal_lm.base_model(**arguments)
             head: Any = self.causal_lm.get_output_embeddings()
-            logprob_U, entropy_U = token_logprobs(
+            scores = token_logprobs(
                 output.last_hidden_state[0],
                 head.weight,
                 predictor_U,
                 row.ids_N[node_U],
                 temperature_U,
                 chunk,
-                with_entropy=with_entropy,
+                **options,
             )
         else:
             selection = {"logits_to_keep": predictor_U} if self.way.head is Head.KEPT else {}
             output = self.causal_lm(**arguments, **selection)
             logits_UV = output.logits[0] if selection else output.logits[0].index_select(0, predictor_U)
-            logprob_U, entropy_U = logits_logprobs(
-                logits_UV, row.ids_N[node_U], temperature_U, with_entropy=with_entropy
-            )
+            scores = logits_logprobs(logits_UV, row.ids_N[node_U], temperature_U, **options)
         if context is not None and own_U is not None:
-            count = len(row.node_U)
-            logprob_U = of_all(logprob_U, own_U, count, context)
-            entropy_U = None if entropy_U is None else of_all(entropy_U, own_U, count, context)
+            count, peers = len(row.node_U), context
+            scores = TokenScores(*(None if of is None else of_all(of, own_U, count, peers) for of in scores))
         routing = None
         if self.experts_per_token is not None:
             routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token)
-        return Forwarded(logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E], routing)
+        return Forwarded(*(None if of is None else of[row.edge_E] for of in scores), routing)
 
     def _arguments(self, row: Row, mask: Mask, here: slice) -> dict[str, Any]:
         """The model's arguments. For a row with one sequence the model makes its own positions: some start at 2."""
@@ -137,7 +138,7 @@ class TreeLM(nn.Module):
 def forward_row(
     lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
 ) -> Forwarded:
-    """Log-probabilities at each entry's temperature, with gradient, by `lm` (a TreeLM, sharded or not).
+    """Log-probabilities of the distribution that each entry's token was drawn from, with gradient, by `lm` (a TreeLM, sharded or not).
 
     float32, or float64 for a float64 model. `row` must be on the model's device.
     """

@@ -4,18 +4,32 @@
 The gradient is written in closed form, per chunk, from the saved log-normalizers: measured at 2048 tokens and a
 vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpointed chunks 1.9 GiB.
 
-Seven parameters: a kernel takes its tensors one by one, as autograd gives them back.
+Of a truncated distribution (`truncation.py`) log-probs, gradient and entropy are over the tokens that are kept, and which these
+are is constant. It costs one sort of each chunk's logits; what is not truncated costs nothing more.
+
+Eight parameters: a kernel takes its tensors one by one, as autograd gives them back.
 
     suffix _N  token of the row      _E  one requested log-prob      _D  hidden width      _V  vocabulary
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from trainer.modeling.truncation import DROPPED, dropped, thresholds
 
-# 7 parameters: five tensors of one computation, and two options
+
+class TokenScores(NamedTuple):
+    """`outside_E`: the token is not among those that the truncation keeps by these logits, and was added to them. None: not
+    asked for; nothing is truncated."""
+
+    logprob_E: Tensor
+    entropy_E: Tensor | None
+    outside_E: Tensor | None
+
+
+# 8 parameters: six tensors of one computation, and two options
 def token_logprobs(
     hidden_ND: Tensor,
     lm_head_weight_VD: Tensor,
@@ -24,9 +38,11 @@ def token_logprobs(
     temperature_E: Tensor,
     chunk: int = 512,
     *,
+    truncation_E: Tensor | None = None,
     with_entropy: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """log softmax(W h[rows] / temperature)[targets], and optionally the entropy of that distribution; both with gradient.
+) -> TokenScores:
+    """log softmax(W h[rows] / temperature)[targets], and optionally the entropy of that distribution; both with gradient. With
+    `truncation_E` [E, 3], as in `truncation.py`, of what it leaves, and the target.
 
     `rows_E` are the predicting positions, which entries may share. float32, or float64 for float64 inputs. At most
     `chunk` × V logits exist at a time. The gradient reaches `hidden_ND` and `lm_head_weight_VD`, even without entries.
@@ -34,24 +50,35 @@ def token_logprobs(
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; expected at least 1")
     hidden_ED = hidden_ND.index_select(0, rows_E)
-    logprob_E, entropy_E = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # untyped in torch's stubs
-        hidden_ED, lm_head_weight_VD, targets_E, temperature_E, chunk, with_entropy
+    logprob_E, entropy_E, outside_E = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+        hidden_ED, lm_head_weight_VD, targets_E, temperature_E, truncation_E, chunk, with_entropy
     )
-    return logprob_E, entropy_E if with_entropy else None
+    return TokenScores(
+        logprob_E, entropy_E if with_entropy else None, None if truncation_E is None else outside_E
+    )
 
 
 def logits_logprobs(
-    logits_EV: Tensor, targets_E: Tensor, temperature_E: Tensor, *, with_entropy: bool = False
-) -> tuple[Tensor, Tensor | None]:
+    logits_EV: Tensor,
+    targets_E: Tensor,
+    temperature_E: Tensor,
+    *,
+    truncation_E: Tensor | None = None,
+    with_entropy: bool = False,
+) -> TokenScores:
     """Like `token_logprobs`, from the model's own logits, all at once."""
     dtype = torch.float64 if logits_EV.dtype == torch.float64 else torch.float32
-    log_p_EV = torch.log_softmax(logits_EV.to(dtype) / temperature_E.to(dtype)[:, None], dim=-1)
+    scaled_EV, outside_E = logits_EV.to(dtype) / temperature_E.to(dtype)[:, None], None
+    if truncation_E is not None:
+        dropped_EV, outside_E = dropped(scaled_EV, targets_E, thresholds(scaled_EV, truncation_E))
+        scaled_EV = scaled_EV.masked_fill(dropped_EV, DROPPED)
+    log_p_EV = torch.log_softmax(scaled_EV, dim=-1)
     logprob_E = log_p_EV.gather(-1, targets_E[:, None]).squeeze(-1)
-    return logprob_E, -(log_p_EV.exp() * log_p_EV).sum(-1) if with_entropy else None
+    return TokenScores(logprob_E, -(log_p_EV.exp() * log_p_EV).sum(-1) if with_entropy else None, outside_E)
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    # 7 parameters: torch passes a function's tensors and options one by one
+    # 8 parameters: torch passes a function's tensors and options one by one
     @staticmethod
     def forward(
         ctx: Any,
@@ -59,34 +86,44 @@ class _TokenLogprobs(torch.autograd.Function):
         weight_VD: Tensor,
         targets_E: Tensor,
         temperature_E: Tensor,
+        truncation_E: Tensor | None,
         chunk: int,
         with_entropy: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         dtype = torch.float64 if hidden_ED.dtype == torch.float64 else torch.float32
         normalizer_E = torch.empty(len(hidden_ED), dtype=dtype, device=hidden_ED.device)
         logprob_E, entropy_E = (
             torch.empty_like(normalizer_E),
             torch.empty_like(normalizer_E if with_entropy else normalizer_E[:0]),
         )
+        threshold_E = torch.empty_like(normalizer_E if truncation_E is not None else normalizer_E[:0])
+        outside_E = torch.empty_like(threshold_E, dtype=torch.bool)
         for part in _chunks(len(hidden_ED), chunk):
             logits = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype)
+            if truncation_E is not None:
+                threshold_E[part] = thresholds(logits, truncation_E[part])
+                tail, outside_E[part] = dropped(logits, targets_E[part], threshold_E[part])
+                logits.masked_fill_(tail, DROPPED)
             normalizer_E[part] = torch.logsumexp(logits, dim=-1)
             logprob_E[part] = logits.gather(-1, targets_E[part, None]).squeeze(-1) - normalizer_E[part]
             if with_entropy:  # H = lse − Σ p z
                 probability = torch.exp(logits - normalizer_E[part, None])
                 entropy_E[part] = normalizer_E[part] - (probability * logits).sum(-1)
-        ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E)
+        ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E)
+        ctx.mark_non_differentiable(outside_E)
         ctx.chunk = chunk
         ctx.set_materialize_grads(False)  # for an entropy that no loss uses costs nothing here
-        return logprob_E, entropy_E
+        return logprob_E, entropy_E, outside_E
 
     @staticmethod
-    def backward(ctx: Any, gradient_E: Tensor | None, entropy_gradient_E: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, gradient_E: Tensor | None, entropy_gradient_E: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
         """With z = logits / temperature: d logprob / dz = onehot − p, dH / dz = −p (log p + H).
 
         Sums over chunks in the accumulation type, rounded once.
         """
-        hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E = ctx.saved_tensors
+        hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E = ctx.saved_tensors
         dtype = normalizer_E.dtype
         if gradient_E is None:
             gradient_E = torch.zeros_like(normalizer_E)
@@ -95,9 +132,10 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in _chunks(len(hidden_ED), ctx.chunk):
             temperature = temperature_E[part].to(dtype)[:, None]
             scale = gradient_E[part, None] / temperature
-            log_p = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype).sub_(
-                normalizer_E[part, None]
-            )
+            log_p = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype)
+            if len(threshold_E):
+                log_p.masked_fill_(dropped(log_p, targets_E[part], threshold_E[part])[0], DROPPED)
+            log_p.sub_(normalizer_E[part, None])
             if entropy_gradient_E is None:
                 logit_grad = log_p.exp_().mul_(-scale)
             else:
@@ -107,7 +145,7 @@ class _TokenLogprobs(torch.autograd.Function):
             rounded = logit_grad.to(weight_VD.dtype)
             hidden_grad_ED[part] = rounded @ weight_VD
             _add_product(weight_grad_VD, rounded.T, hidden_ED[part])
-        return hidden_grad_ED, weight_grad_VD.to(weight_VD.dtype), None, None, None, None
+        return hidden_grad_ED, weight_grad_VD.to(weight_VD.dtype), None, None, None, None, None
 
 
 def _chunks(count: int, chunk: int) -> list[slice]:

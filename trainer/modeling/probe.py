@@ -154,6 +154,7 @@ def _row(ids_N: Any, parents_N: Any, positions_N: Any, entries: Sequence[int] | 
         copies_N=torch.ones(n, dtype=torch.int64),
         node_U=torch.from_numpy(np.ascontiguousarray(entries)),
         temperature_U=torch.ones(count),
+        truncation_U=torch.empty(0, 3),
         edge_E=torch.arange(count),
         old_logprob_E=torch.zeros(count),
         advantage_E=torch.zeros(count),

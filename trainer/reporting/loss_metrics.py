@@ -103,6 +103,8 @@ def _columns(batch: LossBatch, outcome: Outcome, config: LossConfig) -> dict[str
         columns["reference_kl"] = kl_terms(new_E, batch.reference_logprob_E, log_rho_E, KlEstimator.K3, False)
     if batch.entropy_E is not None:
         columns["entropy"] = batch.entropy_E
+    if batch.truncated_E is not None and batch.outside_E is not None:
+        columns |= {"truncated": batch.truncated_E, "outside_truncation": batch.outside_E}
     return {name: value.to(torch.float64) for name, value in columns.items()}
 
 
@@ -219,6 +221,7 @@ MEANS = {  # metric: (sum, over how many)
     "masked_fraction": ("masked", "tokens"),
     "masked_token_fraction": ("masked_tokens", "tokens"),
     "capped_fraction": ("capped", "tokens"),
+    "outside_truncation_fraction": ("outside_truncation", "truncated"),
 }
 
 

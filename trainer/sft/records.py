@@ -25,6 +25,7 @@ from shared.files.written_file import write_text_whole
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
+from shared.truncation import WHOLE
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 
@@ -131,8 +132,8 @@ class Records:
 
 
 def imitated(tree: RecordTree) -> RecordTree:
-    """The same tokens for cross entropy: weight 1 each, at temperature 1 instead of the sampling temperature."""
-    dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0) for d in tree.dispatches)
+    """The same tokens for cross entropy: weight 1 each, in the whole distribution at temperature 1."""
+    dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0, truncation=WHOLE) for d in tree.dispatches)
     return dataclasses.replace(tree, dispatches=dispatches)
 
 

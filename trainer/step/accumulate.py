@@ -188,12 +188,15 @@ class Accumulator:
     def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
         reference_E = self._reference_logprobs(row)
         forwarded = self._forward(row)
+        truncated_E = row.truncated_E
         batch = LossBatch.of(
             row,
             forwarded.logprob_E,
             entropy_E=forwarded.entropy_E,
             proximal_logprob_E=proximal_E,
             reference_logprob_E=reference_E,
+            truncated_E=truncated_E,
+            outside_E=torch.zeros_like(truncated_E) if forwarded.outside_E is None else forwarded.outside_E,
         )
         return batch, forwarded.routing
 

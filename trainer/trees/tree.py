@@ -24,10 +24,18 @@ import numpy.typing as npt
 from shared.tokens.merging import LossRules, insert_all, sequence_counts, sequence_ends
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import Int32, Int64, TreeLayout
+from shared.truncation import WHOLE, Truncation
 from trainer.trees.staleness import Staleness
 
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
+
+
+def _columns_of(truncation: Truncation) -> tuple[float, float, float]:
+    return truncation.top_p, truncation.top_k, truncation.min_p
+
+
+NOT_TRUNCATED = _columns_of(WHOLE)
 
 
 class Merging(StrEnum):
@@ -41,9 +49,10 @@ class Entries:
     """What is trained: one entry per (trajectory, trained token), the same length everywhere."""
 
     node_E: Int64  # the tree node that is this token; it is predicted by the node's parent
-    old_logprob_E: Float32  # of the sampler, at the sampling temperature
+    old_logprob_E: Float32  # of the sampler, in the distribution that it drew the token from
     advantage_E: Float32
     temperature_E: Float32
+    truncation_E: Float32  # [E, 3]: top_p, top_k, min_p of `Truncation`; exact, for a vocabulary has fewer than 2**24 tokens
     trajectory_E: Int64  # index of the record in the group (in a Row: in the optimizer step of this rank)
     turn_E: Int64
     staleness_E: Float32  # in steps, of the token's own version
@@ -145,7 +154,7 @@ def merge(
 def concatenate(parts: Sequence[Entries]) -> Entries:
     """All entries, one part after the other; no part gives no entry."""
     ints, floats = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    none = Entries(ints, floats, floats, floats, ints, ints, floats, ints)
+    none = Entries(ints, floats, floats, floats, np.zeros((0, 3), dtype=np.float32), ints, ints, floats, ints)
     return Entries(
         *(np.concatenate([getattr(p, name) for p in (none, *parts)]) for name in Entries.__dataclass_fields__)
     )
@@ -185,12 +194,14 @@ def _entries(record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajec
     dispatch_E = record.dispatches_N[trained]
     advantage_D = np.array([d.advantage for d in record.dispatches], dtype=np.float32)
     temperature_D = np.array([d.temperature for d in record.dispatches], dtype=np.float32)
+    truncation_D = np.array([_columns_of(d.truncation) for d in record.dispatches], dtype=np.float32)
     turn_D = np.array([d.turn for d in record.dispatches], dtype=np.int64)
     return Entries(
         node_E=node_of_token[trained],
         old_logprob_E=record.logprobs_N[trained].astype(np.float32),
         advantage_E=advantage_D[dispatch_E],
         temperature_E=temperature_D[dispatch_E],
+        truncation_E=truncation_D.reshape(-1, 3)[dispatch_E],
         trajectory_E=np.full(len(trained), trajectory, dtype=np.int64),
         turn_E=turn_D[dispatch_E],
         staleness_E=np.zeros(len(trained), dtype=np.float32),

@@ -6,7 +6,7 @@ from typing import Any
 from sampler.core.engines.pool.engine_pool import EngineReply
 from sampler.core.engines.pool.turn_sources import Source
 from sampler.core.episode.threads import Reply
-from sampler.core.errors import UnusableTask
+from sampler.core.errors import EngineContractBroken, UnusableTask
 from sampler.core.rendering.recorded import Parent
 from sampler.core.rendering.reply_message import Message, beyond_text
 from sampler.core.rendering.view import View
@@ -17,6 +17,7 @@ from shared.documents.states import BranchCause, DispatchStatus
 from shared.names import TRAIN_SPLIT
 from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.rules.temperatures import temperature_problem
+from shared.truncation import Truncation
 
 
 # 8 parameters: one document is written at once, of what its turn knows
@@ -51,8 +52,8 @@ def new_dispatch(
 
 
 def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> dict[str, Any]:
-    """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own. A fork's requests have
-    those of its origin. Raises UnusableTask for a training task at a temperature that nothing can be trained at."""
+    """Training uses no penalties: the trainer could not compute their log-probs. A fork's requests have those of its origin.
+    Raises UnusableTask for a training task at a temperature that nothing can be trained at."""
     if task.payload.fork is not None:
         return task.payload.fork.sampling_params
     is_training = task.split == TRAIN_SPLIT
@@ -66,10 +67,22 @@ def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> d
     return {
         "temperature": temperature,
         "top_p": 1.0,
+        **config.sampling.truncation.model_dump(exclude_defaults=True),
         **({} if is_training else config.sampling.eval_sampling.model_dump(exclude_none=True)),
         "stop_token_ids": list(end_ids),
         "skip_special_tokens": False,
     }
+
+
+def check_distribution(reply: EngineReply, dispatch: DispatchedSamplingTask, task: Task) -> None:
+    """Raises EngineContractBroken for a reply in training whose log-probs are not of the distribution that it was drawn from."""
+    truncation, generation = Truncation.of(dispatch.sampling_params), reply.generation
+    of_the_whole = bool(generation.output_ids) and not generation.truncated_logprobs
+    if task.split == TRAIN_SPLIT and not truncation.keeps_all and of_the_whole:
+        raise EngineContractBroken(
+            f"{generation.url}: {truncation} in training, and the log-probs of the reply to {dispatch.id} are those before "
+            "truncation; expected an engine that reports them after it (local or vLLM; SGLang does not), or a run without"
+        )
 
 
 def answer_values(reply: EngineReply, source: Source, message: Reply) -> dict[str, Any]:
@@ -94,5 +107,6 @@ def answer_values(reply: EngineReply, source: Source, message: Reply) -> dict[st
             output_logprobs=pack_floats(generation.logprobs),
             finish_reason=generation.finish_reason,
             in_reasoning=message.in_reasoning,
+            truncated_logprobs=generation.truncated_logprobs,
         ),
     }

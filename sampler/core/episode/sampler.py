@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from sampler.core.engines.pool.turn_sources import draw
 from sampler.core.episode.clock import EpisodeClock
-from sampler.core.episode.dispatch import answer_values, new_dispatch, sampling_params
+from sampler.core.episode.dispatch import answer_values, check_distribution, new_dispatch, sampling_params
 from sampler.core.episode.in_flight import InFlight
 from sampler.core.episode.journal import Journal, Thread
 from sampler.core.episode.log import EpisodeLog
@@ -349,6 +349,7 @@ class AsyncSampler(ABC):
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
         )
+        check_distribution(reply, dispatch, self.task)
         generation = reply.generation
         view.affinity[source.name] = generation.url
         text = view.text_of(generation.output_ids)

@@ -48,6 +48,8 @@ def generation_json(g: ServedSequence, decode: Decode, count: int | None = None)
         meta["input_token_logprobs"] = _of_prompt(g)
         meta["output_token_logprobs"] = [[lp, token, None] for lp, token in zip(log_probs, output, strict=True)]
         meta["output_token_logprobs_length"] = len(output)
+        if g.params.filtered:  # SGLang's would be those before it: what reads them has to know
+            meta["truncated_logprobs"] = True
     meta |= {"reasoning_tokens": 0, "completion_tokens": len(output), "cached_tokens": g.cached_tokens or 0}
     if done:
         meta["weight_versions"] = g.weight_versions()

@@ -1,7 +1,7 @@
 """Log-probabilities and sampling for a batch of rows of logits.
 
-Log-probs are float32 log_softmax(logits / temperature) over the whole vocabulary, before top-p, top-k and min-p, as in
-SGLang; temperature 0 is greedy with log-probs at temperature 1. Sampling inverts the cumulative distribution in
+Log-probs are float32 log_softmax(logits / temperature) over what min-p, top-k and top-p leave of the vocabulary, as in vLLM
+with `processed_logprobs`; temperature 0 is greedy with log-probs at temperature 1 over all of it. Sampling inverts the cumulative distribution in
 float64: one uniform number per row, from the row's own generator.
 """
 
@@ -47,28 +47,33 @@ def sample(logits: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
     if batch.temperature is not None:
         logits = logits / batch.temperature
     log_probs = torch.log_softmax(logits, -1)
+    for row in batch.filtered:
+        p = batch.generations[row].params
+        log_probs[row] = truncated(log_probs[row], p.top_k, p.top_p, p.min_p)
     tokens = log_probs.argmax(-1) if batch.all_greedy else _draw(log_probs, batch)
     return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
 
 
 def _draw(log_probs: Tensor, batch: SamplingBatch) -> Tensor:
-    probs = log_probs.exp()
-    for row in batch.filtered:
-        p = batch.generations[row].params
-        probs[row] = truncate(probs[row], p.top_k, p.top_p, p.min_p)
-    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    cumulative = log_probs.exp().cumsum(-1, dtype=torch.float64)
     uniform = torch.tensor([g.rng.random() * _BELOW_ONE for g in batch.generations], dtype=torch.float64)
     target = (cumulative[:, -1] * uniform)[:, None]
     tokens = torch.searchsorted(cumulative, target, right=True)[:, 0]
     return tokens if batch.greedy is None else torch.where(batch.greedy, log_probs.argmax(-1), tokens)
 
 
-def truncate(probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """[vocabulary] -> the same with the tail at zero, not renormalized: keep the top_k most likely tokens, of these the fewest
-    whose mass reaches top_p, of these those with at least min_p times the largest probability."""
-    ordered, index = probs.sort(descending=True)
-    before = ordered.cumsum(-1) - ordered
-    ordered[before > top_p] = 0.0
-    ordered[top_k:] = 0.0
-    ordered[ordered < ordered[0] * min_p] = 0.0
-    return torch.zeros_like(probs).scatter_(0, index, ordered)
+def truncated(log_probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """[vocabulary] -> the same with the tail at -inf, renormalized: keep the tokens with at least min_p times the largest
+    probability, of these the top_k likeliest (and what ties with the last), of these the fewest whose mass reaches top_p.
+
+    The order and the arithmetic of vLLM 0.32.0 (`apply_top_k_top_p_pytorch`, `MinPLogitsProcessor`)."""
+    probs = log_probs.exp()
+    kept = log_probs.masked_fill(probs < probs.max() * min_p, -torch.inf)
+    ordered, index = kept.sort()  # ascending
+    if top_k < len(ordered):
+        ordered = ordered.masked_fill(ordered < ordered[-top_k], -torch.inf)
+    if top_p < 1.0:
+        beyond = ordered.softmax(-1).cumsum(-1) <= 1.0 - top_p
+        beyond[-1] = False  # at least one token stays
+        ordered = ordered.masked_fill(beyond, -torch.inf)
+    return torch.empty_like(ordered).scatter_(0, index, ordered.log_softmax(-1))

@@ -49,6 +49,7 @@ class Generation:
     prompt_tokens: int
     cached_tokens: int
     abort_message: str = ""
+    truncated_logprobs: bool = False  # of the distribution after top_p, top_k and min_p; False: before, or there were none
 
 
 def read_generation(url: str, rid: str, answer: Mapping[str, Any], bounds: RequestBounds) -> Generation:
@@ -73,6 +74,7 @@ def read_generation(url: str, rid: str, answer: Mapping[str, Any], bounds: Reque
         prompt_tokens=whole(where, "prompt_tokens", meta.get("prompt_tokens", bounds.prompt_tokens)),
         cached_tokens=whole(where, "cached_tokens", meta.get("cached_tokens") or 0),
         abort_message="" if kind != "abort" or message is None else text(where, "message", message)[:MAX_MESSAGE_CHARS],
+        truncated_logprobs=meta.get("truncated_logprobs") is True,  # of our engines' API; SGLang has no such field
     )
 
 

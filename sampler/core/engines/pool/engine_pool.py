@@ -263,6 +263,7 @@ class EnginePool:
             finish_reason="length" if last.finish_reason == "abort" else last.finish_reason,
             prompt_tokens=prompt_tokens,
             cached_tokens=min(last.cached_tokens, prompt_tokens),
+            truncated_logprobs=bool(progress.output_ids) and not progress.whole_logprobs,
         )
         return EngineReply(whole, tuple(progress.continuations), progress.failures, duration_s)
 

@@ -24,6 +24,7 @@ class Progress:
     version_runs: list[list[int]] = field(default_factory=list)
     continuations: list[Continuation] = field(default_factory=list)
     failures: int = 0
+    whole_logprobs: bool = False  # some part's log-probs are not of a truncated distribution
 
     def listener_for(self, on_ids: OnIds | None) -> OnIds | None:
         return None if on_ids is None else lambda ids: on_ids([*self.output_ids, *ids])
@@ -31,5 +32,6 @@ class Progress:
     def add(self, part: Generation) -> None:
         self.output_ids += part.output_ids
         self.logprobs += part.logprobs
+        self.whole_logprobs |= bool(part.output_ids) and not part.truncated_logprobs
         for version, n_tokens in part.version_runs:
             append_run(self.version_runs, version, n_tokens)
