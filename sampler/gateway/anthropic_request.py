@@ -15,12 +15,11 @@ from sampler.gateway.bodies import (
     text_of_part,
     tool_schema,
 )
-from sampler.gateway.chat_request import completed, temperature_of, tools_are_off
+from sampler.gateway.chat_request import completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1, 1.0),
     "tool_choice": ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False}),
     "service_tier": ("auto", "standard_only"),
 }
@@ -57,7 +56,7 @@ def read_messages(body: Any, *, counting: bool = False) -> ChatRequest:
         shows_reasoning=thinking is not None and thinking.text("type") in _SHOWS_THINKING,
         may_call=bool(schemas) and not tools_are_off(given),
         stop=stops_of(given.texts("stop_sequences")),
-        temperature=temperature_of(given),
+        distribution=distribution_of(given),
         output_format=_output_format(given),
         failed_calls=frozenset(failed),
     )

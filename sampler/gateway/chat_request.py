@@ -11,10 +11,8 @@ from sampler.gateway.fields import Fields
 from shared.names import ROLES
 
 ROLE_NAMES = {"developer": "system"}
+SAMPLED_BY = {name: name for name in ("temperature", "top_p", "top_k", "min_p")}
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # values that change nothing
-    "top_p": (1, 1.0),
-    "top_k": (-1,),
-    "min_p": (0, 0.0),
     "frequency_penalty": (0, 0.0),
     "presence_penalty": (0, 0.0),
     "repetition_penalty": (1, 1.0),
@@ -47,15 +45,16 @@ def read_chat(body: Any) -> ChatRequest:
         may_call=bool(tools) and not tools_are_off(chat),
         wants_logprobs=chat.flag("logprobs"),
         stop=stops_of(chat.texts("stop")),
-        temperature=temperature_of(chat),
+        distribution=distribution_of(chat),
         output_format=_output_format(chat),
     )
     return completed(read, chat, NEUTRAL)
 
 
-def temperature_of(fields: Fields) -> dict[str, float]:
-    given = fields.number("temperature")
-    return {} if given is None else {fields.path_of("temperature"): float(given)}
+def distribution_of(fields: Fields, names: Mapping[str, str] = SAMPLED_BY) -> dict[tuple[str, str], float]:
+    """`names`: {member: our name of it}."""
+    given = {(fields.path_of(name), ours): fields.number(name) for name, ours in names.items()}
+    return {place: float(value) for place, value in given.items() if value is not None}
 
 
 def tools_are_off(fields: Fields) -> bool:

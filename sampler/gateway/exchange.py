@@ -68,9 +68,9 @@ class OutputFormat:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """`messages`: the whole history, as every dialect sends it. `unused`: every member of the request that changes nothing
-    here, by its path. `temperature`: as the request has it, by its path. `stop`: texts at which the reply ends. `may_call`:
-    whether a call in the reply is one. `wants_logprobs`: of the sampled tokens. `prefix`: the reply's beginning, which the
-    client wrote. `shows_reasoning`: whether the client understands it."""
+    here, by its path. `distribution`: its sampling parameters, by their paths and our names. `stop`: texts at which the
+    reply ends. `may_call`: whether a call in the reply is one. `wants_logprobs`: of the sampled tokens. `prefix`: the reply's
+    beginning, which the client wrote. `shows_reasoning`: whether the client understands it."""
 
     model: str
     messages: Sequence[ReceivedMessage]
@@ -82,7 +82,7 @@ class ChatRequest:
     may_call: bool = True
     wants_logprobs: bool = False
     stop: tuple[str, ...] = ()
-    temperature: Mapping[str, float] = field(default_factory=dict)
+    distribution: Mapping[tuple[str, str], float] = field(default_factory=dict)
     output_format: OutputFormat | None = None
     prefix: str = ""
     unused: Mapping[str, Any] = field(default_factory=dict)

@@ -13,16 +13,16 @@ from typing import Any
 from pydantic.alias_generators import to_camel, to_snake
 
 from sampler.gateway.bodies import arguments_of, left_out, stops_of, tool_schema
-from sampler.gateway.chat_request import completed, temperature_of
+from sampler.gateway.chat_request import completed, distribution_of
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "topP": (1, 1.0),
     "frequencyPenalty": (0, 0.0),
     "presencePenalty": (0, 0.0),
     "logprobs": (0,),
 }
+SAMPLED_BY = {"temperature": "temperature", "topP": "top_p", "topK": "top_k"}
 JSON_TYPE = "application/json"
 _ANSWERS = ("result", "output")  # keys under which the SDKs put a function's plain answer
 
@@ -57,7 +57,7 @@ def read_google(body: Any, model: str, *, stream: bool) -> ChatRequest:
         may_call=bool(schemas) and not _is_off(given),
         wants_logprobs=generation.flag("responseLogprobs"),
         stop=stops_of(generation.texts("stopSequences")),
-        temperature=temperature_of(generation),
+        distribution=distribution_of(generation, SAMPLED_BY),
         output_format=_output_format(generation),
         failed_calls=frozenset(reader.failed),
     )

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, text_of, tool_schema
-from sampler.gateway.chat_request import ROLE_NAMES, completed, temperature_of, tools_are_off
+from sampler.gateway.chat_request import ROLE_NAMES, completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 
 IN_NAMESPACE = "."
 LOGPROBS = "message.output_text.logprobs"  # in `include`
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1, 1.0),
     "tool_choice": ("auto",),
     "parallel_tool_calls": (True,),
     "top_logprobs": (0,),
@@ -57,7 +56,7 @@ def read_responses(body: Any) -> ChatRequest:
         stream=given.flag("stream"),
         may_call=bool(schemas) and not tools_are_off(given),
         wants_logprobs=_wants_logprobs(given),
-        temperature=temperature_of(given),
+        distribution=distribution_of(given),
         output_format=_output_format(given),
         namespaces=frozenset(tool.text("name") for tool, kind in zip(tools, kinds, strict=True) if kind == "namespace"),
     )

@@ -13,6 +13,7 @@ from sampler.core.settings.core_config import CoreConfig
 from sampler.gateway.exchange import ChatRequest
 from shared.documents import Task
 from shared.outside_text import visible
+from shared.truncation import Truncation
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,17 @@ _logged: set[str] = set()
 
 
 def unused_names(request: ChatRequest, config: CoreConfig, task: Task) -> list[str]:
-    """Paths of what the request has and this gateway does not use. A temperature is used if it is the one that samples."""
-    ours = sampling_params(config, task, ())["temperature"]
-    paths = [*request.unused, *(path for path, value in request.temperature.items() if value != ours)]
+    """Paths of what the request has and this gateway does not use. A sampling parameter is used if it is the one that samples."""
+    ours = sampling_params(config, task, ())
+    ours |= Truncation.of(ours).model_dump()
+    others = [path for (path, name), value in request.distribution.items() if _plain(name, value) != ours[name]]
+    paths = [*request.unused, *others]
     names = sorted({visible(name)[:MAX_NAME_CHARS] for name in paths})
     return names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], MORE]
+
+
+def _plain(name: str, value: float) -> float:
+    return 0 if (name, value) == ("top_k", -1) else value
 
 
 def count(counts: Counter[str], names: Sequence[str]) -> None:

@@ -16,7 +16,9 @@ class DataDispatch(Document):
     trained: bool
     truncation: Truncation = Field(
         WHOLE,
-        exclude_if=lambda one: one.keeps_all,  # earlier versions refuse the field, and would train the whole distribution
+        exclude_if=lambda one: (
+            one.keeps_all
+        ),  # earlier versions refuse the field, and would train the whole distribution
     )
 
 

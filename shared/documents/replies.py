@@ -26,8 +26,8 @@ class ToolCallResult(Document):
 class SampledResponse(Document):
     """The engine's answer. `output_ids` (int32) and `output_logprobs` (float32) are packed, one entry per sampled token.
     `message` is parsed from `text`; it omits content and reasoning that `text` contains verbatim. `in_reasoning`: the prompt
-    opened the reasoning, so that `text` begins inside of it. `truncated_logprobs`: they are of the distribution that the request's
-    top_p, top_k and min_p left, renormalized; else of the whole one."""
+    opened the reasoning, so that `text` begins inside of it. `truncated_logprobs`: they are of what the request's
+    top_p, top_k and min_p left, renormalized; else of the whole distribution."""
 
     text: str
     message: dict[str, Any]

@@ -120,9 +120,7 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
     gone = [d.id for d in data.dispatches if d.id not in by_id]
     if gone:
         raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, but its training data needs it")
-    used = [
-        TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained, d.truncation) for d in data.dispatches
-    ]
+    used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained, d.truncation) for d in data.dispatches]
     in_tree = [by_id[d.id] for d in data.dispatches]
     tree = _tree(data.id, in_tree, used)
     actual = digest(tree)

@@ -79,7 +79,7 @@ def from_logits(
     temperature_E: Tensor,
     *,
     truncation_E: Tensor,
-    chunk: int,  # noqa: ARG001 - all at once
+    chunk: int,
 ) -> TokenScores:
     logits_EV = (hidden_ND @ weight_VD.T)[rows_E]
     return logits_logprobs(logits_EV, targets_E, temperature_E, truncation_E=truncation_E, with_entropy=True)

@@ -10,6 +10,7 @@ the embedding) only while the module that owns it runs, and again for its backwa
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
-from trainer.modeling.logprobs import TokenScores, logits_logprobs, token_logprobs
+from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.modeling.truncation import columns
@@ -87,7 +88,6 @@ class TreeLM(nn.Module):
         if own_U is not None:
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
             truncation_U = None if truncation_U is None else truncation_U[own_U]
-        options = {"truncation_E": truncation_U, "with_entropy": with_entropy}
         arguments = self._arguments(row, mask, here)
         if self.way.head is Head.CHUNKED:
             output = self.causal_lm.base_model(**arguments)
@@ -99,20 +99,23 @@ class TreeLM(nn.Module):
                 row.ids_N[node_U],
                 temperature_U,
                 chunk,
-                **options,
+                truncation_E=truncation_U,
+                with_entropy=with_entropy,
             )
         else:
             selection = {"logits_to_keep": predictor_U} if self.way.head is Head.KEPT else {}
             output = self.causal_lm(**arguments, **selection)
             logits_UV = output.logits[0] if selection else output.logits[0].index_select(0, predictor_U)
-            scores = logits_logprobs(logits_UV, row.ids_N[node_U], temperature_U, **options)
+            scores = logits_logprobs(
+                logits_UV, row.ids_N[node_U], temperature_U, truncation_E=truncation_U, with_entropy=with_entropy
+            )
         if context is not None and own_U is not None:
-            count, peers = len(row.node_U), context
-            scores = TokenScores(*(None if of is None else of_all(of, own_U, count, peers) for of in scores))
+            scores = scores.each(partial(of_all, own_U=own_U, count=len(row.node_U), context=context))
         routing = None
         if self.experts_per_token is not None:
             routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token)
-        return Forwarded(*(None if of is None else of[row.edge_E] for of in scores), routing)
+        logprob_E, entropy_E, outside_E = scores.each(lambda of_U: of_U[row.edge_E])
+        return Forwarded(logprob_E, entropy_E, outside_E, routing)
 
     def _arguments(self, row: Row, mask: Mask, here: slice) -> dict[str, Any]:
         """The model's arguments. For a row with one sequence the model makes its own positions: some start at 2."""
@@ -138,7 +141,8 @@ class TreeLM(nn.Module):
 def forward_row(
     lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
 ) -> Forwarded:
-    """Log-probabilities of the distribution that each entry's token was drawn from, with gradient, by `lm` (a TreeLM, sharded or not).
+    """Log-probabilities of the distribution that each entry's token was drawn from, with gradient, by `lm` (a TreeLM, sharded or
+    not).
 
     float32, or float64 for a float64 model. `row` must be on the model's device.
     """

@@ -12,6 +12,7 @@ Eight parameters: a kernel takes its tensors one by one, as autograd gives them 
     suffix _N  token of the row      _E  one requested log-prob      _D  hidden width      _V  vocabulary
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,11 @@ class TokenScores(NamedTuple):
     logprob_E: Tensor
     entropy_E: Tensor | None
     outside_E: Tensor | None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "TokenScores":
+        """With all that there is of them changed."""
+        entropy_E, outside_E = (None if of is None else change(of) for of in self[1:])
+        return TokenScores(change(self.logprob_E), entropy_E, outside_E)
 
 
 # 8 parameters: six tensors of one computation, and two options
@@ -53,9 +59,7 @@ def token_logprobs(
     logprob_E, entropy_E, outside_E = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # untyped in torch's stubs
         hidden_ED, lm_head_weight_VD, targets_E, temperature_E, truncation_E, chunk, with_entropy
     )
-    return TokenScores(
-        logprob_E, entropy_E if with_entropy else None, None if truncation_E is None else outside_E
-    )
+    return TokenScores(logprob_E, entropy_E if with_entropy else None, None if truncation_E is None else outside_E)
 
 
 def logits_logprobs(

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 TOP_P, TOP_K, MIN_P = range(3)  # columns of `truncation_E`
-DROPPED = -1e30  # the logit of a token that is not kept: its probability is 0, and 0 times it is 0, where -inf gives NaN
+DROPPED = (
+    -1e30
+)  # the logit of a token that is not kept: its probability is 0, and 0 times it is 0, where -inf gives NaN
 BLOCK = 8  # a chunk's rows are sorted in so many parts: a sort takes 5 times the memory of what it sorts
 NEAR_MASS, NEAR_SHARE = 1e-5, 1e-4  # of `near`: float32's sum of a vocabulary errs by some 1e-6
 

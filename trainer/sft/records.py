@@ -133,7 +133,9 @@ class Records:
 
 def imitated(tree: RecordTree) -> RecordTree:
     """The same tokens for cross entropy: weight 1 each, in the whole distribution at temperature 1."""
-    dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0, truncation=WHOLE) for d in tree.dispatches)
+    dispatches = tuple(
+        dataclasses.replace(d, advantage=1.0, temperature=1.0, truncation=WHOLE) for d in tree.dispatches
+    )
     return dataclasses.replace(tree, dispatches=dispatches)
 
 

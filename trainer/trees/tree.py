@@ -52,7 +52,9 @@ class Entries:
     old_logprob_E: Float32  # of the sampler, in the distribution that it drew the token from
     advantage_E: Float32
     temperature_E: Float32
-    truncation_E: Float32  # [E, 3]: top_p, top_k, min_p of `Truncation`; exact, for a vocabulary has fewer than 2**24 tokens
+    truncation_E: (
+        Float32  # [E, 3]: top_p, top_k, min_p of `Truncation`; exact, for a vocabulary has fewer than 2**24 tokens
+    )
     trajectory_E: Int64  # index of the record in the group (in a Row: in the optimizer step of this rank)
     turn_E: Int64
     staleness_E: Float32  # in steps, of the token's own version

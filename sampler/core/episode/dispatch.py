@@ -74,11 +74,12 @@ def sampling_params(config: CoreConfig, task: Task, end_ids: Sequence[int]) -> d
     }
 
 
-def check_distribution(reply: EngineReply, dispatch: DispatchedSamplingTask, task: Task) -> None:
-    """Raises EngineContractBroken for a reply in training whose log-probs are not of the distribution that it was drawn from."""
+def check_distribution(reply: EngineReply, dispatch: DispatchedSamplingTask) -> None:
+    """Of a reply that is trained. Raises EngineContractBroken if its log-probs are not of the distribution that it was drawn
+    from."""
     truncation, generation = Truncation.of(dispatch.sampling_params), reply.generation
     of_the_whole = bool(generation.output_ids) and not generation.truncated_logprobs
-    if task.split == TRAIN_SPLIT and not truncation.keeps_all and of_the_whole:
+    if of_the_whole and not truncation.keeps_all:
         raise EngineContractBroken(
             f"{generation.url}: {truncation} in training, and the log-probs of the reply to {dispatch.id} are those before "
             "truncation; expected an engine that reports them after it (local or vLLM; SGLang does not), or a run without"

@@ -349,7 +349,8 @@ class AsyncSampler(ABC):
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
         )
-        check_distribution(reply, dispatch, self.task)
+        if self.task.split == TRAIN_SPLIT and source.policy is None and view.policy in self.config.trained_policies:
+            check_distribution(reply, dispatch)
         generation = reply.generation
         view.affinity[source.name] = generation.url
         text = view.text_of(generation.output_ids)

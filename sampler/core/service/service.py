@@ -160,6 +160,8 @@ class SamplerService:
         await self._engines.refresh()
         await self._resources.opened.refresh()
         limit, doing = await self._seq_limit(run)
+        if limit != 0:
+            self._engines.check_truncation(self._rules.config)
         doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
         away = self._resources.tool_traffic.away()
         if away:

@@ -1,8 +1,8 @@
 """Log-probabilities and sampling for a batch of rows of logits.
 
 Log-probs are float32 log_softmax(logits / temperature) over what min-p, top-k and top-p leave of the vocabulary, as in vLLM
-with `processed_logprobs`; temperature 0 is greedy with log-probs at temperature 1 over all of it. Sampling inverts the cumulative distribution in
-float64: one uniform number per row, from the row's own generator.
+with `processed_logprobs`; temperature 0 is greedy with log-probs at temperature 1 over all of it. Sampling inverts the
+cumulative distribution in float64: one uniform number per row, from the row's own generator.
 """
 
 from __future__ import annotations

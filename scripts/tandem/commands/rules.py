@@ -82,6 +82,9 @@ async def _changed(store: Store, policy: str, change: Sequence[str], modules: st
     newest = known[0]
     ESTIMATORS.import_modules([name for name in modules.split(",") if name])
     rules = checked({**newest.values, **dict(_parsed(one) for one in change)})
+    for engine in await store.services.live(policy):
+        if (problem := rules.sampling.truncation.engine_problem(engine.kind)) is not None:
+            raise ConfigError(f"engine {engine.url}: {problem}")
     expected = RunRules.of(policy, newest.number + 1, rules.sections(), f"{getpass.getuser()}@{socket.gethostname()}")
     if expected.digest == newest.digest:
         raise ConfigError(f"{newest.origin}, say this already")

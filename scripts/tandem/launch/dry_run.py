@@ -23,7 +23,7 @@ from tandem.launch.services import (
     start_trainers,
 )
 from tandem.launch.settings import BUNDLED, LaunchConfig
-from tandem.launch.task_checks import check_tasks
+from tandem.launch.task_checks import check_tasks, check_truncation
 
 TOOLS_URL = "http://127.0.0.1:0/mcp"  # the bundled server prints its port when it starts
 DATABASE = "mongodb://127.0.0.1:0/?directConnection=true"
@@ -58,6 +58,7 @@ def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
     ]:
         planned.say(line)
     if config.machines.is_main:
+        check_truncation(policies)
         check_tasks(config, planned.say)
     if config.db_connection_string:
         planned.say(f"MongoDB: {shown(config.db_connection_string)}, given")

@@ -11,7 +11,7 @@ from tandem.launch import commands
 from tandem.launch.model_check import check_model, failures
 from tandem.launch.places import EXAMPLE, ROOT
 from tandem.launch.settings import LaunchConfig
-from tandem.launch.task_checks import sampler_settings
+from tandem.launch.task_checks import check_truncation, sampler_settings
 
 
 def prepare(policies: Sequence[LaunchConfig]) -> None:
@@ -19,6 +19,7 @@ def prepare(policies: Sequence[LaunchConfig]) -> None:
     require_files(FEWEST if policies[0].db_connection_string else FEWEST_OF_DATABASE)
     for model in dict.fromkeys(policy.model for policy in policies):
         check_whole(ROOT / model, policies[0])
+    check_truncation(policies)
     for kind in commands.CPU_ENGINES:
         if any(policy.engine == kind and policy.starts_engine and not policy.placed for policy in policies):
             _install(kind)

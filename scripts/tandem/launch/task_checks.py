@@ -35,6 +35,16 @@ def sampler_settings(config: LaunchConfig) -> SamplerConfig:
     return SamplerConfig.load([*required, *context, *config.service_flags.get("sampler", [])])
 
 
+def check_truncation(policies: Sequence[LaunchConfig]) -> None:
+    """Raises ConfigError if an engine that is started here could not sample what training truncates."""
+    if policies[0].only_evaluate:
+        return
+    truncation = sampler_settings(policies[0]).sampling.truncation
+    for policy in policies:
+        if policy.trains and policy.starts_engine and (problem := truncation.engine_problem(policy.engine)):
+            raise ConfigError(problem)
+
+
 def check_tasks(config: LaunchConfig, show: Tell) -> list[TaskDemand]:
     """Read every task file of this launch; returns the demands on tools. Raises ConfigError for unplayable tasks."""
     settings = sampler_settings(config)

@@ -56,8 +56,9 @@ async def replay(
     turns: list[ReplayedTurn] = []
     served: set[int] = set()
     for turn in progress.track(episode.turns, description="turns"):
-        if turn.temperature != 1.0:
-            why = f"sampled at temperature {turn.temperature:g}; engines tell log-probs of a prompt at 1 alone"
+        if turn.temperature != 1.0 or not turn.truncation.keeps_all:
+            drawn = f"sampled at temperature {turn.temperature:g}, {turn.truncation}"
+            why = f"{drawn}; engines tell log-probs of a prompt at 1 alone, of the whole distribution"
             turns.append(ReplayedTurn(turn, np.full(len(turn.ids), np.nan, dtype=np.float32), why))
             continue
         name = f"replay-{turn.dispatch.id}"

@@ -1,5 +1,6 @@
 """Log-probs of sampled turns under one set of weights: the trainer's own forward, one prefix tree for all turns."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,20 +9,37 @@ from torch import Tensor
 
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from tandem.what_if.sampled import SampledTurn
+from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.truncation import columns, near
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
 
 
-def turn_logprobs(lm: TreeLM, turns: Sequence[SampledTurn], device: str) -> list[Tensor]:
-    """For each turn the log-prob of every sampled token, with gradient where that is enabled."""
+def turn_logprobs(lm: TreeLM, turns: Sequence[SampledTurn], device: str, *, settle_ties: bool = False) -> list[Tensor]:
+    """For each turn the log-prob of every sampled token, with gradient where that is enabled. `settle_ties`: by
+    `settled_logprobs`."""
     rows = rows_of(lm, [_chain(turn) for turn in turns])
     parts_of: list[list[Tensor]] = [[] for _ in turns]
     for row in rows:
-        logprob_E = row_logprobs(lm, row.to(device), attn=lm.mask(device))[0]
+        placed, mask = row.to(device), lm.mask(device)
+        logprob_E = settled_logprobs(lm, placed, mask) if settle_ties else row_logprobs(lm, placed, attn=mask)[0]
         for at in row.trajectory_E.unique().tolist():
             parts_of[at].append(logprob_E[row.trajectory_E == at])
     return [torch.cat(parts) for parts in parts_of]
+
+
+@torch.no_grad()
+def settled_logprobs(lm: TreeLM, row: Row, mask: MaskBuilder) -> Tensor:
+    """Log-probs to be compared with the stored ones. Which tokens a truncation keeps is decided by rounding where the next one
+    lies at its boundary: of the sets that are possible, the one whose log-prob is nearest to what is stored."""
+    logprob_E = row_logprobs(lm, row, attn=mask)[0]
+    if columns(row.truncation_U) is not None:
+        for truncation_U in near(row.truncation_U):
+            other_E = row_logprobs(lm, dataclasses.replace(row, truncation_U=truncation_U), attn=mask)[0]
+            is_nearer = (other_E - row.old_logprob_E).abs() < (logprob_E - row.old_logprob_E).abs()
+            logprob_E = torch.where(is_nearer, other_E, logprob_E)
+    return logprob_E
 
 
 def rows_of(lm: TreeLM, trees: Sequence[RecordTree]) -> list[Row]:
@@ -46,5 +64,5 @@ def _chain(turn: SampledTurn) -> RecordTree:
         dispatches_N=dispatches,
         logprobs_N=logprobs,
         versions_N=versions,
-        dispatches=(TreeDispatch(turn.dispatch.id, turn.number, 1.0, turn.temperature),),
+        dispatches=(TreeDispatch(turn.dispatch.id, turn.number, 1.0, turn.temperature, truncation=turn.truncation),),
     )

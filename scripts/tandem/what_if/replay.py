@@ -67,7 +67,7 @@ def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progres
             continue
         lm = weights.load(stored)
         with torch.no_grad():
-            again = turn_logprobs(lm, [episode.turns[i] for i in at], device)
+            again = turn_logprobs(lm, [episode.turns[i] for i in at], device, settle_ties=True)
         for i, logprobs in zip(at, again, strict=True):
             mine = episode.turns[i].versions == number
             recomputed[i][mine] = at_full_weight(logprobs.float().cpu().numpy()[mine])

@@ -17,13 +17,16 @@ from shared.documents.packed import unpack_floats, unpack_ints
 from shared.episodes.state import EpisodeState, TurnState
 from shared.errors import ConfigError, DataError
 from shared.store import Store
+from shared.tokens.flatten import distribution_of_logprobs
+from shared.truncation import Truncation
 
 Spell = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
-    """One reply. `ids`, `logprobs` and `versions` have one entry for each sampled token."""
+    """One reply. `ids`, `logprobs` and `versions` have one entry for each sampled token. `logprobs` are of the distribution at
+    `temperature` that `truncation` leaves."""
 
     number: int
     temperature: float
@@ -32,6 +35,7 @@ class SampledTurn:
     logprobs: npt.NDArray[np.float32]
     versions: npt.NDArray[np.int32]
     dispatch: DispatchedSamplingTask
+    truncation: Truncation
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,8 @@ def _sampled(state: EpisodeState, turn: TurnState) -> SampledTurn:
         )
     # Engines report the log-probs of greedy replies (temperature 0) at temperature 1.
     temperature = float(dispatch.sampling_params.get("temperature", 1.0)) or 1.0
-    return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, logprobs, versions, dispatch)
+    known = (logprobs, versions, dispatch, distribution_of_logprobs(dispatch))
+    return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, *known)
 
 
 async def speller(store: Store, policy: str) -> Spell:

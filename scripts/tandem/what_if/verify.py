@@ -37,7 +37,8 @@ from shared.store import Store
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.weights.assembly import Assembly
-from trainer.modeling.forward import TreeLM, row_logprobs
+from tandem.what_if.forward_scores import settled_logprobs
+from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, tree_obstacle
 from trainer.modeling.model import load_model
@@ -79,8 +80,7 @@ def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, de
     for tree in trees:
         merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
         rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
-        with torch.no_grad():
-            parts = [row_logprobs(lm, row.to(device), attn=mask)[0].cpu() - row.old_logprob_E for row in rows]
+        parts = [settled_logprobs(lm, row.to(device), mask).cpu() - row.old_logprob_E for row in rows]
         of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
         difference_E = torch.cat([torch.zeros(0), *parts]).abs()[of_version_E]
         tokens += len(difference_E)

@@ -49,7 +49,9 @@ class Generation:
     prompt_tokens: int
     cached_tokens: int
     abort_message: str = ""
-    truncated_logprobs: bool = False  # of the distribution after top_p, top_k and min_p; False: before, or there were none
+    truncated_logprobs: bool = (
+        False  # of the distribution after top_p, top_k and min_p; False: before, or there were none
+    )
 
 
 def read_generation(url: str, rid: str, answer: Mapping[str, Any], bounds: RequestBounds) -> Generation:

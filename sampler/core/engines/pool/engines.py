@@ -106,6 +106,13 @@ class Engines:
             *dict.fromkeys(short),
         ]
 
+    def check_truncation(self, config: CoreConfig) -> None:
+        """Raises ConfigError for an engine whose log-probs could not be trained: training truncates the distribution."""
+        for policy in config.trained_policies:
+            for service in self._listed.get(policy, ()):
+                if (problem := config.sampling.truncation.engine_problem(service.kind)) is not None:
+                    raise ConfigError(f"engine {service.url}: {problem}")
+
     def stats(self) -> PoolStats:
         """Sum over all requests since the start."""
         return _sum(pool.stats for pool in self._pools())
