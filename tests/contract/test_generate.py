@@ -13,7 +13,13 @@ from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.generation import Generation
 from sampler.core.engines.pool.engine_pool import EnginePool
 from sampler.core.errors import ContextTooLong, EngineRefused
+from shared.truncation import ENGINES, Truncation
+from tandem.what_if.forward_scores import rows_of, settled_logprobs
 from tests.contract.engines import CONTEXT, EXACT, MODEL, Engine
+from tests.trainer.builders import RecordBuilder
+from trainer.modeling.forward import TreeLM, forward_row
+from trainer.modeling.forward_ways import OWN
+from trainer.modeling.model import load_model
 
 PROMPT = list(range(20, 60))
 TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
@@ -33,21 +39,51 @@ async def ask(engine: Engine, client: EngineClient, prompt: list[int], count: in
     [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_p": 0.8, "top_k": 20}, {"min_p": 0.02}],
     ids=["plain", "cooler", "top-p and top-k", "min-p"],
 )
-async def test_logprobs_are_those_of_the_tempered_distribution_before_any_filter(
+async def test_logprobs_are_those_of_the_distribution_that_was_sampled(
     engine: Engine, client: EngineClient, params: dict[str, float]
 ) -> None:
-    """vLLM tells those after the filters: the reason why training samples without any."""
+    """SGLang reports those before the filters: the reason why training samples without any there."""
     found = await ask(engine, client, PROMPT, **params)
     assert (found.finish_reason, len(found.output_ids)) == ("length", 32)
     assert found.version_runs == [[engine.label, 32]]
     temperature = params.get("temperature", 1.0)
-    if engine.kind == "vllm" and params.keys() - {"temperature"}:
-        expected = engine.reference.filtered(engine.label, PROMPT, found.output_ids, params)
-        assert found.logprobs == pytest.approx(expected, abs=EXACT)
-        before = engine.reference.logprobs(engine.label, PROMPT, found.output_ids, temperature)
-        assert max(after - free for after, free in zip(found.logprobs, before, strict=True)) > EXACT, "they differ"
+    is_cut = bool(params.keys() - {"temperature"})
+    assert found.truncated_logprobs == (is_cut and engine.kind in ENGINES)
+    if not found.truncated_logprobs:
+        engine.reference.assert_truthful(PROMPT, found, temperature)
         return
-    engine.reference.assert_truthful(PROMPT, found, temperature)
+    expected = engine.reference.filtered(engine.label, PROMPT, found.output_ids, params)
+    assert found.logprobs == pytest.approx(expected, abs=EXACT)
+    before = engine.reference.logprobs(engine.label, PROMPT, found.output_ids, temperature)
+    assert max(after - free for after, free in zip(found.logprobs, before, strict=True)) > EXACT, "they differ"
+
+
+@pytest.mark.parametrize(
+    "params", [{"top_p": 0.9}, {"top_k": 20}, {"min_p": 0.02, "top_k": 50, "top_p": 0.95}], ids=str
+)
+async def test_the_trainer_computes_the_log_probs_of_a_truncated_distribution_again(
+    engine: Engine, client: EngineClient, params: dict[str, float]
+) -> None:
+    """To float error, but for ties at the boundary: `settled_logprobs`."""
+    if engine.kind not in ENGINES:
+        pytest.skip(f"{engine.kind} reports log-probs before truncation")
+    sampled = {"temperature": 1.3, **params}
+    record = RecordBuilder("r")
+    start = record.context(PROMPT)
+    for _ in range(4):
+        found = await ask(engine, client, PROMPT, 48, **sampled)
+        record.reply(
+            found.output_ids, start, logprobs=found.logprobs, temperature=1.3, truncation=Truncation.of(sampled)
+        )
+    lm = TreeLM(load_model(engine.weights(engine.label), attn_implementation=OWN.attention)).requires_grad_(False)
+    (row,) = rows_of(lm, [record.build()])
+    mask = lm.mask("cpu")
+    assert (settled_logprobs(lm, row, mask) - row.old_logprob_E).abs().max() <= EXACT
+    forwarded = forward_row(lm, row, attn=mask)
+    assert forwarded.outside_E is not None
+    apart = (forwarded.logprob_E - row.old_logprob_E).abs() > EXACT
+    assert int(apart.sum()) <= 2, "ties"
+    assert int(forwarded.outside_E.sum()) <= 2, "ties"
 
 
 async def test_greedy_output_equals_that_of_transformers(engine: Engine, client: EngineClient) -> None:

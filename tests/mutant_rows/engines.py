@@ -98,7 +98,7 @@ MUTANTS = (
         "sampler/engine/vllm/start.py",
         '"logprobs_mode": "processed_logprobs",',
         '"logprobs_mode": "raw_logprobs",',
-        "tests/contract/test_generate.py::test_logprobs_are_those_of_the_tempered_distribution_before_any_filter",
+        "tests/contract/test_generate.py::test_logprobs_are_those_of_the_distribution_that_was_sampled",
     ),
     Mutant(
         "an engine that serves already says its context",

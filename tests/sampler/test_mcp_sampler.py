@@ -166,7 +166,7 @@ async def test_a_tasks_turns_and_temperature_override_the_samplers(store: Store)
 
 
 @pytest.mark.parametrize(("split", "applies"), [("eval", True), ("train", False)])
-async def test_top_p_top_k_and_penalties_apply_only_to_evaluation(store: Store, split: str, applies: bool) -> None:
+async def test_evaluations_own_sampling_applies_only_to_evaluation(store: Store, split: str, applies: bool) -> None:
     asked = {"top_p": 0.9, "top_k": 20, "presence_penalty": 1.5}
     options = {"eval_sampling": asked, "eval_temperature": 0.6}
     _, (dispatch,), engines = await episode(store, ["<answer>5</answer>"], split=split, **options)

@@ -90,6 +90,9 @@ ANOTHER: dict[str, dict[str, Any]] = {
     "sampling": {
         "turn_sources": {"lagging": 0.3},
         "temperature": 0.7,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_p": 0.05,
         "eval_temperature": 0.0,
         "eval_sampling": {"top_p": 0.9},
     },

@@ -11,6 +11,7 @@ from shared.documents.states import DispatchStatus
 from shared.errors import DataError
 from shared.tokens.flatten import data_fields, flatten, tree_of
 from shared.tokens.record_tree import RecordTree
+from shared.truncation import Truncation
 from tests.sampler.builders import make_dispatch
 
 ADVANTAGES = {f"r:{turn}": turn / 2 for turn in range(10)}
@@ -151,3 +152,31 @@ def test_the_path_to_every_dispatch_is_its_sequence_with_its_own_logprobs(
         own = tree.dispatches_N == index
         assert tree.logprobs_N[own].tobytes() == unpack_floats(dispatch.response.output_logprobs).tobytes()
         assert set(tree.versions_N[own].tolist()) == {v for v, _ in dispatch.weight_versions}
+
+
+def truncated_dispatch(*, says_so: bool) -> DispatchedSamplingTask:
+    dispatch = make_dispatch("r", 0, [1, 2], [3, 4])
+    assert dispatch.response is not None
+    response = dispatch.response.model_copy(update={"truncated_logprobs": says_so})
+    return dispatch.model_copy(update={"response": response, "sampling_params": {"temperature": 0.7, "top_p": 0.9}})
+
+
+def test_a_truncation_travels_with_the_dispatch_into_the_training_data() -> None:
+    dispatch = truncated_dispatch(says_so=True)
+    data = settled([dispatch])
+    assert data.dispatches[0].truncation == Truncation(top_p=0.9)
+    assert data.to_mongo()["dispatches"][0]["truncation"] == {"top_p": 0.9, "top_k": 0, "min_p": 0.0}
+    assert tree_of(data, [dispatch]).dispatches[0].truncation == Truncation(top_p=0.9)
+    assert "truncation" not in settled([make_dispatch("r", 0, [1, 2], [3, 4])]).to_mongo()["dispatches"][0]
+
+
+def test_log_probs_of_another_distribution_than_the_tokens_are_never_trained() -> None:
+    spoilt, right = truncated_dispatch(says_so=False), truncated_dispatch(says_so=True)
+    with pytest.raises(DataError, match=r"turn 0: its tokens were drawn from a truncated distribution \(top_p 0.9\)"):
+        flatten("r", [spoilt], ADVANTAGES)
+    assert flatten("r", [spoilt], ADVANTAGES, trained=False).dispatches[0].truncation.keeps_all
+    data = settled([right])
+    (used,) = data.dispatches
+    other = data.model_copy(update={"dispatches": [used.model_copy(update={"truncation": Truncation()})]})
+    with pytest.raises(DataError, match=r"its log-probs are of another \(nothing truncated\)"):
+        tree_of(other, [right])

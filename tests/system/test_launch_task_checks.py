@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
 from tandem.launch.places import ROOT
 from tandem.launch.settings import LaunchConfig
-from tandem.launch.task_checks import check_tasks, check_tools
+from tandem.launch.task_checks import check_tasks, check_tools, check_truncation
 from tests.sampler.boxes import start_box
 
 SCORERS = """
@@ -164,3 +165,27 @@ async def test_tools_that_no_server_offers_end_it_and_a_server_that_does_not_ans
 def test_the_check_imports_no_torch() -> None:
     code = "import tandem.launch.task_checks, tandem.commands.tasks, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        (["--engine", "sglang"], True),
+        (["--engine", "local"], False),
+        (["--engine", "vllm"], False),
+        (["--engine_urls", "http://127.0.0.1:9"], False),  # of a kind that its keeper finds out, and samplers refuse
+        (["--engine", "sglang", "--only_evaluate", "true"], False),
+    ],
+    ids=str,
+)
+def test_an_engine_that_could_not_sample_what_training_truncates_ends_the_launch(
+    flags: list[str], refused: bool
+) -> None:
+    config = LaunchConfig.load(["demo", *flags])
+    check_truncation([config])
+    config._service_flags = {"sampler": ["--top_p=0.9"]}
+    outcome = (
+        pytest.raises(ConfigError, match=r"top_p 0.9 in training, and sglang reports") if refused else nullcontext()
+    )
+    with outcome:
+        check_truncation([config])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shared.tokens.record_tree import RecordTree
+from shared.truncation import WHOLE, Truncation
 from tests.sampler.engine.local.harness import Server, run_engine, write_model
 from tests.trainer.builders import RecordBuilder
 from tests.trainer.exactness_table import counts
@@ -35,17 +36,28 @@ def records(engine_model: Path) -> Iterator[list[RecordTree]]:
         yield [_episode(server, number) for number in range(3)]
 
 
-def _episode(server: Server, number: int) -> RecordTree:
+@pytest.fixture(scope="module")
+def truncated_records(engine_model: Path) -> Iterator[list[RecordTree]]:
+    with run_engine(engine_model) as server:
+        yield [_episode(server, number, Truncation(top_p=0.9, top_k=30)) for number in range(3)]
+
+
+def _episode(server: Server, number: int, truncation: Truncation = WHOLE) -> RecordTree:
     builder = RecordBuilder(f"r{number}")
     prompt = [5, 100, 101, 102, 103]
     contexts = {builder.context(prompt): prompt}
     for turn in range(TURNS):
         after, ids = list(contexts.items())[0 if number == 1 else -1]
         temperature = (1.0, 0.7, 1.3)[turn]
-        answer = server.generate(ids, 12, temperature=temperature)
+        answer = server.generate(ids, 12, temperature=temperature, **truncation.model_dump(exclude_defaults=True))
         logprobs = [logprob for logprob, _, _ in answer["meta_info"]["output_token_logprobs"]]
         last = builder.reply(
-            answer["output_ids"], after, logprobs=logprobs, advantage=1.0 - number, temperature=temperature
+            answer["output_ids"],
+            after,
+            logprobs=logprobs,
+            advantage=1.0 - number,
+            temperature=temperature,
+            truncation=truncation,
         )
         tool = [20 + turn, 30 + number]
         contexts[builder.context(tool, last)] = ids + answer["output_ids"] + tool
@@ -68,6 +80,33 @@ def test_same_weights_and_age_zero_give_importance_weights_of_one(
     assert metrics["loss/ess_fraction"] == pytest.approx(1.0, abs=FLOAT_ERROR)
     assert metrics["loss/staleness_max_steps"] == 0.0
     assert metrics["loss/clipped_fraction"] == 0.0
+
+
+def test_truncated_log_probs_agree_too_and_no_token_lies_outside(
+    truncated_records: list[RecordTree], engine_model: Path, alone: Parallel
+) -> None:
+    metrics = step(truncated_records, engine_model, alone).metrics
+    assert metrics["loss/ratio_max"] == pytest.approx(1.0, abs=FLOAT_ERROR)
+    assert metrics["loss/ratio_min"] == pytest.approx(1.0, abs=FLOAT_ERROR)
+    assert metrics["loss/outside_truncation_fraction"] == 0.0
+
+
+def test_a_truncation_that_the_trainer_does_not_know_of_is_noticed(
+    truncated_records: list[RecordTree], records: list[RecordTree], engine_model: Path, alone: Parallel
+) -> None:
+    """Negative controls: of the records' truncation, and of the share of tokens outside."""
+    unknown = [_with(record, WHOLE) for record in truncated_records]
+    metrics = step(unknown, engine_model, alone).metrics
+    assert metrics["loss/ratio_min"] < 0.95
+    assert "loss/outside_truncation_fraction" not in metrics
+    narrower = [_with(record, Truncation(top_k=2)) for record in records]
+    assert 0.3 < step(narrower, engine_model, alone).metrics["loss/outside_truncation_fraction"] < 1.0
+
+
+def _with(record: RecordTree, truncation: Truncation) -> RecordTree:
+    return dataclasses.replace(
+        record, dispatches=tuple(dataclasses.replace(d, truncation=truncation) for d in record.dispatches)
+    )
 
 
 def test_log_probs_that_are_off_by_one_position_are_noticed(

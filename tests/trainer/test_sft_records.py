@@ -14,15 +14,17 @@ from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.processes.mongod import Mongod
 from shared.tokens.flatten import data_fields, flatten
+from shared.truncation import Truncation
 from tests.full_disk import room_for
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
+from tests.trainer.builders import RecordBuilder
 from trainer.modeling.model import load_model
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.sft import training as sft
 from trainer.sft.config import SftConfig
-from trainer.sft.records import RecordFilter, Records, choose
+from trainer.sft.records import RecordFilter, Records, choose, imitated
 
 RUN = "sft-records-test"
 GIVEN = {"run": RUN, "db_connection_string": "given"}
@@ -174,3 +176,10 @@ def test_a_run_without_good_records_is_refused_with_the_counts(
 def test_data_comes_from_a_file_or_from_a_run(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         SftConfig(model_name_or_path=tmp_path, output_dir=tmp_path, **fields)
+
+
+def test_a_truncated_reply_is_trained_in_the_whole_distribution() -> None:
+    record = RecordBuilder("r")
+    record.reply([3, 4], record.context([1, 2]), temperature=0.7, truncation=Truncation(top_k=2))
+    (dispatch,) = imitated(record.build()).dispatches
+    assert (dispatch.temperature, dispatch.truncation) == (1.0, Truncation())

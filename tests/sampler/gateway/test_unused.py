@@ -8,14 +8,18 @@ import openai
 import pytest
 
 from sampler.gateway.agent_sampler import AgentTask
+from sampler.gateway.chat_request import read_chat
 from sampler.gateway.dialects import CHAT_PATHS
 from sampler.gateway.exchange import ChatRequest, GatewayError
-from sampler.gateway.unused import HEADER, MAX_NAMES, header_of
+from sampler.gateway.google_request import read_google
+from sampler.gateway.unused import HEADER, MAX_NAMES, header_of, unused_names
+from sampler.settings import SamplerConfig
 from shared.documents.packed import unpack_floats
 from shared.documents.states import RecordStatus
 from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, odd_ids, played
 from tests.sampler.gateway.request_bodies import BODIES, Path, at, changed, objects_of
+from tests.shared.builders import make_task
 
 NEW = "brand_new"
 CASES = [(path, place) for path, body in BODIES.items() for place in objects_of(body)]
@@ -146,6 +150,27 @@ async def test_a_temperature_is_used_if_it_is_the_one_that_samples(store: Store)
 
     record, _, _ = await played(store, ScriptedEngine(["<answer>1</answer>"] * 2), agent)
     assert record.metrics["agent_overridden_generationConfig-temperature"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "unused"),
+    [
+        ({}, []),
+        ({"top_p": 0.9, "top_k": -1, "min_p": 0}, []),
+        ({"top_p": 1}, ["top_p"]),  # what truncates nothing elsewhere changes the run's distribution too
+        ({"top_p": 0.95, "top_k": 5, "min_p": 0.1}, ["min_p", "top_k", "top_p"]),
+    ],
+)
+def test_an_agents_truncation_is_used_if_it_is_the_runs(asked: dict[str, float], unused: list[str]) -> None:
+    config = SamplerConfig.load(
+        ["--run=r", "--model_name_or_path=m", "--db_connection_string=mongodb://h", "--top_p=0.9"]
+    )
+    assert unused_names(read_chat(HI | asked), config, make_task(0)) == unused
+    body = {"model": "main", "contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"topP": 0.9, "topK": 7}}
+    assert unused_names(read_google(body, "main", stream=False), config, make_task(0)) == [
+        "generationConfig.topK",
+        "model",
+    ]
 
 
 async def test_what_was_cached_at_the_vendor_is_missing_here(store: Store) -> None:

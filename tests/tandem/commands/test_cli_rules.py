@@ -9,6 +9,7 @@ from click.testing import Result
 from shared.documents.rules import RunRules
 from shared.rules.run_rules import Rules
 from shared.store import Store
+from tests.sampler.test_engine_lists import up
 from tests.shared.episodes import whole_run
 from tests.tandem.commands.commands import Command
 
@@ -89,3 +90,15 @@ async def test_rules_of_a_combination_that_means_nothing_are_refused(tandem: Com
     result = await ruled(tandem, store.run, "--set", "mask_overlong=true", "--set", "reserve_context_error_count=0")
     assert result.exit_code == 2
     assert "mask_overlong keeps over-long episodes" in result.stderr
+
+
+async def test_a_truncation_that_a_live_engine_cannot_train_is_refused(tandem: Command, store: Store) -> None:
+    await declare(store)
+    service = up("http://127.0.0.1:9", None)
+    await store.services.heartbeat(service.model_copy(update={"kind": "sglang"}))
+    refused = await ruled(tandem, store.run, "--set", "top_p=0.9")
+    assert refused.exit_code == 2
+    assert "engine http://127.0.0.1:9: top_p 0.9 in training, and sglang reports" in " ".join(refused.stderr.split())
+    assert len(await store.rules.all("main")) == 1
+    await store.services.heartbeat(service.model_copy(update={"kind": "vllm"}))
+    assert (await ruled(tandem, store.run, "--set", "top_p=0.9")).exit_code == 0

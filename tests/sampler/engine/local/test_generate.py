@@ -51,9 +51,12 @@ def test_log_probs_equal_a_plain_forward_at_the_temperature(
     reference.assert_exact(0, PROMPT, answer, temperature or 1.0)
 
 
-def test_log_probs_are_those_before_top_p_and_top_k(server: Server, reference: Reference) -> None:
-    answer = server.generate(PROMPT, 40, temperature=0.8, top_p=0.7, top_k=20, min_p=0.01)
-    reference.assert_exact(0, PROMPT, answer, 0.8)
+def test_a_reply_says_that_its_log_probs_are_of_a_truncated_distribution(server: Server) -> None:
+    """Their values: tests/contract/test_generate.py."""
+    cut = server.generate(PROMPT, 4, temperature=0.8, top_p=0.7)
+    assert cut["meta_info"]["truncated_logprobs"] is True
+    for whole in ({}, {"top_p": 1.0, "top_k": -1, "min_p": 0.0}, {"temperature": 0, "top_p": 0.7}):
+        assert "truncated_logprobs" not in server.generate(PROMPT, 4, **whole)["meta_info"]
 
 
 def test_log_probs_stay_exact_when_turns_reuse_the_cache(server: Server, reference: Reference) -> None:

@@ -31,7 +31,7 @@ from sampler.engine.local.batching import Batching
 from sampler.engine.local.lean import LeanForward
 from sampler.engine.local.runner import EngineSize, UnsupportedModelError, load
 from sampler.engine.local.running import RunningSequence
-from sampler.engine.local.sampling import truncate
+from sampler.engine.local.sampling import truncated
 from sampler.engine.local.stock import StockForward
 from sampler.engine.local.weights import by_model_names, copy_into, read_checkpoint
 from tests.sampler.engine.local.harness import ROOT, ROUNDING, START_S
@@ -131,14 +131,23 @@ def test_an_update_reaches_models_whose_names_differ_on_disk(tmp_path: Path) -> 
         assert torch.equal(loaded.model.state_dict()[name], tensor), name
 
 
-def test_truncation_keeps_the_likeliest_tokens() -> None:
-    probs = torch.tensor([0.1, 0.4, 0.2, 0.3])
-    whole = {"top_k": 4, "top_p": 1.0, "min_p": 0.0}
-    assert truncate(probs, **whole).tolist() == pytest.approx(probs.tolist())
-    assert truncate(probs, **{**whole, "top_k": 2}).tolist() == pytest.approx([0, 0.4, 0, 0.3])
-    assert truncate(probs, **{**whole, "top_p": 0.65}).tolist() == pytest.approx([0, 0.4, 0, 0.3])
-    assert truncate(probs, **{**whole, "top_p": 0.75}).tolist() == pytest.approx([0, 0.4, 0.2, 0.3])
-    assert truncate(probs, **{**whole, "min_p": 0.6}).tolist() == pytest.approx([0, 0.4, 0, 0.3])
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ({}, [0.1, 0.4, 0.2, 0.3]),
+        ({"top_k": 2}, [0, 0.4, 0, 0.3]),
+        ({"top_p": 0.65}, [0, 0.4, 0, 0.3]),
+        ({"top_p": 0.75}, [0, 0.4, 0.2, 0.3]),
+        ({"top_p": 1e-6}, [0, 0.4, 0, 0]),
+        ({"min_p": 0.6}, [0, 0.4, 0, 0.3]),
+        ({"top_k": 2, "top_p": 0.65}, [0, 0.4, 0, 0.3]),  # 0.4 is 0.57 of what top-k leaves
+        ({"min_p": 0.4, "top_p": 0.75}, [0, 0.4, 0, 0.3]),  # 0.7 is 0.78 of what min-p leaves
+    ],
+)
+def test_truncation_keeps_the_likeliest_tokens_and_renormalizes(asked: dict[str, Any], kept: list[float]) -> None:
+    log_probs = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    left = truncated(log_probs, **({"top_k": 4, "top_p": 1.0, "min_p": 0.0} | asked)).exp()
+    assert left.tolist() == pytest.approx([value / sum(kept) for value in kept])
 
 
 def test_a_folder_without_a_model_is_refused_with_a_message(tmp_path: Path) -> None:
