@@ -9,6 +9,7 @@ USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
 MEMORY = "tests/sampler/engine/local/test_memory.py"
 CONTEXTS = "tests/sampler/test_short_contexts.py"
+INT8 = "tests/contract/test_int8.py"
 TOOL_PROMPT = "tests/sampler/test_tool_prompt.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
@@ -22,6 +23,20 @@ MUTANTS = (
         'if hasattr(layer, "cpu_linear") and layer.weight.numel():',
         "if False:",
         f"{IN_FLIGHT}::test_an_update_clears_every_cached_prefix",
+    ),
+    Mutant(
+        "int8: scales of a later version stay where oneDNN points to",
+        "sampler/engine/vllm/int8.py",
+        "\n_keep_scales()\n",
+        "\n",
+        f"{INT8}::test_an_engine_with_8_bits_samples_by_the_rounded_weights_of_each_version",
+    ),
+    Mutant(
+        "int8: 7 bits where the kernels of 8 overflow",
+        "sampler/engine/loading/int8.py",
+        "LARGEST if VNNI & {*flags.split()} else LARGEST_WITHOUT_VNNI",
+        "LARGEST",
+        f"{INT8}::test_a_processor_without_vnni_gets_7_bits",
     ),
     Mutant(
         "vLLM on a CPU: rows without an adapter get none",

@@ -124,7 +124,7 @@ class KeeperConfig(ServiceConfig):
         ge=0,
         description="Maximum restarts of an engine started here that exited, also during its start.",
     )
-    start_timeout_s: float = Field(300.0, gt=0, description="Time-out for a starting engine to answer.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Time-out for a starting engine to answer.")
     metrics_address: Address | None = Field(None, description=DESCRIPTION)
     log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 

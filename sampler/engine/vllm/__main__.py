@@ -19,7 +19,8 @@ from shared.http.listening import listening_socket
 
 EPILOG = """\
 All other options go to vLLM as they are: --dtype bfloat16, --tensor-parallel-size 4, --gpu-memory-utilization 0.8, --enable-lora,
---quantization fp8, … (`vllm serve --help` lists them).
+--quantization fp8, … (`vllm serve --help` lists them). --quantization int8 is ours: the linear layers of each version are
+rounded to 8 bits as it is loaded.
 
 example, with vLLM's own virtual environment (scripts/vllm_cpu.sh makes one for machines without a GPU):
   .vllm/venv/bin/python shared/processes/run_module.py sampler.engine.vllm --model-path my-model --port 30000 --weight-version 0

@@ -21,6 +21,7 @@ from sampler.engine.api.served import Announced, GroupPlace, PauseMode
 from sampler.engine.api.texts import ModelTexts
 from sampler.engine.api.updates import ASLEEP, BUSY, REFUSED, STALE, memory_tags
 from sampler.engine.loading.checkpoint import ExpectedCheckpoint
+from sampler.engine.vllm.int8 import number_type
 from sampler.engine.vllm.requests import Requests
 from sampler.engine.vllm.sampling import SUPPORTED
 from sampler.engine.vllm.tasks import Tasks
@@ -70,7 +71,7 @@ class VllmEngine:
             (cache.num_gpu_blocks or 1) * cache.block_size,
             time.time(),
             _version(),
-            str(model.dtype).removeprefix("torch."),
+            number_type(config),
             config.device_config.device_type,
             config.lora_config.max_loras if config.lora_config is not None else 0,
             ranks=config.parallel_config.world_size,

@@ -14,6 +14,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from sampler.engine.vllm.engine import VllmEngine
+from sampler.engine.vllm.int8 import INT8, round_to_int8
 from sampler.engine.vllm.worker import WeightsWorker
 from sampler.engine.vllm.workers import Workers
 from shared.errors import ConfigError
@@ -59,6 +60,8 @@ def _engine_args(args: argparse.Namespace, others: list[str]) -> AsyncEngineArgs
     given.model = str(args.model_path)
     if args.context_length is not None:
         given.max_model_len = args.context_length
+    if given.quantization == INT8:
+        round_to_int8(given, given.model)
     return AsyncEngineArgs.from_cli_args(given)
 
 

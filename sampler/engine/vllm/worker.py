@@ -24,6 +24,7 @@ from sampler.engine.api.served import Announced, GroupPlace
 from sampler.engine.api.updates import KV_CACHE, WEIGHTS
 from sampler.engine.loading.groups import GroupError, UpdateGroups
 from sampler.engine.vllm.base_rows import skip_base_rows
+from sampler.engine.vllm.int8 import loads_int8, rounded_for
 from shared.processes.guard import readable
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,10 @@ class WeightsWorker:
             if not self._tandem_begun:
                 self._tandem_begun = True
                 initialize_layerwise_reload(model)
-            model.load_weights(iter(tensors.items()))
+            weights = iter(tensors.items())
+            if loads_int8(self.vllm_config.load_config):
+                weights = rounded_for(self.vllm_config.model_config, weights)
+            model.load_weights(weights)
 
     def tandem_begun(self) -> bool:
         return self._tandem_begun

@@ -155,7 +155,11 @@ class LaunchConfig(SamplerSettings, LaunchedEngines, PlacedSettings):
     accelerate_config: Path = Field(ASSETS / "fsdp2.yml", description="Settings of `accelerate launch`.")
 
     # time limits
-    start_timeout_s: float = Field(180.0, gt=0, description="Time limit for the start of a service.")
+    start_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="Time limit for the start of a service. The first start of vLLM and SGLang compiles kernels.",
+    )
 
     log_folder: Path = Field(Path("logs"), description="Folder of the logs, RUN_PART.log each.")
 
