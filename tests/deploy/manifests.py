@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 K8S = ROOT / "deploy" / "k8s"
 BASE = K8S / "base"
 GATEWAY = K8S / "components" / "gateway"
+VLLM = K8S / "components" / "vllm"
 OVERLAYS = sorted(path.parent for path in K8S.glob("overlays/*/kustomization.yaml"))
 KUBECTL = shutil.which("kubectl")
 MONGODB = "mongodb-svc"  # the label that the operator gives its pods

@@ -21,6 +21,7 @@ from accelerate.commands.launch import launch_command_parser
 
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
+from sampler.engine.vllm.__main__ import _parser as vllm_parser
 from sampler.settings import GatewayConfig, SamplerConfig
 from shared.configuration.loading import ServiceConfig
 from tandem import app
@@ -32,6 +33,7 @@ from tests.deploy.manifests import (
     MONGODB,
     OVERLAYS,
     ROOT,
+    VLLM,
     Manifest,
     built,
     of_base,
@@ -130,6 +132,8 @@ def check_line(line: list[str]) -> str:
         SERVICES[module].load(arguments)
     elif module == "sampler.engine.local":
         engine_parser().parse_args(arguments)
+    elif module == "sampler.engine.vllm":
+        assert vllm_parser().parse_known_args(arguments)[1] == []
     elif module == "sampler.mcp_docker" and (ROOT / "sampler" / "mcp_docker" / "config.py").is_file():
         flags = {word.removeprefix("--") for word in arguments if word.startswith("--")}
         config = importlib.import_module("sampler.mcp_docker.config")
@@ -197,9 +201,12 @@ def test_samplers_are_scaled_by_a_figure_that_is_served(manifests: list[Manifest
 
 
 def test_the_files_that_a_kustomization_names_exist_and_all_files_are_named() -> None:
-    for folder in (BASE, GATEWAY, *OVERLAYS):
+    for folder in (BASE, GATEWAY, VLLM, *OVERLAYS):
         listed = yaml.safe_load((folder / "kustomization.yaml").read_text())
-        names = [*listed["resources"], *(patch["path"] for patch in listed.get("patches", []) if "path" in patch)]
+        names = [
+            *listed.get("resources", []),
+            *(patch["path"] for patch in listed.get("patches", []) if "path" in patch),
+        ]
         names += [name for made in listed.get("configMapGenerator", []) for name in made["files"]]
         assert all((folder / name / "kustomization.yaml").is_file() for name in listed.get("components", []))
         assert all((folder / name).exists() for name in names), folder
@@ -221,6 +228,33 @@ def test_gateways_play_instead_of_samplers_or_next_to_them(tmp_path: Path) -> No
         "resources: [../cpu]\ncomponents: [../../components/gateway]\n"
     )
     assert {"gateway", "sampler"} <= {name for name, _ in pods(built(overlay))}
+
+
+def test_vllm_takes_the_place_of_sglang_and_of_nothing_else(tmp_path: Path) -> None:
+    """Probes, resources, key, volumes and rights stay; also in an overlay with another component, and with another registry."""
+    with_sglang, with_vllm = (dict(pods(built(K8S / "overlays" / name))) for name in ("gpu", "vllm"))
+    one, other = with_sglang["engine"]["containers"][0], with_vllm["engine"]["containers"][0]
+    assert (one.pop("image").split(":")[0], other.pop("image").split(":")[0]) == ("lmsysorg/sglang", "tandem/vllm")
+    assert one.pop("command") == ["python3", "-m", "sglang.launch_server"]
+    assert other.pop("command") == ["python3", "-m", "sampler.engine.vllm"]
+    assert with_sglang == with_vllm
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / "overlays" / "mine"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        "resources: [../agents]\ncomponents: [../../components/vllm]\n"
+        "images: [{name: tandem/vllm, newName: registry.example/vllm, newTag: mine}]\n"
+    )
+    mine = dict(pods(built(overlay)))
+    assert "gateway" in mine
+    assert mine["engine"]["containers"][0]["image"] == "registry.example/vllm:mine"
+    assert mine["engine"]["containers"][1]["image"].startswith("tandem/sampler:")
+
+
+def test_an_engine_starts_as_version_0_which_its_keeper_need_not_load_again(manifests: list[Manifest]) -> None:
+    line = words(dict(pods(manifests))["engine"]["containers"][0])
+    assert line[line.index("--weight-version") + 1] == "0"
 
 
 def test_own_modules_come_from_an_overlays_files(tmp_path: Path) -> None:
