@@ -17,7 +17,7 @@
 #   PYTHON                 which CPython (3.11 or newer) makes its environment; default: the first that fits
 #   TORCH_INDEX_URL        where torch comes from, e.g. the CPU index that pytorch.org names
 #   OMP_NUM_THREADS        threads; default: 1 (of a small model: more are slower), or all cores with VLLM_THREADS=all
-#   VLLM_CPU_KVCACHE_SPACE GiB of its KV cache; default 1
+#   VLLM_CPU_KVCACHE_SPACE GiB of its KV cache; default 1 (as of every start of sampler.engine.vllm on a CPU)
 #
 # Exit status 3: this machine cannot have it (the message says why).
 set -euo pipefail
@@ -86,7 +86,7 @@ pinned() { grep -E "^($1)==" "$constraints"; }
 set_environment() {
   [[ "${VLLM_THREADS:-}" == all ]] && export OMP_NUM_THREADS="$(nproc)"
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" VLLM_CPU_OMP_THREADS_BIND="${VLLM_CPU_OMP_THREADS_BIND:-nobind}"
-  export VLLM_CPU_KVCACHE_SPACE="${VLLM_CPU_KVCACHE_SPACE:-1}" HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+  export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
   export HF_HOME="$root/hf" XDG_CACHE_HOME="$root/cache" VLLM_CACHE_ROOT="$root/cache/vllm" TMPDIR="$root/tmp"
   export TORCHINDUCTOR_CACHE_DIR="$root/cache/inductor" PATH="$venv/bin:$PATH"
 }

@@ -82,7 +82,7 @@ def keeper(model: Path, folder: Path, uri: str, mode: str, rank: int, number: in
     command += ["--model_name_or_path", str(model), "--engine_command", engine, "--adapters", mode]
     command += ["--poll_s", "0.05", "--heartbeat_s", "0.05", "--cache_dir", str(folder / f"cache{number}")]
     with (folder / f"keeper{number}.log").open("wb") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         yield

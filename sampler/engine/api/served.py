@@ -39,7 +39,7 @@ class Announced:
     flattened: bool
 
 
-# 30 methods: what the routes need, each of one line
+# 31 methods: what the routes need, each of one line
 class ServedEngine(Protocol):
     """`paused`: generation is paused. `failure`: why the engine cannot go on."""
 
@@ -74,6 +74,9 @@ class ServedEngine(Protocol):
 
     def throughput(self) -> float:
         """Tokens per second since the last call."""
+
+    def own_metrics(self) -> str:
+        """Figures under names of its own for `/metrics`, in Prometheus' text format; empty: none."""
 
     def submit(self, generations: list[ServedSequence]) -> None:
         """Raises ApiError for a request id that is being served."""

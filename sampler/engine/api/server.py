@@ -200,7 +200,7 @@ async def loads(engine: ServedEngine, request: Request) -> Response:
 
 
 async def metrics(engine: ServedEngine, request: Request) -> Response:
-    page = answers.metrics(engine.model, engine.load(), engine.throughput())
+    page = answers.metrics(engine.model, engine.load(), engine.throughput()) + engine.own_metrics()
     return PlainTextResponse(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

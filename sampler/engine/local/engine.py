@@ -37,7 +37,7 @@ NO_ADAPTERS = "the local engine serves merged weights alone; expected a keeper w
 STALLED_S = 20.0  # a scheduler without a turn for this long is unhealthy (SGLang's health limit)
 
 
-# 30 methods: those of `ServedEngine`
+# 31 methods: those of `ServedEngine`
 class Engine:
     def __init__(self, model_path: Path, loaded: LoadedModel, weight_version: str) -> None:
         self._loaded = loaded
@@ -106,6 +106,9 @@ class Engine:
 
     def throughput(self) -> float:
         return self.scheduler.throughput()
+
+    def own_metrics(self) -> str:
+        return ""
 
     def submit(self, generations: list[ServedSequence]) -> None:
         for g in generations:

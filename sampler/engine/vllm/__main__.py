@@ -11,11 +11,14 @@ import argparse
 import asyncio
 import importlib.util
 import logging
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from shared.errors import ConfigError, DataError
 from shared.http.listening import listening_socket
+from shared.processes.signals import not_ignored
 
 EPILOG = """\
 All other options go to vLLM as they are: --dtype bfloat16, --tensor-parallel-size 4, --gpu-memory-utilization 0.8, --enable-lora,
@@ -55,12 +58,19 @@ async def _serve(args: argparse.Namespace, others: list[str]) -> int:
     from sampler.engine.api.serving import serve_until_signal
     from sampler.engine.vllm.start import start_vllm
 
+    for number in not_ignored(signal.SIGTERM):
+        signal.signal(number, _end_in_order)
     engine = await start_vllm(args, others)
     listener = listening_socket(args.host, args.port, "--host and --port")
     interrupted = await serve_until_signal(build_app(engine, args.api_key), listener, args.log_level)
     if engine.failure:
         return 1
     return INTERRUPTED if interrupted else 0
+
+
+def _end_in_order(number: int, frame: FrameType | None) -> None:
+    """While vLLM starts: Python's own end ends its core and workers, which a signal's default would leave behind."""
+    sys.exit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--weight-version", default="default", help="label of the weights it starts with (default: %(default)s)")
     add("--context-length", type=int, help="vLLM's --max-model-len (default: the model's own)")
     add("--max-running-requests", type=int, default=64, help="vLLM's --max-num-seqs (default: %(default)s)")
+    add("--enable-metrics", action="store_true", help="vLLM's own figures too at /metrics (vllm:num_requests_running, …)")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="(default: %(default)s)")
     return parser
 

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import generate_latest
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from sampler.engine.api.answers import ServedModel
 from sampler.engine.api.errors import ApiError, bad_adapter, bad_weights
@@ -39,7 +41,7 @@ _PAUSES: dict[str, dict[str, Any]] = {
 }
 
 
-# 34 methods: those of `ServedEngine`, of one line each where `Requests` or `Workers` does it
+# 35 methods: those of `ServedEngine`, of one line each where `Requests` or `Workers` does it
 class VllmEngine:
     """`torn`: the weights are not known, or have no values; it stays paused until an update from disk succeeds."""
 
@@ -125,6 +127,10 @@ class VllmEngine:
 
     def throughput(self) -> float:
         return self._requests.throughput()
+
+    def own_metrics(self) -> str:
+        """vLLM's, of `--enable-metrics`."""
+        return generate_latest(get_prometheus_registry()).decode() if self._llm.log_stats else ""
 
     # ------------------------------------------------------------------ pauses
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import os
 import sys
 from typing import Any
 
 from vllm import SamplingParams
+from vllm.config import CacheConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -20,6 +23,9 @@ from sampler.engine.vllm.workers import Workers
 from shared.errors import ConfigError
 from shared.processes.run_module import ROOT
 
+log = logging.getLogger(__name__)
+
+CPU_CACHE_GIB = 1
 WORKER = f"{WeightsWorker.__module__}.{WeightsWorker.__qualname__}"
 # What the contract stands on; an option that says otherwise is refused.
 _FIXED: dict[str, Any] = {
@@ -44,7 +50,7 @@ def _engine_args(args: argparse.Namespace, others: list[str]) -> AsyncEngineArgs
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(prog="python -m sampler.engine.vllm"))
     defaults = {
         "max_num_seqs": args.max_running_requests,
-        "disable_log_stats": True,
+        "disable_log_stats": not args.enable_metrics,
         "max_loras": 4,  # of one batch; with --enable-lora: the newest version, the one before it, and another policy's
         "max_cpu_loras": 16,  # in memory; vLLM reads one beyond them from its files again, which may be deleted by then
         "enable_sleep_mode": current_platform.is_cuda_alike(),
@@ -62,7 +68,19 @@ def _engine_args(args: argparse.Namespace, others: list[str]) -> AsyncEngineArgs
         given.max_model_len = args.context_length
     if given.quantization == INT8:
         round_to_int8(given, given.model)
+    if current_platform.is_cpu():
+        _bound_cache(given)
     return AsyncEngineArgs.from_cli_args(given)
+
+
+def _bound_cache(given: argparse.Namespace) -> None:
+    """On a CPU vLLM reserves 92 % of the machine's memory for itself, and ends where less is free; so it gets `CPU_CACHE_GIB`,
+    unless its user says how much. Other processes, such as a trainer, need the rest."""
+    share = given.gpu_memory_utilization
+    if os.environ.get("VLLM_CPU_KVCACHE_SPACE") or given.kv_cache_memory_bytes or share != CacheConfig.gpu_memory_utilization:
+        return
+    given.kv_cache_memory_bytes = CPU_CACHE_GIB << 30
+    log.info("KV cache: %d GiB; VLLM_CPU_KVCACHE_SPACE=GIB or --kv-cache-memory-bytes changes it", CPU_CACHE_GIB)
 
 
 async def _warm_up(llm: AsyncLLM) -> None:
