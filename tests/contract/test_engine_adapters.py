@@ -21,6 +21,7 @@ from tests.contract.engines import Engine, Reference, running
 from tests.contract.flights import LENGTH, LONG, PROMPTS, Until
 from tests.contract.flights import held as in_flight
 from tests.contract.kept import POLICY, SHORT, Kept, Wire, keeping
+from tests.contract.test_keeper_evaluation import play, queue
 from tests.shared.adapters import random_factors, write_adapter
 
 pytestmark = [pytest.mark.timeout(360), pytest.mark.slow]
@@ -158,6 +159,24 @@ async def test_an_old_version_is_served_beside_the_newest(
             await published.announce()
             await kept.serves(3)
             assert await runs_of(old) == [[1, 8]]
+
+
+async def test_a_round_is_played_by_its_version_while_the_newest_waits(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    """The keeper names the older adapter again, and nothing is paused; a keeper with `serve_version` is no part of it."""
+    wire = Wire()
+    async with keeping(engine, store, until, wire, adapters="engine") as kept:
+        for version in (1, 2):
+            await published.announce()
+            await kept.serves(version)
+        await queue(store, 1, seq=0)
+        await kept.serves(1)
+        assert await runs_of(kept) == [[1, 8]]
+        await play(store, 1)
+        await kept.serves(2)
+        assert await runs_of(kept) == [[2, 8]]
+        assert "/pause_generation" not in wire.asked
 
 
 async def test_adapters_of_a_killed_keeper_are_unloaded_and_no_others(

@@ -44,10 +44,24 @@ def test_a_dry_run_prints_both_jobs_and_what_their_nodes_would_start() -> None:
     assert "nothing was submitted" in done.stdout
 
 
+def test_the_engine_that_is_named_is_that_of_the_workers_alone() -> None:
+    done = submitted(
+        *("demo", "--trainer-nodes", "1", "--workers", "1", "--engine", "vllm", "--dry-run"),
+        DB_CONNECTION_STRING="mongodb://10.0.0.1:27017",
+    )
+    assert done.returncode == 0, done.stderr
+    trainer, workers = done.stdout.split("'env' 'ENGINE=vllm' 'sbatch' '--array=0-0'")
+    assert "ENGINE=none" in trainer
+    assert "vllm_cpu.sh" not in trainer
+    assert "vllm_cpu.sh" in workers
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["demo"], "DB_CONNECTION_STRING is not set"),
+        (["demo", "--engine", "tgi"], "--engine is tgi; expected sglang, vllm, local or none"),
+        (["demo", "--engine", "vllm", "--workers", "0"], "--engine is of the workers, and there are none"),
         (["demo", "--workers", "many"], "--workers is many; expected a number"),
         (["demo", "--workers", "0", "--trainer-nodes", "0"], "nothing to submit"),
         (["demo", "--max_steps", "4"], "flags of the run come after --"),

@@ -236,6 +236,13 @@ MUTANTS = (
         f"{KEEPER}::test_drain_lets_requests_finish_and_samplers_send_none_meanwhile",
     ),
     Mutant(
+        "an engine that serves several policies counts once",
+        "sampler/core/engines/pool/engines.py",
+        "return list({service.url: service for service in listed",
+        "return list({service.id: service for service in listed",
+        f"{LISTS}::test_an_engine_that_serves_several_policies_counts_once",
+    ),
+    Mutant(
         "draining: every sampler knows in time",
         "sampler/core/engines/pool/engine_pool.py",
         "min(self._limits.refresh_s, LIST_AGE_S)",

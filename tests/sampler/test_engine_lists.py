@@ -74,6 +74,23 @@ def up(url: str, keeper: str | None) -> InferenceService:
     )
 
 
+async def test_an_engine_that_serves_several_policies_counts_once(store: Store) -> None:
+    """As adapters of one engine: each service reports the load of all, so a sum over services would find twice the free places."""
+    policies = {"main": MODEL, "judge": MODEL}
+    config = SamplerConfig(
+        **{"run": store.run, "db_connection_string": "(open already)", "model_name_or_path": MODEL},
+        other_policies={"judge": MODEL},
+    )
+    for policy in policies:
+        shared = up("http://a:1", None).model_copy(update={"id": f"http://a:1#{policy}", "policy": policy})
+        await store.services.heartbeat(shared.model_copy(update={"capacity": 64, "running": 10, "waiting": 2}))
+    async with EngineClient() as client:
+        engines = Engines(store, client, config)
+        await engines.refresh()
+        assert engines.ready()
+        assert [(s.url, s.capacity, s.running, s.waiting) for s in engines.up()] == [("http://a:1", 64, 10, 2)]
+
+
 async def test_a_tokenizer_with_tokens_that_the_model_lacks_stops_the_start(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(MODEL, folder)

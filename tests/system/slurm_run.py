@@ -30,10 +30,11 @@ FLAGS = ["--groups_per_step=4", "--save_steps=2", "--lease_s=10", "--renew_s=2"]
 
 
 class SlurmCheck:
-    def __init__(self, cluster: SlurmCluster, store: Store, database: str, steps: int) -> None:
+    def __init__(self, cluster: SlurmCluster, store: Store, database: str, steps: int, engine: str) -> None:
         self.cluster = cluster
         self.store = store
         self.database = database
+        self.engine = ["--engine", engine] if engine else []
         self.flags = [*FLAGS, f"--max_steps={steps}"]
         self.watch = Watch(store, lambda: f"{cluster.ask('squeue')}\n{logs()}", PATIENCE_S)
 
@@ -41,7 +42,7 @@ class SlurmCheck:
         """The ids of the submitted jobs."""
         given = {"DB_CONNECTION_STRING": self.database, "TRAIN_FILE": "assets/example/train.jsonl"}
         given |= {"MCP_MANAGER_URL": "bundled", "NUM_PROCESSES": "1"} | PATIENT
-        command = ["deploy/slurm/submit", RUN, *options, "--", *self.flags]
+        command = ["deploy/slurm/submit", RUN, *options, *self.engine, "--", *self.flags]
         done = subprocess.run(
             command, cwd=ROOT, env=self.cluster.environment | given, capture_output=True, text=True, check=False
         )
@@ -102,11 +103,11 @@ async def scenario(check: SlurmCheck) -> None:
         raise CheckFailed(logs())
 
 
-async def run(folder: Path, steps: int) -> None:
+async def run(folder: Path, steps: int, engine: str) -> None:
     with Mongod(folder / "mongodb") as server, SlurmCluster(folder / "slurm") as cluster:
         database = server.connection_string
         async with Store.open(database, RUN) as store:
-            check = SlurmCheck(cluster, store, database, steps)
+            check = SlurmCheck(cluster, store, database, steps, engine)
             check.watch.say("slurmctld and two slurmd answer")
             await scenario(check)
             await check.watch.audit()
@@ -115,12 +116,13 @@ async def run(folder: Path, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--engine", default="", help="the workers' (default: as the launcher chooses)")
     arguments = parser.parse_args()
     if os.geteuid() != 0 or not is_installed():
         sys.exit("this needs root, and Slurm's and munge's daemons (Debian: slurm-wlm)")
     folder = Path(tempfile.mkdtemp(prefix="tandem-slurm-"))
     try:
-        asyncio.run(run(folder, arguments.steps))
+        asyncio.run(run(folder, arguments.steps, arguments.engine))
     except CheckFailed as exc:
         sys.exit(f"FAILED: {exc}")
     finally:

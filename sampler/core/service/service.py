@@ -179,7 +179,7 @@ class SamplerService:
 
     def _load_report(self) -> LoadReport:
         """The latest reports of the engines that are up, and how long our own requests took since the last call."""
-        up, stats = one_of_each(self._engines.up()), self._engines.stats()
+        up, stats = self._engines.up(), self._engines.stats()
         seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
         self._engine_mark = (stats.engine_s, stats.output_tokens)
         return LoadReport(

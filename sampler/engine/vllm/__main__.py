@@ -89,7 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--weight-version", default="default", help="label of the weights it starts with (default: %(default)s)")
     add("--context-length", type=int, help="vLLM's --max-model-len (default: the model's own)")
     add("--max-running-requests", type=int, default=64, help="vLLM's --max-num-seqs (default: %(default)s)")
-    add("--enable-metrics", action="store_true", help="vLLM's own figures too at /metrics (vllm:num_requests_running, …)")
+    add(
+        "--enable-metrics",
+        action="store_true",
+        help="vLLM's own figures too at /metrics (vllm:num_requests_running, …)",
+    )
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="(default: %(default)s)")
     return parser
 

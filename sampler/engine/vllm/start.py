@@ -77,7 +77,11 @@ def _bound_cache(given: argparse.Namespace) -> None:
     """On a CPU vLLM reserves 92 % of the machine's memory for itself, and ends where less is free; so it gets `CPU_CACHE_GIB`,
     unless its user says how much. Other processes, such as a trainer, need the rest."""
     share = given.gpu_memory_utilization
-    if os.environ.get("VLLM_CPU_KVCACHE_SPACE") or given.kv_cache_memory_bytes or share != CacheConfig.gpu_memory_utilization:
+    if (
+        os.environ.get("VLLM_CPU_KVCACHE_SPACE")
+        or given.kv_cache_memory_bytes
+        or share != CacheConfig.gpu_memory_utilization
+    ):
         return
     given.kv_cache_memory_bytes = CPU_CACHE_GIB << 30
     log.info("KV cache: %d GiB; VLLM_CPU_KVCACHE_SPACE=GIB or --kv-cache-memory-bytes changes it", CPU_CACHE_GIB)

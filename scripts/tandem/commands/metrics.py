@@ -70,7 +70,9 @@ async def figures(store: Store) -> Figures:
     live = await store.workers.live()
     workers = [worker for worker in live if worker.kind == "sampler"]
     gateways = [worker for worker in live if worker.kind == "gateway"]
-    engines = [service for policy in await store.questions.policies() for service in await store.services.live(policy)]
+    services = [service for policy in await store.questions.policies() for service in await store.services.live(policy)]
+    up = {service.url for service in services if service.status is ServiceStatus.UP}
+    engines = {service.url: service for service in services}.values()  # one may serve several policies as adapters
     return values | {
         "wanted_episodes": slots["leased"] - slots["at_gateways"] + (slots["open"] if playing else 0),
         "slots_open": slots["open"],
@@ -80,7 +82,7 @@ async def figures(store: Store) -> Figures:
         "gateways": len(gateways),
         "episodes_running": _running(workers),
         "attempts_known": _running(gateways),
-        "engines_up": sum(service.status is ServiceStatus.UP for service in engines),
+        "engines_up": len(up),
         "engine_requests_running": sum(service.running for service in engines),
         "engine_requests_waiting": sum(service.waiting for service in engines),
         "step": min((version.step for version in newest if version is not None), default=0),

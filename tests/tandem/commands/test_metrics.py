@@ -9,8 +9,8 @@ import sys
 import httpx
 import pytest
 
-from shared.documents.run import Admission, Worker
-from shared.documents.states import RunState
+from shared.documents.run import Admission, InferenceService, Worker
+from shared.documents.states import RunState, ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tandem.commands.metrics import figures
@@ -63,8 +63,15 @@ async def test_figures_count_living_samplers_and_engines(store: Store) -> None:
             Worker(id=f"sampler:h:{pid}", kind="sampler", host="h", pid=pid, stats={"episodes_running": 3})
         )
     await store.workers.leave("sampler:h:2")
+    for policy in ("main", "judge"):  # as adapters of one engine: each service reports the load of all
+        load = {"status": ServiceStatus.UP, "running": 5, "waiting": 1, "heartbeat_s": 3600}
+        await announce(store, 0, policy=policy)
+        await store.services.heartbeat(
+            InferenceService(id=f"http://a:1#{policy}", url="http://a:1", policy=policy, version=0, **load)
+        )
     found = await figures(store)
     assert (found["samplers"], found["episodes_running"]) == (1, 3)
+    assert (found["engines_up"], found["engine_requests_running"], found["engine_requests_waiting"]) == (1, 5, 1)
 
 
 @pytest.mark.timeout(300)

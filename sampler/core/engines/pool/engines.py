@@ -91,7 +91,9 @@ class Engines:
         return all(self._services_for(policy, lagging=False) for policy in self._config.policies)
 
     def up(self) -> list[InferenceService]:
-        return [s for services in self._listed.values() for s in services if s.status is ServiceStatus.UP]
+        """Each engine once: where several policies are adapters of one, each of its services reports the load of all."""
+        listed = [service for services in self._listed.values() for service in services]
+        return list({service.url: service for service in listed if service.status is ServiceStatus.UP}.values())
 
     def served_versions(self) -> list[int]:
         """Versions of the process's own policy."""
