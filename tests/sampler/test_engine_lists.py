@@ -75,13 +75,12 @@ def up(url: str, keeper: str | None) -> InferenceService:
 
 
 async def test_an_engine_that_serves_several_policies_counts_once(store: Store) -> None:
-    """As adapters of one engine: each service reports the load of all, so a sum over services would find twice the free places."""
-    policies = {"main": MODEL, "judge": MODEL}
+    """As adapters of one engine: each service reports the load of all, so their sum has twice the free places."""
     config = SamplerConfig(
         **{"run": store.run, "db_connection_string": "(open already)", "model_name_or_path": MODEL},
         other_policies={"judge": MODEL},
     )
-    for policy in policies:
+    for policy in ("main", "judge"):
         shared = up("http://a:1", None).model_copy(update={"id": f"http://a:1#{policy}", "policy": policy})
         await store.services.heartbeat(shared.model_copy(update={"capacity": 64, "running": 10, "waiting": 2}))
     async with EngineClient() as client:

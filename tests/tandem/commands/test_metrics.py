@@ -65,7 +65,7 @@ async def test_figures_count_living_samplers_and_engines(store: Store) -> None:
     await store.workers.leave("sampler:h:2")
     for policy in ("main", "judge"):  # as adapters of one engine: each service reports the load of all
         load = {"status": ServiceStatus.UP, "running": 5, "waiting": 1, "heartbeat_s": 3600}
-        await announce(store, 0, policy=policy)
+        await store.versions.announce(policy, 0, "/weights/0", {})
         await store.services.heartbeat(
             InferenceService(id=f"http://a:1#{policy}", url="http://a:1", policy=policy, version=0, **load)
         )
