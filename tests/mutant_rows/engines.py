@@ -15,6 +15,7 @@ PROCESSES = "tests/contract/test_keeper_processes.py"
 
 ADAPTERS = "tests/contract/test_engine_adapters.py"
 IN_FLIGHT = "tests/contract/test_in_flight.py"
+VLLM_ALONE = "tests/contract/test_vllm_alone.py"
 
 MUTANTS = (
     Mutant(
@@ -37,6 +38,20 @@ MUTANTS = (
         "LARGEST if VNNI & {*flags.split()} else LARGEST_WITHOUT_VNNI",
         "LARGEST",
         f"{INT8}::test_a_processor_without_vnni_gets_7_bits",
+    ),
+    Mutant(
+        "vLLM on a CPU: its KV cache is bounded",
+        "sampler/engine/vllm/start.py",
+        "        _bound_cache(given)\n",
+        "        pass\n",
+        f"{VLLM_ALONE}::test_it_has_a_bounded_cache_and_serves_vllms_own_figures_where_they_are_asked_for",
+    ),
+    Mutant(
+        "vLLM: ended while it starts, it leaves no process",
+        "sampler/engine/vllm/__main__.py",
+        "        signal.signal(number, _end_in_order)\n",
+        "        pass\n",
+        f"{VLLM_ALONE}::test_ended_while_it_starts_it_leaves_no_process",
     ),
     Mutant(
         "vLLM on a CPU: rows without an adapter get none",
