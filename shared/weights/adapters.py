@@ -2,13 +2,16 @@
 
     adapter_config.json          r, lora_alpha, …                                              (PEFT's format)
     adapter_model.safetensors    base_model.model.LAYER.lora_A.weight: r × inputs, ….lora_B.weight: outputs × r
+                                 DoRA: base_model.model.LAYER.lora_magnitude_vector: outputs
 
-    LAYER.weight ← round(W + s · (b₁a₁ + b₂a₂ + … + bᵣaᵣ))      s = lora_alpha / r (rsLoRA: / √r), bₖ column k of B, aₖ row k of A
+    LAYER.weight ← round(V)         V = W + s · (b₁a₁ + b₂a₂ + … + bᵣaᵣ), s = lora_alpha / r (rsLoRA: / √r), bₖ column k of B, aₖ
+                                    row k of A
+    DoRA:          round(m / ‖V‖ · V), ‖V‖ the Euclidean norm of each row (Liu et al. 2024, arXiv 2402.09353, equation 5)
 
 The summation order of a matrix product depends on processor and library. So the r outer products are added elementwise one
-after the other, with IEEE 754 rounding of each multiplication and addition: publisher and followers get the same bits, which
-the checksum of the result verifies. The computation is in float32 (float64 if W or the adapter is), rounded once to the type
-of W. Torch-free.
+after the other, with IEEE 754 rounding of each multiplication and addition, and the squares of a norm by halves, in float64:
+publisher and followers get the same bits, which the checksum of the result verifies. The computation is in float32 (float64 if W
+or the adapter is), rounded once to the type of W. Torch-free.
 
 Measured, one thread: 5 ms per million weights at rank 16; blocks of rows are distributed over the given threads.
 """
@@ -17,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ ADAPTER_FOLDER = "adapter"  # next to a version's complete files, if any
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # PEFT's
+MAGNITUDE = "lora_magnitude_vector"  # PEFT's, of a DoRA
 BLOCK_NUMBERS = 1 << 16  # per block, which stays in the processor's cache over all ranks
 
 Numbers = NDArray[Any]  # float32 or float64
@@ -40,39 +44,64 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """`factors`: A (r × inputs) and B (outputs × r) by the name of the layer; `scale`: s."""
+    """`factors`: A (r × inputs) and B (outputs × r) by the name of the layer; `scale`: s; `magnitudes`: m (outputs) of a DoRA."""
 
     scale: float
     factors: Mapping[str, tuple[Numbers, Numbers]]
+    magnitudes: Mapping[str, Numbers] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, folder: Path, files: Mapping[str, bytes]) -> "Adapter":
-        """Parse the `files` of a PEFT directory, read from `folder`. Raises DataError for anything but a plain LoRA."""
+        """Parse the `files` of a PEFT directory, read from `folder`. Raises DataError for anything but a LoRA or a DoRA."""
         try:
             config: dict[str, Any] = json.loads(files[ADAPTER_CONFIG])
             rank = int(config["r"])
             scale = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
-            other = {name: config[name] for name in ("use_dora",) if config.get(name)}
+            is_dora = bool(config.get("use_dora"))
         except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as exc:
             raise DataError(
                 f"{folder / ADAPTER_CONFIG}: {type(exc).__name__} {exc}; expected PEFT's of a LoRA"
             ) from exc
-        if other:
-            raise DataError(f"{folder / ADAPTER_CONFIG}: {other}; expected LoRA, W + s · B A")
         data = files[ADAPTER_WEIGHTS]
         raw = np.frombuffer(data, dtype=np.uint8)
         by_name = {t.name: _wide(raw, t) for t in tensors_of(folder / ADAPTER_WEIGHTS, data)}
-        layers = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in by_name}
-        names = {layer: [f"{PREFIX}{layer}.lora_{which}.weight" for which in "AB"] for layer in layers}
-        if {name for pair in names.values() for name in pair} != by_name.keys():
-            raise DataError(f"{folder / ADAPTER_WEIGHTS}: expected only lora_A and lora_B of each layer")
-        return cls(scale, {layer: (by_name[a], by_name[b]) for layer, (a, b) in sorted(names.items())})
+        layers = sorted({name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in by_name})
+        ends = ["lora_A.weight", "lora_B.weight", *([MAGNITUDE] if is_dora else [])]
+        if {f"{PREFIX}{layer}.{end}" for layer in layers for end in ends} != by_name.keys():
+            raise DataError(
+                f"{folder / ADAPTER_WEIGHTS}: expected only lora_A and lora_B of each layer, with use_dora {MAGNITUDE} too; "
+                f"use_dora is {is_dora}"
+            )
+
+        def of(layer: str, end: str) -> Numbers:
+            return by_name[f"{PREFIX}{layer}.{end}"]
+
+        return cls(
+            scale,
+            {layer: (of(layer, ends[0]), of(layer, ends[1])) for layer in layers},
+            {layer: of(layer, MAGNITUDE) for layer in layers if is_dora},
+        )
 
 
-def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads: int = 1) -> Numbers:
-    """W + s · B A in the order of this file's formula; float64 if one of the three is, else float32."""
+def is_dora(folder: Path) -> bool:
+    """Whether the PEFT directory `folder` is a DoRA, which engines do not load. Raises DataError for an unreadable one."""
+    try:
+        config: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        return bool(config.get("use_dora"))
+    except (OSError, ValueError, AttributeError) as exc:
+        raise DataError(f"{folder / ADAPTER_CONFIG}: {type(exc).__name__} {exc}; expected PEFT's of a LoRA") from exc
+
+
+def merge(
+    base: Numbers,
+    factors: tuple[Numbers, Numbers],
+    scale: float,
+    threads: int = 1,
+    magnitude: Numbers | None = None,
+) -> Numbers:
+    """V, or m / ‖V‖ · V, in the order of this file's formula; float64 if one of the tensors is, else float32."""
     a, b = factors
-    kind = np.result_type(base, a, b)
+    kind = np.result_type(base, a, b) if magnitude is None else np.result_type(base, a, b, magnitude)
     a, b, factor = a.astype(kind), b.astype(kind), kind.type(scale)
     merged = np.empty(base.shape, dtype=kind)
     step = max(1, BLOCK_NUMBERS // max(1, base.shape[1]))
@@ -85,6 +114,8 @@ def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads
             total += np.multiply(b[rows, k : k + 1], a[k], out=product)
         total *= factor
         np.add(base[rows], total, out=merged[rows])
+        if magnitude is not None:
+            merged[rows] *= magnitude[rows, None].astype(kind) / _row_norms(merged[rows])[:, None]
 
     starts = range(0, len(base), step)
     if threads == 1:
@@ -94,6 +125,18 @@ def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(block, starts))
     return merged
+
+
+def _row_norms(matrix: Numbers) -> Numbers:
+    """In the type of `matrix`. Squares in float64, where those of float32 are exact, are added by halves of a row."""
+    squares = np.square(matrix, dtype=np.float64)
+    while (width := squares.shape[1]) > 1:
+        half = width // 2
+        folded = squares[:, :half] + squares[:, half : 2 * half]
+        if width % 2:
+            folded[:, 0] += squares[:, -1]
+        squares = folded
+    return np.sqrt(squares[:, 0]).astype(matrix.dtype)
 
 
 def merge_into(folder: Path, adapter: Adapter, threads: int = 1) -> None:
@@ -154,7 +197,8 @@ def _targets(folder: Path, adapter: Adapter) -> dict[Path, list[tuple[FileTensor
 
 
 def _merged(mapped: Bytes, tensor: FileTensor, adapter: Adapter, layer: str, threads: int) -> Bytes:
-    exact = merge(_wide(mapped, tensor), adapter.factors[layer], adapter.scale, threads)
+    magnitude = adapter.magnitudes.get(layer)
+    exact = merge(_wide(mapped, tensor), adapter.factors[layer], adapter.scale, threads, magnitude)
     return _narrow(exact, tensor.dtype).reshape(-1).view(np.uint8)
 
 

@@ -27,10 +27,12 @@ class Published:
         self._files = manifest_of(engine.models[0])
         self._next = 1
 
-    async def announce(self, *, full: bool = False, damage: Callable[[Path], Any] | None = None) -> PolicyVersion:
-        """The next version; `damage` is done to its adapter's weights once their checksums are taken."""
+    async def announce(
+        self, *, full: bool = False, damage: Callable[[Path], Any] | None = None, adapter: Path | None = None
+    ) -> PolicyVersion:
+        """The next version; `damage` is done to its adapter's weights once their checksums are taken. `adapter`: another one."""
         version, self._next = self._next, self._next + 1
-        path, adapter = self._folder / self._policy / str(version), self._adapters[version % 2]
+        path, adapter = self._folder / self._policy / str(version), adapter or self._adapters[version % 2]
         if full:
             shutil.copytree(self._engine.weights(version), path)
         shutil.copytree(adapter, path / ADAPTER_FOLDER)

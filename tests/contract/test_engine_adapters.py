@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from sampler.core.engines.client.engine_client import EngineClient
@@ -224,6 +225,23 @@ async def test_complete_weights_are_refused_with_the_reason(engine: Engine, kept
     await kept.announce(engine.models[1])
     assert "publish_mode" in await kept.error_with("expected an adapter of version 0")
     await kept.serves(0)
+
+
+async def test_a_dora_is_refused_by_the_engine_and_before_it_by_the_keeper_with_the_remedy(
+    engine: Engine, store: Store, until: Until, published: Published, tmp_path: Path
+) -> None:
+    layer = "model.layers.0.self_attn.q_proj"
+    factors, magnitudes = random_factors({layer: (128, 128)}, 8, 0.1), {layer: np.ones(128, np.float32)}
+    dora = write_adapter(tmp_path / "dora", factors, 16.0, magnitudes)
+    wire = Wire()
+    async with keeping(engine, store, until, wire, adapters="engine") as kept:
+        with pytest.raises(EngineRefused, match="DoRA"):
+            await kept.client.load_adapter(engine.url, "dora", str(dora))
+        asked = len(wire.asked)
+        await published.announce(adapter=dora)
+        assert "expected a keeper with adapters: merged" in await kept.error_with("version 1 is a DoRA (use_dora)")
+        assert "/load_lora_adapter" not in wire.asked[asked:]
+        await kept.serves(0)
 
 
 async def test_adapters_over_another_base_are_refused_by_keeper_and_client(

@@ -52,6 +52,31 @@ def test_a_merge_is_its_formula_number_by_number(
         assert found[i, j] == kind(kind(w[i, j]) + kind(total * kind(0.3)))
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 13])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_merge_with_magnitudes_is_its_formula_and_squares_are_added_by_halves(
+    width: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "BLOCK_NUMBERS", 13)
+    random = np.random.default_rng(4)
+    w, a, b, m = (random.normal(size=s).astype("f4") for s in ((9, width), (2, width), (9, 2), (9,)))
+    found, plain = merge(w, (a, b), 0.3, threads, m), merge(w, (a, b), 0.3)
+
+    def added(squares: list[float]) -> float:
+        half = len(squares) // 2
+        if not half:
+            return squares[0]
+        sums = [squares[k] + squares[half + k] for k in range(half)]
+        if len(squares) % 2:
+            sums[0] += squares[-1]
+        return added(sums)
+
+    for i, j in np.ndindex(w.shape):
+        norm = np.float32(added([float(x) ** 2 for x in plain[i]]) ** 0.5)
+        assert found[i, j] == plain[i, j] * (m[i] / norm)
+    assert found.dtype == np.float32
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_the_files_are_those_that_were_announced_and_change_in_the_merged_matrices_alone(
     tmp_path: Path, dtype: torch.dtype
@@ -99,7 +124,7 @@ def test_an_adapter_of_another_base_is_refused_with_the_reason(tmp_path: Path) -
         {**SHAPES, "layers.7.up": (2, 2)}
     )
     assert "layers.0.up.weight has shape (9, 7); the adapter's is (7, 9)" in refused({"layers.0.up": (7, 9)})
-    assert "{'use_dora': True}; expected LoRA, W + s" in refused(SHAPES, use_dora=True)
+    assert "with use_dora lora_magnitude_vector too; use_dora is True" in refused(SHAPES, use_dora=True)
     assert "adapter_config.json: ValueError" in refused(SHAPES, r="four")
     (tmp_path / "adapter" / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 2}')
     save_file(

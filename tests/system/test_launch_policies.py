@@ -97,6 +97,20 @@ def test_policies_that_are_adapters_share_an_engine(debate: Path) -> None:
     assert [config.engine_urls for config in shared].count(["http://j:1"]) == 2
 
 
+@pytest.mark.parametrize("in_file", [True, False])
+def test_an_engine_that_loads_adapters_gets_no_dora(debate: Path, in_file: bool) -> None:
+    words = ["demo", "--config", str(debate)]
+    load_policies([*words, "--adapters", "engine"])
+    if in_file:
+        settings = "solver: {trainer: {model: {lora: {lora_rank: 4, use_dora: true}}}}"
+        debate.write_text(debate.read_text().replace("solver: {}", settings))
+    else:
+        words += ["--lora_rank", "4", "--use_dora", "true"]
+    load_policies(words)
+    with pytest.raises(ConfigError, match=r"use_dora is true and adapters is engine; expected adapters: merged"):
+        load_policies([*words, "--adapters", "engine"])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

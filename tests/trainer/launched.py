@@ -31,6 +31,7 @@ from trainer.settings.optimizer import Optim, OptimizerConfig
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.optimizer import muon
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
@@ -74,6 +75,14 @@ def take_steps(
             rows = rows_of_step(learner.steps_done, max_tokens, parallel, every_token=every_token)
             metrics = learner.step(*rows).metrics
     return metrics
+
+
+def gradients(learner: Learner) -> dict[str, Tensor]:
+    """Of the first step's rows, before any step, in true float64; whole, on every rank."""
+    with exact_norms(learner.causal_lm):
+        learner._accumulator.run(Minibatch(*rows_of_step(0, 30, learner._parallel)), None)
+    grads = {name: p.grad for name, p in learner.causal_lm.named_parameters() if p.grad is not None}
+    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in grads.items()}
 
 
 def optimized(optim: Optim, model_directory: Path, parallel: Parallel) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 from collections.abc import Iterator
 
+import peft
 import pytest
 import torch
 from accelerate import PartialState
@@ -76,6 +77,20 @@ def test_transformers_models_have_what_is_read_of_them() -> None:
     (layer,) = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     private_apis.wrap_layer_checkpoint(layer, lambda own, *given: (own, given))
     assert layer._gradient_checkpointing_func(1)[1] == (1,)
+
+
+def test_a_layer_of_peft_answers_without_its_adapter_and_keeps_it_trained() -> None:
+    base = torch.nn.Linear(3, 2)
+    layer = peft.tuners.lora.Linear(base, "default", peft.LoraConfig(init_lora_weights=False), r=2, lora_alpha=8)
+    x_N3 = torch.ones(1, 3)
+    expected = layer(x_N3)
+    trained = [parameter.requires_grad for parameter in layer.parameters()]
+    private_apis.switch_adapter(layer, on=False)
+    assert torch.equal(layer(x_N3), base(x_N3))
+    assert [parameter.requires_grad for parameter in layer.parameters()] == trained
+    private_apis.switch_adapter(layer, on=True)
+    assert torch.equal(layer(x_N3), expected)
+    assert not torch.equal(layer(x_N3), base(x_N3))
 
 
 def test_a_kernel_that_is_missing_is_named_when_it_is_called() -> None:

@@ -60,11 +60,12 @@ def adapted(mongod: Mongod, alone: Parallel, tmp_path: Path) -> Iterator[Callabl
         yield lambda stored="float32", **options: Adapted(bridge, alone, tmp_path, stored, **options)
 
 
+@pytest.mark.parametrize("use_dora", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_adapter_and_its_base_are_the_weights_of_mode_full_bit_for_bit(
-    adapted: Callable[..., Adapted], dtype: str
+    adapted: Callable[..., Adapted], dtype: str, use_dora: bool
 ) -> None:
-    run = adapted(stored=dtype, dtype=dtype, max_steps=4)
+    run = adapted(stored=dtype, dtype=dtype, max_steps=4, use_dora=use_dora)
     metrics = [run.step(step) for step in (1, 2, 3, 4)]
     assert [v.kind for v in run.versions()] == ["full", "adapter", "adapter", "adapter", "full"]
     assert [v.base for v in run.versions()] == [None, 0, 0, 0, 0]

@@ -1,37 +1,37 @@
 """A base of 4-bit numbers: the bits that engines serve, the gradient of those weights in full, half a byte each."""
 
 from pathlib import Path
+from typing import Any
 
 import bitsandbytes.functional as reference
 import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from shared.errors import ConfigError
 from shared.weights.files import WEIGHTS_FILE
 from tests.trainer.builders import relative_difference
-from tests.trainer.launched import EXAMPLE, OPTIMIZER, full_parameters, rows_of_step, take_steps
+from tests.trainer.launched import EXAMPLE, OPTIMIZER, full_parameters, gradients, take_steps
+from tests.trainer.layouts import Layout, run
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.checkpoints.folders import latest
 from trainer.checkpoints.restore import load, stored_tensors
 from trainer.losses import LossConfig, LossName
-from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.model import load_model
 from trainer.modeling.quantized_base import FourBitLinear
+from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import Trainable, adapters_off, lora_layers
 from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 from trainer.quantize import QuantizeConfig, Quantized, quantize
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
-from trainer.trees.minibatch import Minibatch
 
 LORA = {"lora_rank": 4, "lora_alpha": 8.0}
 FOUR_BITS = Trainable.model_validate({**LORA, "base_quantization": "nf4"})
+DORA = {**LORA, "use_dora": True}
 IDS = torch.tensor([[1, 5, 2, 7, 7, 30]])
 
 
@@ -52,14 +52,6 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learner(directory: Path, parallel: Parallel, trainable: Trainable = FOUR_BITS, dtype: str = "float32") -> Learner:
     loss = LossConfig(loss=LossName.CROSS_ENTROPY)
     return open_learner(directory, loss, OPTIMIZER, parallel, LearnerOptions(trainable=trainable, dtype=dtype))
-
-
-def gradients(found: Learner) -> dict[str, Tensor]:
-    rows, denominators = rows_of_step(0, 30, found._parallel)
-    with exact_norms(found.causal_lm):
-        found._accumulator.run(Minibatch(rows, denominators), None)
-    grads = {name: p.grad for name, p in found.causal_lm.named_parameters() if p.grad is not None}
-    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in grads.items()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -97,22 +89,29 @@ def test_the_trained_base_has_the_bits_of_the_files(dtype: torch.dtype, tmp_path
             assert torch.equal(layer.weight, files[f"{name}.weight"].to(getattr(torch, computed)))
 
 
+@pytest.mark.parametrize("adapters", [LORA, DORA], ids=["lora", "dora"])
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-6), ("float64", 1e-12)])
 def test_the_gradient_is_that_of_adapters_on_the_same_base_in_full(
-    dtype: str, limit: float, quantized: Path, alone: Parallel
+    dtype: str, limit: float, adapters: dict[str, Any], quantized: Path, alone: Parallel
 ) -> None:
-    whole = Trainable.model_validate(LORA)
-    four, full = (learner(quantized, alone, trainable, dtype) for trainable in (FOUR_BITS, whole))
+    four, full = (
+        learner(quantized, alone, Trainable.model_validate({**adapters, "base_quantization": kind}), dtype)
+        for kind in ("nf4", "none")
+    )
     found, expected = gradients(four), gradients(full)
     assert found.keys() == expected.keys()
     assert max(float(g.abs().max()) for g in found.values()) > 1e-4
     assert relative_difference(found, expected) < limit
 
 
+@pytest.mark.parametrize("adapters", [LORA, DORA], ids=["lora", "dora"])
 def test_after_steps_it_is_published_as_the_whole_base_with_merged_adapters(
-    quantized: Path, tmp_path: Path, alone: Parallel
+    adapters: dict[str, Any], quantized: Path, tmp_path: Path, alone: Parallel
 ) -> None:
-    four, full = (learner(quantized, alone, trainable) for trainable in (FOUR_BITS, Trainable.model_validate(LORA)))
+    four, full = (
+        learner(quantized, alone, Trainable.model_validate({**adapters, "base_quantization": kind}))
+        for kind in ("nf4", "none")
+    )
     for one in (four, full):
         take_steps(one, 3, 30, alone)
     found, expected = (
@@ -210,6 +209,16 @@ def test_blocks_of_zeros_come_back_and_numbers_that_are_not_finite_are_refused(v
     else:
         with pytest.raises(ConfigError, match=r"up_proj\.weight .* not finite"):
             quantize(config, Console(quiet=True))
+
+
+def test_a_base_of_4_bits_is_not_split_over_processes(quantized: Path) -> None:
+    def work(parallel: Parallel) -> None:
+        with pytest.raises(
+            ConfigError, match="tp_size is 2, and base_quantization is nf4: every process holds all codes"
+        ):
+            cut_layers(load_model(quantized, trainable=FOUR_BITS), parallel.mesh["tp"], parallel.device)
+
+    run(Layout(1, tp=2), work)
 
 
 def test_a_written_model_is_never_changed(quantized: Path) -> None:

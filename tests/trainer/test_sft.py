@@ -122,10 +122,15 @@ def train(tmp_path: Path, chat_model: Path, train_file: Path, alone: Parallel) -
     return run
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"lora_rank": 4, "lora_dropout": 0.5, "use_dora": True}], ids=["all", "dropout"]
+)
 def test_a_run_that_was_killed_ends_as_one_that_was_not(
-    tmp_path: Path, train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], tmp_path: Path, train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = train("whole", save_steps=2)
+    """Also by masks of dropout that are those of the run that went on."""
+    settings = {"save_steps": 2, **settings}
+    expected = train("whole", **settings)
     keep = Checkpoints.save
 
     def killed_after_saving(self: Checkpoints, learner: Learner, accounting: Mapping[str, Any]) -> None:
@@ -135,10 +140,10 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
 
     monkeypatch.setattr(Checkpoints, "save", killed_after_saving)
     with pytest.raises(KeyboardInterrupt):
-        train("killed", save_steps=2)
+        train("killed", **settings)
     monkeypatch.undo()
     assert not (tmp_path / "killed" / "final").exists()
-    assert train("killed", save_steps=2) == expected
+    assert train("killed", **settings) == expected
     steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(6))
 

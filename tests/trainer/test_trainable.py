@@ -151,6 +151,26 @@ def test_two_processes_train_the_parameters_of_one_and_continue_its_checkpoint(t
         assert relative_difference(compared.continued(two, one), expected) < 1e-9
 
 
+@pytest.mark.parametrize("trainable", [LORA, FREEZE], ids=["lora", "freeze"])
+def test_processes_that_share_each_layer_train_the_parameters_of_one(trainable: Trainable) -> None:
+    """Of a layer cut by columns the adapter's B is cut, of one cut by rows its A. Copied norms of heads stay frozen."""
+    one, two = Layout(1), Layout(1, tp=2)
+    with comparison(trainable) as compared:
+        expected = compared.trained(one)
+        assert relative_difference(compared.trained(two), expected) < 1e-9
+        assert relative_difference(compared.continued(two, one), expected) < 1e-9
+
+
+@pytest.mark.thorough
+def test_adapters_are_shared_out_over_layers_and_data_at_once_and_continue_any_layout() -> None:
+    one, four = Layout(1), Layout(2, tp=2)
+    with comparison(LORA) as compared:
+        expected = compared.trained(one)
+        assert relative_difference(compared.trained(four), expected) < 1e-9
+        assert relative_difference(compared.continued(one, four), expected) < 1e-9
+        assert relative_difference(compared.continued(four, one), expected) < 1e-9
+
+
 def test_two_processes_gather_the_whole_adapter_on_the_first(model_directory: Path) -> None:
     def work(parallel: Parallel) -> None:
         learner = exact_learner(model_directory, parallel, trainable=LORA)
@@ -278,10 +298,16 @@ def test_what_cannot_be_trained_so_is_refused_with_the_reason(model_directory: P
     with pytest.raises(ConfigError, match=r"freeze: '\*' leave nothing to train"):
         load_model(model_directory, trainable=Trainable(freeze=["*"]))
 
+
+def test_adapters_whose_parts_would_not_compute_the_whole_are_not_split(model_directory: Path) -> None:
     def work(parallel: Parallel) -> None:
-        model = load_model(model_directory, trainable=LORA)
-        with pytest.raises(ConfigError, match="tp_size is 2 and the model has adapters"):
-            cut_layers(model, parallel.mesh["tp"], parallel.device)
+        for setting, reason in (
+            ("use_dora", "use_dora is on: the lengths"),
+            ("lora_dropout", "lora_dropout is above 0"),
+        ):
+            trainable = Trainable.model_validate({"lora_rank": 4, setting: 0.5 if setting == "lora_dropout" else True})
+            with pytest.raises(ConfigError, match=f"tp_size is 2, and {reason}.*; expected plain adapters"):
+                cut_layers(load_model(model_directory, trainable=trainable), parallel.mesh["tp"], parallel.device)
 
     run(Layout(1, tp=2), work)
 

@@ -125,5 +125,5 @@ def _check_names(path: Path, model: Mapping[str, Any]) -> None:
         raise DataError(
             f"{path}: {len(differing)} tensors differ from those that this start trains, such as {name}: "
             f"{stored.get(name, 'absent')} there, {expected.get(name, 'not trained')} here; expected the same model, "
-            "lora_rank, lora_target_modules and freeze"
+            "lora_rank, use_dora, lora_target_modules and freeze"
         )

@@ -3,6 +3,8 @@
     q k v gate up   by columns: each process has some heads and hidden units
     o down          by rows: the parts are summed, so that all processes have the same hidden states
     q_norm k_norm   whole, on this process's heads; their gradients are summed
+    adapters        as their layer: of one cut by columns B by columns, of one cut by rows A by rows, and the parts of A x are
+                    summed; the other factor is whole, and sees the same values and gradients on every process
     experts         each on one process, which computes it for the tokens that chose it; the parts are summed
     all others      replicated: norms, embedding, head, routers
 
@@ -28,12 +30,17 @@ from transformers import PreTrainedModel
 from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, MoEParamShard
 
 from shared.errors import ConfigError
-from trainer.modeling.trainable import lora_layers
+from trainer.modeling.quantized_base import FourBitLinear
+from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
 from trainer.process.parallel import is_empty
 from trainer.process.private_apis import silence_redistribution
 
 silence_redistribution()
 HEADS_DIM = 2  # of (batch, token, head, head_dim), the input of the per-head norms
+_PARTS_OF_ADAPTED = {  # of PEFT's layer, by the split of its base
+    "colwise": [".base_layer", f".lora_B.{ADAPTER}"],
+    "rowwise": [".base_layer", f".lora_A.{ADAPTER}"],
+}
 OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert
 
 
@@ -42,26 +49,48 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -
 
     Call before `shard_model`.
 
-    Raises ConfigError for a model with adapters, without a plan, with an unsupported plan, or with heads or experts that
-    cannot be split evenly.
+    Raises ConfigError for a model with adapters that cannot be split (`_check_adapters`), without a plan, with an unsupported
+    plan, or with heads or experts that cannot be split evenly.
     """
     if mesh.size() == 1:
         return
-    if lora_layers(model):
-        raise ConfigError(
-            f"tp_size is {mesh.size()} and the model has adapters, which are not cut; expected lora_rank 0, or tp_size 1"
-        )
+    adapted = lora_layers(model)
+    _check_adapters(adapted, mesh.size())
     _check_heads(model, mesh.size())
     if not is_empty(model):
         nn.Module.to(model, device)
     plan = _plan(model)
     # by full names: with unequal layers a pattern would name missing parameters
     modules = {name: _anywhere(name) for name, _ in model.base_model.named_modules()}
-    for key in (_anywhere(name) for name, _ in model.base_model.named_parameters()):
+    for key in (_anywhere(name) for name, _ in model.base_model.named_parameters() if ".lora_" not in name):
         if plan.get(key, OF_EXPERTS) != OF_EXPERTS:  # a separately split parameter
             raise _unknown_cut(model, key, plan[key])
-    styles = {name: _style(model, key, plan) for name, key in modules.items() if key in plan}
+    inside = {name for name, module in model.base_model.named_modules() if module in adapted.values()}
+    styles: dict[str, ParallelStyle] = {}
+    for name, key in modules.items():
+        if key in plan:
+            parts = _PARTS_OF_ADAPTED.get(plan[key], [""]) if name in inside else [""]
+            styles |= {name + part: _style(model, key, plan) for part in parts}
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     parallelize_module(model.base_model, mesh, styles)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained[name])  # some styles make new parameters, which would be trained
+
+
+def _check_adapters(adapted: Mapping[str, LoraLayer], size: int) -> None:
+    """Raises ConfigError for adapters whose split parts would not compute what the whole computes."""
+    for layer in adapted.values():
+        reason = None
+        if layer.lora_magnitude_vector:
+            reason = "use_dora is on: the lengths of rows that are split come from all parts, which PEFT's layer does not add"
+        elif isinstance(layer.base_layer, FourBitLinear):
+            reason = "base_quantization is nf4: every process holds all codes of the base"
+        elif any(isinstance(dropout, nn.Dropout) for dropout in layer.lora_dropout.values()):
+            reason = "lora_dropout is above 0: processes that share a layer would leave different inputs out"
+        if reason:
+            raise ConfigError(
+                f"tp_size is {size}, and {reason}; expected plain adapters (lora_rank alone), or tp_size 1"
+            )
 
 
 def _plan(model: PreTrainedModel) -> dict[str, str]:

@@ -4,6 +4,9 @@
     lora_rank r     y = W x + s · B A x with W frozen, A: r × inputs, B: outputs × r, s = lora_alpha / r, or / √r (rsLoRA, arXiv
                     2312.03732). B starts at zero, so that the first step begins with the model as it was (Hu et al. 2021, arXiv
                     2106.09685; the layers are PEFT's)
+    use_dora        y = m ⊙ V x / ‖V‖, V = W + s · B A: the length of each row, m, is trained apart from its direction; ‖V‖ is a
+                    constant to the gradient (DoRA, Liu et al. 2024, arXiv 2402.09353, section 4.3). m starts at ‖W‖
+    lora_dropout p  B A sees each input with probability 1 − p, divided by that
 
 A model is loaded together with its `Trainable`; later code reads `requires_grad` of parameters. Adapters have the same
 initial values on every process, independent of its random state.
@@ -11,7 +14,7 @@ initial values on every process, independent of its random state.
 
 import fnmatch
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -22,8 +25,9 @@ from transformers import PreTrainedModel
 
 from shared.configuration.sections import Section
 from shared.errors import ConfigError
-from shared.weights.adapters import merge
+from shared.weights.adapters import MAGNITUDE, merge
 from trainer.modeling.quantized_base import quantize_layers
+from trainer.process.private_apis import switch_adapter
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +46,17 @@ class LoraSettings(Section):
     lora_alpha: float = Field(32.0, gt=0, description="The adapters' part is scaled by lora_alpha / lora_rank.")
     use_rslora: bool = Field(
         False, description="Scale by lora_alpha / √lora_rank instead, which large ranks need (rsLoRA)."
+    )
+    use_dora: bool = Field(
+        False,
+        description="Train the length of each row of a matrix apart from its direction (DoRA). Engines get merged weights: "
+        "none loads such adapters.",
+    )
+    lora_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of an adapter's inputs that a step leaves out: in supervised training (sft) alone, by sequence.",
     )
     base_quantization: Literal["none", "nf4"] = Field(
         "none",
@@ -87,12 +102,15 @@ EVERYTHING = Trainable()
 
 
 class LoraLayer(Protocol):
-    """The used part of PEFT's layer around a `base_layer`, whose weight is `weight`."""
+    """The used part of PEFT's layer around a `base_layer`, whose weight is `weight`; the magnitudes are of a DoRA."""
 
     weight: Tensor
+    base_layer: nn.Module
     scaling: dict[str, float]
+    lora_dropout: Mapping[str, nn.Module]
+    lora_magnitude_vector: Mapping[str, nn.Module]
 
-    def set_scale(self, adapter: str, scale: float) -> None: ...
+    def train(self, mode: bool = True) -> object: ...
 
 
 def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
@@ -134,7 +152,8 @@ def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None
         r=lora.lora_rank,
         lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT only divides by the rank
         use_rslora=lora.use_rslora,
-        lora_dropout=0.0,
+        use_dora=lora.use_dora,
+        lora_dropout=lora.lora_dropout,
         target_modules=targets,
         bias="none",
     )
@@ -144,6 +163,11 @@ def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()  # small steps would be lost in 8 bits of mantissa
+    for layer in lora_layers(model).values():
+        for magnitude in layer.lora_magnitude_vector.values():
+            # PEFT's is in the type of W; the forward's norm, by which it is divided, in that of the adapters
+            exact: Any = magnitude.weight
+            exact.data = torch.linalg.norm(layer.weight.detach().to(exact.dtype), dim=1)
 
 
 def _target_names(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
@@ -173,29 +197,37 @@ def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The base model in this context: W x + 0 · B A x. PEFT's switch would change `requires_grad`, on which sharding relies."""
+    """The base model in this context: W x. PEFT's public switch would change `requires_grad`, on which sharding relies."""
     layers = lora_layers(model).values()
     for layer in layers:
-        layer.set_scale(ADAPTER, 0.0)
+        switch_adapter(layer, on=False)
     try:
         yield
     finally:
         for layer in layers:
-            layer.set_scale(ADAPTER, 1.0)
+            switch_adapter(layer, on=True)
+
+
+def drop_inputs(model: nn.Module) -> None:
+    """Let `lora_dropout` act from here on: a model is loaded, measured, exported and compared without it."""
+    for layer in lora_layers(model).values():
+        layer.train()
 
 
 def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Tensor]:
     """Full tensors on the CPU, under the names of the model without adapters; `scaling` by layer.
 
-    W + s · B A in the dtype of W; for a bfloat16 W the sum is computed in float32 and rounded once. A keeper that merges
-    the adapter into W gets the same bits (`shared.weights.adapters`).
+    V = W + s · B A, or m / ‖V‖ · V, in the dtype of W; for a bfloat16 W it is computed in float32 and rounded once. A keeper
+    that merges the adapter into W gets the same bits (`shared.weights.adapters`).
     """
     whole = {name: tensor for name, tensor in state.items() if ".lora_" not in name}
     for layer, scale in scaling.items():
         base = whole[f"{layer}.base_layer.weight"]
         exact = torch.promote_types(base.dtype, torch.float32)
         a, b = (state[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(exact).numpy() for which in "AB")
-        total = merge(base.to(exact).numpy(), (a, b), scale, torch.get_num_threads())
+        magnitude = state.get(f"{layer}.{MAGNITUDE}.{ADAPTER}.weight")
+        m = None if magnitude is None else magnitude.to(exact).numpy()
+        total = merge(base.to(exact).numpy(), (a, b), scale, torch.get_num_threads(), m)
         whole[f"{layer}.base_layer.weight"] = torch.from_numpy(total).to(base.dtype)
     return {name.replace(".base_layer.", "."): tensor for name, tensor in whole.items()}
 

@@ -146,6 +146,15 @@ def attention_name(model: Any) -> str:
     return str(required(model.config, "_attn_implementation", "choosing an attention"))
 
 
+def switch_adapter(layer: Any, *, on: bool) -> None:
+    """Let PEFT's layer around a linear one answer with or without its adapter; `requires_grad` stays.
+
+    Missing: PrivateMissing, when the model below the adapters is asked for.
+    """
+    required(layer, "_disable_adapters", "the model below its adapters")
+    layer._disable_adapters = not on
+
+
 def wrap_layer_checkpoint(layer: Any, wrapper: Callable[..., Any]) -> None:
     """Let `wrapper`, with the layer's own function first, checkpoint a layer of transformers: it can be set nowhere else.
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedModel
 
-from shared.weights.adapters import ADAPTER_WEIGHTS, PREFIX, Adapter
+from shared.weights.adapters import ADAPTER_WEIGHTS, MAGNITUDE, PREFIX, Adapter
 from trainer.modeling.trainable import ADAPTER, LoraSettings, lora_layers
 from trainer.process.parallel import Parallel
 
@@ -24,10 +24,15 @@ def gather_adapter(model: nn.Module, parallel: Parallel) -> dict[str, torch.Tens
     if not parallel.is_main:
         return {}
     return {
-        PREFIX + name.replace(f".{ADAPTER}.weight", ".weight"): tensor.contiguous()
+        PREFIX + _file_name(name): tensor.contiguous()
         for name, tensor in full.items()
         if ".lora_" in name and isinstance(tensor, torch.Tensor)
     }
+
+
+def _file_name(name: str) -> str:
+    """PEFT's, of a parameter of its layer: without the adapter's name, and a magnitude without `weight`."""
+    return name.replace(f"{MAGNITUDE}.{ADAPTER}.weight", MAGNITUDE).replace(f".{ADAPTER}.weight", ".weight")
 
 
 def write_adapter(
@@ -41,6 +46,8 @@ def write_adapter(
         r=lora.lora_rank,
         lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT takes numbers, and says int
         use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
+        lora_dropout=lora.lora_dropout,
         target_modules=_short_names(model),
         bias="none",
         task_type=peft.TaskType.CAUSAL_LM,

@@ -156,6 +156,16 @@ class TrainerConfig(ServiceConfig):
         return self
 
     @model_validator(mode="after")
+    def what_engines_sampled_is_computed_whole(self) -> Self:
+        if self.model.lora and self.model.lora.lora_dropout:
+            raise ValueError(
+                f"lora_dropout is {self.model.lora.lora_dropout:g}; expected 0 in reinforcement learning: log-probs of an "
+                "adapter with inputs left out are compared with those of the engine, which leaves none out, and their ratio "
+                "would be noise. Supervised training (tandem sft) has it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def engines_that_sleep_receive_no_broadcast(self) -> Self:
         if self.sharing.shared_device is not None and self.publish.transport.weight_transport == "broadcast":
             raise ValueError(

@@ -88,7 +88,7 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
 
     Raises Stopped after SIGTERM or Ctrl-C, after saving a checkpoint.
     """
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed + parallel.data.rank)  # of masks: ranks leave out different parts
     if parallel.is_main:
         warn_of_unused(config, config.without_effect())
     with _open_data(config, parallel) as data:

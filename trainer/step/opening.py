@@ -19,7 +19,7 @@ from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_opti
 from trainer.modeling.model import load_config, load_model
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
-from trainer.modeling.trainable import EVERYTHING, Trainable
+from trainer.modeling.trainable import EVERYTHING, Trainable, drop_inputs
 from trainer.process.parallel import PRECISIONS, Parallel, shard_model
 from trainer.process.private_apis import layer_class_names
 from trainer.settings.model import ModelSettings
@@ -83,7 +83,9 @@ def open_learner(
     go through, rows must be single sequences (`Learner.linear`).
     Raises ConfigError for settings that the model cannot honor, and where nothing agrees with the model's own forward.
     """
-    obstacle = tree_obstacle(load_config(model_directory)) or ("dropout is on" if options.dropout else None)
+    lora = options.trainable.lora
+    drops = options.dropout or bool(lora and lora.lora_dropout)  # each sequence has a mask of its own
+    obstacle = tree_obstacle(load_config(model_directory)) or ("dropout is on" if drops else None)
     parallel = with_optimizer_offload(parallel, options.memory)
     first_loads = parallel.settings.first_loads and parallel.world_size > 1
 
@@ -118,6 +120,8 @@ def open_learner(
         use_compiled_layers(lm.causal_lm, parallel, obstacle=obstacle)
     shard(lm, model_directory)
     way = measure(lm, model_directory, options.attn_implementation, trees=options.prefix_trees)
+    if lora and lora.lora_dropout:
+        drop_inputs(lm.causal_lm)
     reference = None
     if loss.kl and options.trainable.lora and loss.kl.reference_model is None:
         reference = lm

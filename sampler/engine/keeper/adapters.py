@@ -21,7 +21,7 @@ from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.update import SETTLE_S
 from shared.documents.run import FIRST_VERSION, PolicyVersion
 from shared.errors import ConfigError, DataError
-from shared.weights.adapters import ADAPTER_FOLDER
+from shared.weights.adapters import ADAPTER_FOLDER, is_dora
 from shared.weights.files import verify_files
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,11 @@ class EngineAdapters:
         if name is not None and is_new:
             folder = Path(target.path) / ADAPTER_FOLDER
             await asyncio.to_thread(verify_files, folder, target.adapter or {})
+            if is_dora(folder):
+                raise DataError(
+                    f"version {target.version} is a DoRA (use_dora), which vLLM and SGLang refuse; expected a keeper with "
+                    "adapters: merged"
+                )
             await self._client.load_adapter(url, name, str(folder))
         self.serving = name
         self._retire(url, loaded)

@@ -37,6 +37,7 @@ def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
     if owner.frozen and not owner.only_evaluate:
         raise ConfigError(f"policy {owner.policy!r}, the owner of the tasks, is frozen: nothing would be trained")
     _check_engines(policies)
+    _check_adapters(policies)
     place_gpus(policies)
     return policies
 
@@ -53,3 +54,13 @@ def _check_engines(policies: Sequence[LaunchConfig]) -> None:
             f"{', '.join(config.policy for config in policies)} (YAML: policies.NAME.launch.engine_urls), or adapters: engine "
             "for all, which one engine serves together"
         )
+
+
+def _check_adapters(policies: Sequence[LaunchConfig]) -> None:
+    """Check that no engine is to load a DoRA: vLLM and SGLang refuse it, version by version, while the trainer goes on."""
+    for config in policies:
+        if config.trainer_settings.get("use_dora", bool) and keeper_settings(config).adapters == "engine":
+            raise ConfigError(
+                f"policy {config.policy}: use_dora is true and adapters is engine; expected adapters: merged, since neither vLLM "
+                "nor SGLang loads a DoRA, or use_dora false"
+            )

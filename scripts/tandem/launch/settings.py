@@ -29,11 +29,11 @@ from shared.tasks.mix import TasksConfig
 from tandem.launch.comma_lists import parts_of
 from tandem.launch.environments import SamplerSettings
 from tandem.launch.launched_engines import LaunchedEngines
-from tandem.launch.max_steps import given_max_steps
 from tandem.launch.nodes import Derived, NodeSettings, derived, own_address
 from tandem.launch.placement import PlacedSettings
 from tandem.launch.places import ASSETS, EXAMPLE, ROOT
 from tandem.launch.service_flags import ServiceFlags, hand_out, split_arguments
+from tandem.launch.trainer_settings import GivenSettings
 
 PLAIN_NAMES = (
     *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "ENGINE_FLAGS", "MODEL", "CONFIG"),
@@ -304,7 +304,12 @@ class LaunchConfig(SamplerSettings, LaunchedEngines, PlacedSettings):
 
     def max_steps(self) -> int | None:
         """The trainer's `max_steps` where flags, environment or YAML say it."""
-        return given_max_steps(self.service_flags.get("trainer", ()), self.config, self.policy)
+        return self.trainer_settings.get("max_steps", int)
+
+    @property
+    def trainer_settings(self) -> GivenSettings:
+        """What of the trainer's settings is given to this launch."""
+        return GivenSettings(self.service_flags.get("trainer", ()), self.config, self.policy)
 
     def own_sections(self) -> dict[str, dict[str, Any]]:
         """{policy: its sections of the YAML's `policies`}; {}: the run has one policy. Raises ConfigError."""
