@@ -60,6 +60,16 @@ def memory(folder: Path) -> None:
     assert {"peak MiB", "bytes/token", "forward s", "backward s", "CPU s"} <= row.keys()
 
 
+def memory_by_part(folder: Path) -> None:
+    """The bytes that are there are those that were predicted: within a tenth, the largest difference that goes unexplained."""
+    rows = figures(folder, "memory", "--parts")["MiB by part, predicted / measured"]
+    assert len({(row["trained"], row["optim"]) for row in rows}) == 4 * 4
+    for row in rows:
+        for part in ("weights", "adapters", "gradients", "optimizer", "activations"):
+            predicted, measured = (float(text.replace(",", "")) for text in row[part].split(" / "))
+            assert predicted == pytest.approx(measured, rel=0.1, abs=0.1), (row, part)
+
+
 def math_verdicts(folder: Path) -> None:
     rows = figures(folder, "math_verdicts")["wrong verdicts"]
     assert sum(row["pairs"] for row in rows[:-1]) == rows[-1]["pairs"] > 0
@@ -129,6 +139,11 @@ CHECKS: dict[str, Callable[[Path], None]] = {
 
 # The others compute for 10 s to a minute each.
 SHORT = {"memory"}
+
+
+@pytest.mark.thorough
+def test_the_memory_of_a_step_is_predicted_by_part(tmp_path: Path) -> None:
+    memory_by_part(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
     python -m scripts.bench.memory                                  a chain and a tree of 8K, 32K and 131K tokens
     python -m scripts.bench.memory --tokens 8192 --shape tree --checkpointing --json bench.json
+    python -m scripts.bench.memory --parts                          bytes by part, predicted and measured (memory_parts.py)
     python -m scripts.bench.memory --quick                          one small tree, in seconds
 
 Each row of the table is a process of its own, so that the peak is its own: on a CPU the largest resident set less what was
@@ -17,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
+from scripts.bench.memory_parts import measure_parts
 from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.synthetic import add_computing, growing, rewritten, write_model
 from shared.tokens.record_tree import RecordTree
@@ -36,6 +38,8 @@ TURNS = 64
 
 
 def measure(options: Options) -> Tables:
+    if options.parts:
+        return measure_parts(options)
     write_model(
         options.folder, hidden_size=32, intermediate_size=96, num_hidden_layers=2,
         num_attention_heads=1, num_key_value_heads=1, head_dim=16,
@@ -102,6 +106,9 @@ if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768, 131072], help="sizes of the row")
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=SHAPES, help="a chain, or a tree with branches")
+    parser.add_argument(
+        "--parts", action="store_true", help="bytes by part instead: full, LoRA, DoRA, QLoRA, each optimizer"
+    )
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
     add_computing(parser)
     run_benchmark(parser, measure, decimals=1, tokens=[512], shape=["tree"])

@@ -19,6 +19,20 @@ VLLM_ALONE = "tests/contract/test_vllm_alone.py"
 
 MUTANTS = (
     Mutant(
+        "no engine is launched to load a DoRA",
+        "scripts/tandem/launch/policies.py",
+        "    _check_adapters(policies)\n",
+        "",
+        "tests/system/test_launch_policies.py::test_an_engine_that_loads_adapters_gets_no_dora",
+    ),
+    Mutant(
+        "a keeper gives its engine no DoRA",
+        "sampler/engine/keeper/adapters.py",
+        "            if is_dora(folder):\n",
+        "            if False:\n",
+        f"{ADAPTERS}::test_a_dora_is_refused_by_the_engine_and_before_it_by_the_keeper_with_the_remedy",
+    ),
+    Mutant(
         "vLLM: a tied output layer is packed anew after an update",
         "sampler/engine/vllm/worker.py",
         'if hasattr(layer, "cpu_linear") and layer.weight.numel():',

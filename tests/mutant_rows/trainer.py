@@ -13,6 +13,8 @@ SUPPLY = "tests/trainer/test_supply.py"
 
 OPTIMIZERS = "tests/trainer/test_optimizers.py"
 
+DORA = "tests/trainer/test_dora.py"
+
 FOUR_BITS = "tests/trainer/test_quantized_base.py"
 
 MUTANTS = (
@@ -29,6 +31,41 @@ MUTANTS = (
         "    full |= four_bit_weights(model, model.dtype)\n",
         "",
         f"{FOUR_BITS}::test_after_steps_it_is_published_as_the_whole_base_with_merged_adapters",
+    ),
+    Mutant(
+        "a DoRA begins as its base, in bfloat16 too",
+        "trainer/modeling/trainable.py",
+        "            exact.data = torch.linalg.norm(layer.weight.detach().to(exact.dtype), dim=1)\n",
+        "            del exact\n",
+        f"{DORA}::test_it_begins_as_the_base_bit_by_bit",
+    ),
+    Mutant(
+        "magnitudes are published",
+        "trainer/modeling/trainable.py",
+        "        m = None if magnitude is None else magnitude.to(exact).numpy()\n",
+        "        m = None\n",
+        f"{DORA}::test_merged_weights_are_those_of_pefts_merge_and_unload",
+    ),
+    Mutant(
+        "adapters that drop are not for reinforcement learning",
+        "trainer/settings/config.py",
+        "        if self.model.lora and self.model.lora.lora_dropout:\n",
+        "        if False:\n",
+        "tests/trainer/test_dropout.py::test_reinforcement_learning_refuses_adapters_that_drop",
+    ),
+    Mutant(
+        "what is frozen stays frozen in split layers",
+        "trainer/modeling/tensor_parallel.py",
+        "        parameter.requires_grad_(trained[name])  # some",
+        "        del parameter  # some",
+        "tests/trainer/test_trainable.py::test_processes_that_share_each_layer_train_the_parameters_of_one",
+    ),
+    Mutant(
+        "adapters whose parts do not compute the whole are not split",
+        "trainer/modeling/tensor_parallel.py",
+        "    _check_adapters(adapted, mesh.size())\n",
+        "",
+        "tests/trainer/test_trainable.py::test_adapters_whose_parts_would_not_compute_the_whole_are_not_split",
     ),
     Mutant(
         "states of another optimizer are not loaded",

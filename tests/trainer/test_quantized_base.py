@@ -1,5 +1,6 @@
 """A base of 4-bit numbers: the bits that engines serve, the gradient of those weights in full, half a byte each."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from shared.errors import ConfigError
 from shared.weights.files import WEIGHTS_FILE
-from tests.trainer.builders import relative_difference
+from tests.trainer.builders import relative_difference, tiny_experts_model
 from tests.trainer.launched import EXAMPLE, OPTIMIZER, full_parameters, gradients, take_steps
 from tests.trainer.layouts import Layout, run
 from trainer.checkpoints.checkpoint import Checkpoints
@@ -209,6 +210,19 @@ def test_blocks_of_zeros_come_back_and_numbers_that_are_not_finite_are_refused(v
     else:
         with pytest.raises(ConfigError, match=r"up_proj\.weight .* not finite"):
             quantize(config, Console(quiet=True))
+
+
+def test_experts_stay_in_full_and_a_warning_says_their_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny_experts_model().save_pretrained(tmp_path / "experts")
+    config = QuantizeConfig(model_name_or_path=tmp_path / "experts", output_dir=tmp_path / "quantized")
+    quantize(config, Console(quiet=True))
+    with caplog.at_level(logging.WARNING):
+        model = load_model(tmp_path / "quantized", trainable=FOUR_BITS)
+    experts = [parameter for name, parameter in model.named_parameters() if ".experts." in name]
+    assert experts
+    assert {parameter.dtype for parameter in experts} == {torch.float32}
+    size = sum(parameter.nbytes for parameter in experts) / 1e6
+    assert f"{len(experts)} tensors of experts are no linear layers and stay in full: {size:.1f} MB" in caplog.text
 
 
 def test_a_base_of_4_bits_is_not_split_over_processes(quantized: Path) -> None:

@@ -9,6 +9,7 @@ Engines sample from the weights in the files, so that these must be the weights 
 adapters are sharded.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from transformers import PreTrainedModel
 from shared.errors import ConfigError
 from trainer.process.eight_and_four_bits import bitsandbytes_functional
 
+log = logging.getLogger(__name__)
+
+EXPERTS_DIM = 3  # (expert, outputs, inputs): transformers keeps all experts of a layer in one tensor
 BLOCK = 64  # weights that share a scale
 STORED = (torch.float32, torch.bfloat16, torch.float16)  # types of files, and of bitsandbytes
 
@@ -67,6 +71,14 @@ class _Product(torch.autograd.Function):
 
 def quantize_layers(model: PreTrainedModel) -> None:
     """Replace every layer of `four_bit_layers` in place. Raises ConfigError if one's weights are not what 4 bits hold."""
+    experts = [parameter for parameter in model.parameters() if parameter.ndim == EXPERTS_DIM]
+    if experts:
+        log.warning(
+            "base_quantization nf4: %d tensors of experts are no linear layers and stay in full: %.1f MB of the model's %.1f MB",
+            len(experts),
+            sum(parameter.nbytes for parameter in experts) / 1e6,
+            sum(parameter.nbytes for parameter in model.parameters()) / 1e6,
+        )
     for name, layer in four_bit_layers(model).items():
         codes, state = _exact_codes(name, layer.weight.detach())
         parent, _, own = name.rpartition(".")

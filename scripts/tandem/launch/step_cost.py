@@ -13,24 +13,24 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from sampler.engine.local.memory import weights_bytes
+from sampler.engine.local.memory import in_gb
 from sampler.settings import SamplerConfig
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.documents.step_cost import StepCost
-from shared.errors import TandemError
+from shared.errors import DataError, TandemError
 from shared.processes.machine_memory import machine_memory_bytes
 from shared.store import Store
 from tandem.launch.child_settings import sampler_settings
 from tandem.launch.places import ROOT
 from tandem.launch.settings import LaunchConfig
+from tandem.launch.trainer_memory import predicted, trained_as
 
 PROBE_REQUESTS, PROBE_TOKENS, PROBE_S = 8, 32, 120.0
 PROBE_IDS = list(range(10, 42))
 ASK_S = 1.0
 LAST_S = 3600.0
 FIRST_EPISODES = 12  # their mean says something
-TRAINED_COPIES = 4  # of the weights in float32: they, their gradients, two moments of AdamW
 
 
 def tokens_of_episode(sampler: SamplerConfig) -> int:
@@ -40,20 +40,22 @@ def tokens_of_episode(sampler: SamplerConfig) -> int:
 
 
 def memory_warning(config: LaunchConfig) -> str | None:
-    """Where full training on processors needs more memory than this machine has; None: it fits, or is not known."""
-    if not config.trains or (config.placed and config.placed.placement.trainer) or _has_adapter(config):
+    """Where training on processors needs more memory than this machine has; None: it fits, or is not known."""
+    if not config.trains or (config.placed and config.placed.placement.trainer):
         return None
-    needed, machine = TRAINED_COPIES * weights_bytes(ROOT / config.model), machine_memory_bytes()
-    if needed <= machine:
+    settings, machine = trained_as(config.trainer_settings), machine_memory_bytes()
+    try:
+        parts = predicted(ROOT / config.model, settings)
+    except DataError:
+        return None  # the trainer says what is wrong with its model
+    if parts.total <= machine:
         return None
+    smaller = "quantize the base (base_quantization)" if settings.lora_rank else "set lora_rank"
     return (
-        f"the trainer of policy {config.policy} needs about {needed / 1e9:.1f} GB (weights, gradients and two moments of AdamW "
-        f"in float32), and this machine has {machine / 1e9:.1f} GB: set lora_rank, train a smaller model, or use a GPU"
+        f"the trainer of policy {config.policy} needs about {in_gb(parts.total)} (weights "
+        f"{in_gb(parts.weights + parts.adapters)}, gradients {in_gb(parts.gradients)}, states of {settings.optim} "
+        f"{in_gb(parts.optimizer)}), and this machine has {in_gb(machine)}: {smaller}, train a smaller model, or use a GPU"
     )
-
-
-def _has_adapter(config: LaunchConfig) -> bool:
-    return any("lora_rank" in word for word in config.service_flags.get("trainer", ()))
 
 
 class ProbeRefused(TandemError):
