@@ -213,7 +213,7 @@ def test_blocks_of_zeros_come_back_and_numbers_that_are_not_finite_are_refused(v
 
 
 def test_experts_stay_in_full_and_a_warning_says_their_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tiny_experts_model().save_pretrained(tmp_path / "experts")
+    tiny_experts_model().float().save_pretrained(tmp_path / "experts")
     config = QuantizeConfig(model_name_or_path=tmp_path / "experts", output_dir=tmp_path / "quantized")
     quantize(config, Console(quiet=True))
     with caplog.at_level(logging.WARNING):

@@ -43,7 +43,7 @@ class TrainedAs:
 def trained_as(given: GivenSettings) -> TrainedAs:
     """The trainer's settings as a launch gives them. Raises ConfigError for a value that is none of its kind."""
     kinds: dict[str, type] = {"optim": str, "dtype": str, "lora_rank": int, "use_dora": bool, "base_quantization": str}
-    values = {name: given.get(name, kind) for name, kind in kinds.items()}
+    values: dict[str, Any] = {name: given.get(name, kind) for name, kind in kinds.items()}
     return TrainedAs(**{name: value for name, value in values.items() if value is not None})
 
 
