@@ -41,6 +41,7 @@ def test_ended_while_it_starts_it_leaves_no_process(tmp_path: Path) -> None:
             stdout=output,
             stderr=output,
         )
+    started_by_it: list[psutil.Process] = []
     try:
         deadline = time.monotonic() + START_S
         while b"Worker pid" not in log.read_bytes():
@@ -54,5 +55,6 @@ def test_ended_while_it_starts_it_leaves_no_process(tmp_path: Path) -> None:
         gone, alive = psutil.wait_procs(started_by_it, timeout=60)
         assert (alive, len(gone)) == ([], len(started_by_it))
     finally:
-        process.kill()
+        for one in (process, *(one for one in started_by_it if one.is_running())):
+            one.kill()
         process.wait(60)
