@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
-from scripts.bench.memory_parts import measure_parts
+from scripts.bench.memory_parts import OPTIMIZERS, measure_parts
 from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.synthetic import add_computing, growing, rewritten, write_model
 from shared.tokens.record_tree import RecordTree
@@ -108,6 +108,9 @@ if __name__ == "__main__":
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=SHAPES, help="a chain, or a tree with branches")
     parser.add_argument(
         "--parts", action="store_true", help="bytes by part instead: full, LoRA, DoRA, QLoRA, each optimizer"
+    )
+    parser.add_argument(
+        "--optim", choices=OPTIMIZERS, nargs="+", default=OPTIMIZERS, help="with --parts: of these alone"
     )
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
     add_computing(parser)

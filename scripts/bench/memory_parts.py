@@ -5,6 +5,8 @@ for its backward (each memory once). `peak`: the most memory that the process he
 it opened the model. Each line is a process of its own. The model has SmolLM2-135M's shape and random weights.
 """
 
+import ctypes
+import gc
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -59,7 +61,7 @@ def measure_parts(options: Options) -> Tables:
     quantize(exact, Console(quiet=True))
     rows = []
     for way in WAYS:
-        for optim in OPTIMIZERS:
+        for optim in options.optim:
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one:
                 rows.append(one.submit(row_of_parts, options.folder, way, optim, tokens).result())
     return {"MiB by part, predicted / measured": rows}
@@ -80,6 +82,8 @@ def row_of_parts(folder: Path, way: str, optim: Any, tokens: int) -> Row:
         loss, config = LossConfig(loss=LossName.CROSS_ENTROPY), OptimizerConfig(optim=optim)
         learner = open_learner(model, loss, config, parallel, LearnerOptions(trainable=trainable))
         learner.step([row], denominators)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # gives back what loading and measuring have freed
         reset_peak(parallel.device)
         with saved_bytes(tokens) as saved, gradient_bytes(learner) as gradients:
             learner.step([row], denominators)

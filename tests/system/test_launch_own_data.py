@@ -85,7 +85,9 @@ def test_the_settings_of_the_bundled_model_are_not_used_for_another_one(
 def test_a_service_s_flag_reaches_the_services_that_have_it() -> None:
     flags = "--loss_calculater GRPO --max_turns=3 --num_samplers 1 --log_level WARNING --max_steps 7"
     config = LaunchConfig.load(["demo", *flags.split()])
-    assert config.max_steps() == 7, "the launcher waits for the steps that the command line asks for"
+    assert config.trainer_settings.get("max_steps", int) == 7, (
+        "the launcher waits for the steps that the command line asks for"
+    )
     assert config.num_samplers == 1
     assert config.service_flags == {
         "sampler": ["--max_turns=3", "--log_level=WARNING"],
@@ -100,11 +102,11 @@ def test_a_service_s_flag_reaches_the_services_that_have_it() -> None:
 @pytest.mark.thorough
 def test_a_flag_with_its_section_reaches_the_trainer_alone(tmp_path: Path) -> None:
     config = LaunchConfig.load(["demo", "--optimizer.max_steps", "7", "--model.dtype=bfloat16", "--num_samplers", "1"])
-    assert config.max_steps() == 7
+    assert config.trainer_settings.get("max_steps", int) == 7
     assert config.num_samplers == 1
     assert config.service_flags["trainer"] == ["--optimizer.max_steps=7", "--model.dtype=bfloat16"]
     (file := tmp_path / "run.yml").write_text("trainer: {optimizer: {max_steps: 9}}")
-    assert LaunchConfig.load(["demo", "--config", str(file)]).max_steps() == 9
+    assert LaunchConfig.load(["demo", "--config", str(file)]).trainer_settings.get("max_steps", int) == 9
     with pytest.raises(ConfigError, match=r"unknown option 'optimizer\.max_step'; did you mean optimizer\.max_steps"):
         LaunchConfig.load(["demo", "--optimizer.max_step", "7"])
 

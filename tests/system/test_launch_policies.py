@@ -39,7 +39,7 @@ def test_each_policy_has_its_own_model_engines_steps_folder_and_logs_and_the_own
     solver, judge = load_policies(["demo", "--config", str(debate)])
     assert [solver.policy, judge.policy] == ["solver", "judge"]
     assert [solver.engine_urls, judge.engine_urls] == [[], ["http://j:1"]]
-    assert [solver.max_steps(), judge.max_steps()] == [4, 9]
+    assert [one.trainer_settings.get("max_steps", int) for one in (solver, judge)] == [4, 9]
     for config, model, processes in ((solver, "assets/example/model", "2"), (judge, str(debate.parent), "3")):
         trainer = commands.trainer(config)
         assert flag(trainer, "policy") == config.policy

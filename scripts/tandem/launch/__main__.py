@@ -219,7 +219,7 @@ class Launch:
         """Whether only the summary remains to be shown. False if in doubt: every step can be repeated."""
         for config in self.trained:
             metrics = self._read_metrics(config.policy)
-            last_step = 0 if config.only_evaluate else config.max_steps()
+            last_step = 0 if config.only_evaluate else config.trainer_settings.get("max_steps", int)
             if last_step is None or metrics.last_step < last_step:
                 return False
         if not self.config.has_evaluation:

@@ -259,7 +259,7 @@ class LaunchConfig(SamplerSettings, LaunchedEngines, PlacedSettings):
 
     @model_validator(mode="after")
     def the_trainers_steps_are_a_number(self) -> "LaunchConfig":
-        self.max_steps()
+        self.trainer_settings.get("max_steps", int)
         return self
 
     @model_validator(mode="after")
@@ -301,10 +301,6 @@ class LaunchConfig(SamplerSettings, LaunchedEngines, PlacedSettings):
         if self.config is None or not read_section(ROOT / self.config, TasksConfig):
             return None
         return TasksConfig.load(["--config", str(ROOT / self.config)])
-
-    def max_steps(self) -> int | None:
-        """The trainer's `max_steps` where flags, environment or YAML say it."""
-        return self.trainer_settings.get("max_steps", int)
 
     @property
     def trainer_settings(self) -> GivenSettings:
