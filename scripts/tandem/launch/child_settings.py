@@ -11,10 +11,10 @@ OWN_FLAGS = 3  # of a command line: the interpreter, -m and the module come befo
 REQUIRED = ["--db_connection_string=mongodb://unused"]  # in place of what a child gets by its environment
 
 
-def keeper_settings(config: LaunchConfig) -> KeeperConfig:
-    """Of the first keeper of its policy."""
+def keeper_settings(config: LaunchConfig, kind: str | None = None) -> KeeperConfig:
+    """Of the first keeper of its policy, or of the one that starts an engine of `kind`."""
     url = next(iter(config.engine_urls), None)
-    return KeeperConfig.load([*REQUIRED, *commands.keeper(config, url)[OWN_FLAGS:]])
+    return KeeperConfig.load([*REQUIRED, *commands.keeper(config, url, kind=kind)[OWN_FLAGS:]])
 
 
 def sampler_settings(policies: Sequence[LaunchConfig]) -> SamplerConfig:

@@ -47,15 +47,20 @@ def environments(config: LaunchConfig) -> Command:
 
 
 def keeper(
-    config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None, size: Sequence[str] = ()
+    config: LaunchConfig,
+    engine_url: str | None,
+    place: EnginePlace | None = None,
+    size: Sequence[str] = (),
+    kind: str | None = None,
 ) -> Command:
-    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any; else the
-    local one, with the flags `size`, or what `config.engine` names."""
+    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any; else the one
+    of `kind`, by default the first that `config.engine` names. `size`: flags of the local one."""
     engine = ["--engine_url", engine_url] if engine_url else []
+    kind = kind or config.engine[0]
     if place is not None:
         engine = _on_gpus_of(config, place)
-    elif config.engine in CPU_ENGINES:
-        script = shlex.quote(str(CPU_ENGINES[config.engine]))
+    elif kind in CPU_ENGINES:
+        script = shlex.quote(str(CPU_ENGINES[kind]))
         command = f"{script} serve {{model}} --host {{host}} --port {{port}} --weight-version 0"
         engine = ["--engine_command", _with_flags(config, command)]
     if engine_url is None and (address := config.address) != LOOPBACK:
@@ -64,7 +69,7 @@ def keeper(
         *module_command("sampler.engine.keeper"),
         *_common(config),
         *engine,
-        *size,
+        *(size if kind == "local" else ()),
         *_given(config, "keeper"),
     ]
 
@@ -72,7 +77,8 @@ def keeper(
 def _on_gpus_of(config: LaunchConfig, place: EnginePlace) -> Command:
     module_file = shlex.quote(str(Path(run_module.__file__)))
     program, ranks, memory = f"{SGLANG} serve", "--tp-size", "--mem-fraction-static"
-    if config.engine == "vllm":
+    is_vllm = config.engine == ["vllm"]
+    if is_vllm:
         program, ranks, memory = (
             f"{vllm_python()} {module_file} sampler.engine.vllm",
             "--tensor-parallel-size",
@@ -81,7 +87,7 @@ def _on_gpus_of(config: LaunchConfig, place: EnginePlace) -> Command:
     command = (
         f"{program} --model-path {{model}} --host {{host}} --port {{port}} {ranks} {len(place.gpus)} --weight-version 0"
     )
-    if place.shared_device and config.engine != "vllm":
+    if place.shared_device and not is_vllm:
         command += " --enable-memory-saver"
     if config.placed and (fraction := config.placed.mem_fraction(place)):
         command += f" {memory} {fraction:g}"

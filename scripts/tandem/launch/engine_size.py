@@ -54,10 +54,9 @@ class PlannedEngine:
 
 def engine_size(policies: Sequence[LaunchConfig], config: LaunchConfig) -> PlannedEngine | None:
     """Of the policy of `config`; None if this machine starts no local engine for it. Raises ConfigError."""
-    is_local = (
-        config.starts_engine and config.engine == "local" and not (config.placed and config.placed.placement.engines)
-    )
-    keeper = keeper_settings(config) if is_local else None
+    starts_here = config.starts_engine and not (config.placed and config.placed.placement.engines)
+    keepers = {kind: keeper_settings(config, kind) for kind in config.engine if starts_here}
+    keeper = keepers.get("local")
     if keeper is None or keeper.engine_command or keeper.engine_url:
         return None
     sampler = sampler_settings(policies)

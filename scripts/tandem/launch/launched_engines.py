@@ -2,10 +2,13 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from shared.configuration.loading import ServiceConfig
-from tandem.launch.comma_lists import CommaList
+from tandem.launch.comma_lists import CommaList, parts_of
+
+EngineKind = Literal["local", "sglang", "vllm", "none"]
 
 
 class LaunchedEngines(ServiceConfig):
@@ -16,11 +19,12 @@ class LaunchedEngines(ServiceConfig):
         description="Running engines (SGLang, or vLLM by `python -m sampler.engine.vllm`), comma separated, one keeper each. "
         "Empty: start one engine here.",
     )
-    engine: Literal["local", "sglang", "vllm", "none"] = Field(
-        "local",
+    engine: Annotated[list[EngineKind], NoDecode, BeforeValidator(parts_of)] = Field(
+        ["local"],
+        min_length=1,
         description="The engine to start: the local CPU engine (not the default where there are GPUs); the real SGLang or vLLM, "
         "your own on GPUs, else on a CPU (scripts/sglang_cpu.sh or vllm_cpu.sh installs it once, about 3 GB); none: other "
-        "machines have the engines.",
+        "machines have the engines. Of several, comma separated (local,vllm), one each is started, not on GPUs.",
     )
 
     engine_flags: str = Field(
@@ -34,17 +38,28 @@ class LaunchedEngines(ServiceConfig):
         "each, which serves that version alone as soon as it is published. Not on GPUs.",
     )
 
+    @field_validator("engine")
+    @classmethod
+    def each_kind_is_named_once(cls, kinds: list[EngineKind]) -> list[EngineKind]:
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(
+                f"ENGINE is {','.join(kinds)}; expected each kind once: more of one kind get keepers of their own"
+            )
+        if "none" in kinds and len(kinds) > 1:
+            raise ValueError(f"ENGINE is {','.join(kinds)}; expected none alone, or the engines to start")
+        return kinds
+
     @model_validator(mode="after")
     def engine_is_either_running_or_started(self) -> Self:
         if self.engine_urls and "engine" in self.model_fields_set:
             raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use running ones")
-        if self.engine_flags and self.engine not in ("sglang", "vllm"):
+        if self.engine_flags and len({"sglang", "vllm"} & set(self.engine)) != 1:
             raise ValueError(
-                f"ENGINE_FLAGS is {self.engine_flags!r}, and ENGINE is {self.engine}; expected ENGINE=sglang or vllm, whose "
-                "options they are"
+                f"ENGINE_FLAGS is {self.engine_flags!r}, and ENGINE is {','.join(self.engine)}; expected ENGINE=sglang or vllm, "
+                "one of them, whose options they are"
             )
         return self
 
     @property
     def starts_engine(self) -> bool:
-        return not self.engine_urls and self.engine != "none"
+        return not self.engine_urls and self.engine != ["none"]

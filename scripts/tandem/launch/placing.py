@@ -33,7 +33,12 @@ def place_gpus(policies: Sequence[LaunchConfig]) -> None:
                 f"{len(placement.trainer)} GPUs; expected one process for each, or 0"
             )
         config.give(Placed(placement, tuple(gpu.name for gpu in gpus), owner.mem_fraction_static))
-        if placement.engines and owner.assume_gpus is None and config.engine == "vllm":
+        if placement.engines and len(config.engine) > 1:
+            raise ConfigError(
+                f"ENGINE is {','.join(config.engine)}, and the engines of policy {config.policy} get GPUs; expected one kind: "
+                "keepers add engines of another one to the run (docs/run/engines.md)"
+            )
+        if placement.engines and owner.assume_gpus is None and config.engine == ["vllm"]:
             vllm_python()
         elif placement.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
             raise ConfigError(
@@ -63,7 +68,7 @@ def _wanted(config: LaunchConfig) -> Wanted:
     """ENGINE=local, if it is said, keeps the engine on the CPU; so does the bundled model where SGLang is not installed."""
     settled = "engine" in config.model_fields_set or config.gpus or config.assume_gpus is not None
     by_default = bool(settled) or config.model != EXAMPLE_MODEL or shutil.which(SGLANG) is not None
-    local = config.engine == "local" and ("engine" in config.model_fields_set or not by_default)
+    local = config.engine == ["local"] and ("engine" in config.model_fields_set or not by_default)
     described = read_json_file(ROOT / config.model / "config.json", "a model's configuration", keys_once=False)
     heads = described.get("num_attention_heads") if isinstance(described, dict) else None
     return Wanted(

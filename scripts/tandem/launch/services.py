@@ -75,10 +75,10 @@ def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database:
     for config in policies:
         size = engine_size(policies, config)
         flags = size.flags if size else []
-        for number, url, place in _engines(config):
+        for number, url, place, kind in _engines(config):
             part = config.part("engine", number)
             command, environment = (
-                commands.keeper(config, url, place, flags),
+                commands.keeper(config, url, place, flags, kind),
                 commands.with_database("keeper", database),
             )
             if place is not None:
@@ -96,17 +96,20 @@ def memory_lines(policies: Sequence[LaunchConfig]) -> list[str]:
     return [line for size in sizes if size for line in size.lines()]
 
 
-def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | None]]:
-    """Number in names, URL if it runs already, GPUs if it is placed."""
+def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | None, str | None]]:
+    """Number in names, URL if it runs already, GPUs if it is placed, kind if there is a choice."""
     if config.engine_urls:
-        return [(_number(config, i), url, None) for i, url in enumerate(config.engine_urls)]
+        return [(_number(config, i), url, None, None) for i, url in enumerate(config.engine_urls)]
     if config.placed and (engines := config.placed.placement.engines):
         alone = len(engines) == 1
         return [
-            (config.machines.node if alone else f"{config.machines.node}-{i}", None, place)
+            (config.machines.node if alone else f"{config.machines.node}-{i}", None, place, None)
             for i, place in enumerate(engines)
         ]
-    return [(config.machines.node, None, None)] * config.starts_engine
+    if not config.starts_engine:
+        return []
+    alone = len(config.engine) == 1
+    return [(config.machines.node if alone else f"{config.machines.node}-{k}", None, None, k) for k in config.engine]
 
 
 def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database: str, tools_url: str | None) -> None:
