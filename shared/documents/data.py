@@ -247,7 +247,7 @@ class Record(Document):
         return self.session is None or dispatch in self.traj
 
 
-# 29 fields: one document: a request and its reply, written at once
+# 30 fields: one document: a request and its reply, written at once
 class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
@@ -270,7 +270,8 @@ class DispatchedSamplingTask(Document):
     messages: list[dict[str, Any]]
     tools_hash: str  # of `shared.documents.tool_schemas`; empty: no tools
     sampling_params: dict[str, Any]
-    service: str | None = None
+    service: str | None = None  # URL of the engine that finished the reply
+    engines: list[tuple[str, int]] = []  # (URL, tokens) of a reply that several sampled; []: `service` alone
     sampled_by: str | None = None  # policy whose engine sampled this turn; None: `policy` itself
     client: ClientRequest | None = None  # the agent's request, of an episode played through the gateway
     played_by: AgentUse | None = None  # the API model that took this turn; it has no token ids
@@ -302,6 +303,8 @@ class DispatchTokens(Document):
     shared_length: int
     prompt_ids: bytes
     sampling_params: dict[str, Any]
+    service: str | None = None
+    engines: list[tuple[str, int]] = []
     sampled_by: str | None = None
     response: SampledTokens | None = None
     weight_versions: list[tuple[int, int]] = []

@@ -196,6 +196,10 @@ class InferenceService(Document):
     )
     status: ServiceStatus
     kind: str = "sglang"
+    dtype: str | None = Field(  # in which it computes, as it says: `bfloat16`; None: it does not say
+        None,
+        exclude_if=lambda dtype: dtype is None,  # processes of earlier versions refuse the field
+    )
     capacity: int = 0  # requests it runs at once
     running: int = 0
     waiting: int = 0

@@ -30,6 +30,7 @@ WRITTEN_WITH_THE_ANSWER = {
     "status",
     "error",
     "service",
+    "engines",
     "sampled_by",
     "played_by",
     "response",
@@ -41,7 +42,8 @@ WRITTEN_WITH_THE_ANSWER = {
 }
 TOKENS = [
     *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),
-    *("sampled_by", "response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
+    *("service", "engines", "sampled_by"),
+    *("response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
 ]
 
 

@@ -45,6 +45,13 @@ class StepVerbs:
         steps = [TrainedStep.from_mongo(document) async for document in cursor]
         return next((s.metrics for s in steps if s.survives(starts)), {})
 
+    async def newest_metrics(self, policy: str, starts: Sequence[int], most: int) -> list[dict[str, float | None]]:
+        """Metrics of the newest steps that are part of the weights, at most `most`, the newest first."""
+        undone = len(starts) * most
+        cursor = self._steps.find({"policy": policy, "metrics": {"$nin": [None, {}]}}).sort("step", -1).limit(undone)
+        steps = [TrainedStep.from_mongo(document) async for document in cursor]
+        return [step.metrics for step in steps if step.survives(starts)][:most]
+
     async def surviving(self, policy: str, starts: Sequence[int]) -> list[TrainedStep]:
         """Steps that are part of the weights, in order. `starts`: the initial step of each trainer generation."""
         cursor = self._steps.find({"policy": policy}, {"metrics": 0}).sort([("step", 1), ("_id", 1)])

@@ -62,6 +62,7 @@ def flatten(
             float(d.sampling_params["temperature"]),
             trained and d.sampled_by is None and d.id not in context,
             distribution_of_logprobs(d),
+            _engines(d),
         )
         for d in in_tree
     ]
@@ -120,8 +121,11 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
     gone = [d.id for d in data.dispatches if d.id not in by_id]
     if gone:
         raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, but its training data needs it")
-    used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained, d.truncation) for d in data.dispatches]
     in_tree = [by_id[d.id] for d in data.dispatches]
+    used = [
+        TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained, d.truncation, _engines(of))
+        for d, of in zip(data.dispatches, in_tree, strict=True)
+    ]
     tree = _tree(data.id, in_tree, used)
     actual = digest(tree)
     if actual != data.digest:
@@ -131,6 +135,12 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
         )
     _check_distributions(tree, in_tree)
     return tree
+
+
+def _engines(dispatch: AnyDispatch) -> tuple[tuple[str, int | None], ...]:
+    if dispatch.engines:
+        return tuple(dispatch.engines)
+    return () if dispatch.service is None else ((dispatch.service, None),)
 
 
 def digest(tree: RecordTree) -> str:
@@ -199,6 +209,10 @@ def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:
     if not len(output) == len(logprobs) == len(versions):
         raise DataError(
             f"dispatch {dispatch.id}: {len(logprobs)} log-probs and {len(versions)} weight versions for {len(output)} tokens"
+        )
+    if dispatch.engines and sum(count for _, count in dispatch.engines) != len(output):
+        raise DataError(
+            f"dispatch {dispatch.id}: engines {dispatch.engines} sampled other than its {len(output)} tokens"
         )
     return _Chain(start, parent, np.concatenate([prompt, output]), len(prompt), logprobs, versions)
 

@@ -34,6 +34,7 @@ class TreeDispatch:
     temperature: float = 1.0
     trained: bool = True  # False: its tokens are only context (for example an aborted reply)
     truncation: Truncation = WHOLE
+    engines: tuple[tuple[str, int | None], ...] = ()  # (URL, tokens) in order; None: all of them. (): not known
 
 
 @dataclass(frozen=True, slots=True)

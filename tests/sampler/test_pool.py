@@ -209,6 +209,7 @@ async def test_an_aborted_reply_continues_from_its_exact_tokens() -> None:
     assert generation.version_runs == [[3, 3], [4, 2]]
     assert (generation.finish_reason, generation.matched, generation.prompt_tokens) == ("stop", 9, 4)
     assert [(cut.n_tokens, cut.cause) for cut in reply.continuations] == [(2, "Aborted"), (1, "Aborted")]
+    assert reply.engines == [], "one engine, which `generation.url` names"
     bodies = engines.bodies()
     assert [body["input_ids"] for body in bodies] == [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]]
     assert [body["sampling_params"]["max_new_tokens"] for body in bodies] == [8, 6, 5]

@@ -1,14 +1,17 @@
 """From dispatches to the token tree: token for token, branches included."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.documents import DBRecordData, DispatchedSamplingTask
+from shared.documents import DBRecordData, DispatchedSamplingTask, DispatchTokens
 from shared.documents.packed import pack_ints, unpack_floats, unpack_ints
 from shared.documents.states import DispatchStatus
 from shared.errors import DataError
+from shared.store.records import TOKENS
 from shared.tokens.flatten import data_fields, flatten, tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.truncation import Truncation
@@ -180,3 +183,27 @@ def test_log_probs_of_another_distribution_than_the_tokens_are_never_trained() -
     other = data.model_copy(update={"dispatches": [used.model_copy(update={"truncation": Truncation()})]})
     with pytest.raises(DataError, match=r"its log-probs are of another \(nothing truncated\)"):
         tree_of(other, [right])
+
+
+def test_the_engine_of_a_reply_and_of_each_part_of_one_goes_with_its_tokens() -> None:
+    cut = [("http://a:1", 1), ("http://b:1", 2)]
+    dispatches = [
+        make_dispatch("r", 0, [1], [2, 3], service="http://a:1"),
+        make_dispatch("r", 1, [4], [5, 6, 7], parent=0, shared_length=3, service="http://b:1", engines=cut),
+        make_dispatch("r", 2, [8], [9], parent=1, shared_length=7),
+    ]
+    expected = [(("http://a:1", None),), tuple(cut), ()]
+    assert [d.engines for d in flatten("r", dispatches, ADVANTAGES).dispatches] == expected
+    stored = [DispatchTokens.from_mongo(only_tokens(d)) for d in dispatches]
+    assert [d.engines for d in tree_of(settled(dispatches), stored).dispatches] == expected
+    wrong = make_dispatch("r", 0, [1], [2, 3], service="http://b:1", engines=cut)
+    with pytest.raises(DataError, match=r"r:0: engines .* sampled other than its 2 tokens"):
+        flatten("r", [wrong], ADVANTAGES)
+
+
+def only_tokens(dispatch: DispatchedSamplingTask) -> dict[str, Any]:
+    """What the store reads of it for its tokens."""
+    whole = dispatch.to_mongo()
+    found = {name: whole[name] for name in ("_id", *TOKENS) if name in whole}
+    response = {name: whole["response"][name] for name in ("output_ids", "output_logprobs")}
+    return found | {"response": response}

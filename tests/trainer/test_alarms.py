@@ -105,3 +105,18 @@ def alarms_shown(bridge: StoreBridge) -> int:
 
 def test_numbers_that_are_missing_raise_nothing() -> None:
     assert Alarms().check({}) == ([], {})
+
+
+def test_the_alarm_of_one_engine_names_it_and_says_what_the_others_have() -> None:
+    def of(engine: str, mismatch: float) -> dict[str, float]:
+        area = f"loss_by_engine/{engine}"
+        own = {"trained_tokens": 1000.0, "mismatch_mean_nats": mismatch, "k3_mean": 0.0, "staleness_mean_steps": 1.0}
+        return {f"{area}/{name}": value for name, value in own.items()}
+
+    raised, metrics = Alarms().check(CALM | of("gpu1:30000", 0.001) | of("gpu2:30000", 0.002))
+    assert (raised, metrics["alarm/engine"]) == ([], 0.0)
+    (alarm,), metrics = Alarms().check(CALM | of("gpu1:30000", 0.001) | of("gpu2:30000", 0.2))
+    assert metrics["alarm/engine"] == 1.0
+    start = "loss_by_engine/gpu2:30000/mismatch_mean_nats 0.2 > 0.05: the others' mean is 0.001; "
+    assert str(alarm).startswith(start)
+    assert "alarm/engine" not in Alarms().check(CALM)[1]

@@ -6,11 +6,13 @@ import math
 import pytest
 import torch
 
+from shared.engine_mismatch import by_engine, engine_number
 from tests.trainer.loss_cases import LOSSES
-from tests.trainer.test_losses import batch, part
+from tests.trainer.test_losses import ENGINES, batch, part
 from trainer.losses import LossBatch, LossConfig, Outcome, compute
 from trainer.reporting.loss_metrics import Measured, combine, measure, of_updates, report
 
+NAMED = {engine_number(url): url for url in ENGINES}
 SOURCES = ["math", "search", "math", "search", "math"]
 
 
@@ -20,7 +22,7 @@ def measured(whole: LossBatch, index: torch.Tensor | None = None, loss: LossConf
     _, denominators = batch(0)
     some = whole if index is None else part(whole, index)
     _, outcome = compute(some, denominators, loss)
-    return measure(some.detached(), outcome, denominators, loss, SOURCES)
+    return measure(some.detached(), outcome, denominators, loss, SOURCES, NAMED)
 
 
 def test_the_report_means_what_it_says() -> None:
@@ -163,5 +165,29 @@ def test_parts_that_were_measured_row_by_row_are_one_batch() -> None:
     rows = [part(whole, index) for index in torch.arange(60).chunk(4)]
     outcomes = [compute(row, denominators, LossConfig())[1] for row in rows]
     joined = LossBatch.concatenate([row.detached() for row in rows])
-    found = measure(joined, Outcome.concatenate(outcomes), denominators, LossConfig(), SOURCES)
+    found = measure(joined, Outcome.concatenate(outcomes), denominators, LossConfig(), SOURCES, NAMED)
     assert report(found) == pytest.approx(report(measured(whole)))
+
+
+def test_the_mismatch_is_split_by_engine_where_several_sampled_and_only_there() -> None:
+    whole, _ = batch(0)
+    whole = dataclasses.replace(whole, proximal_logprob_E=None)
+    log_E = (whole.new_logprob_E - whole.old_logprob_E).detach()
+    found = report(measured(whole))
+    rows = {row.engine: row for row in by_engine([found])}
+    assert [*rows] == ["gpu1:30000", "gpu2:30000"]
+    for url, row in zip(ENGINES, rows.values(), strict=True):
+        own_E = whole.engine_E == engine_number(url)
+        assert row.tokens == own_E.sum()
+        assert row.mismatch == pytest.approx(log_E[own_E].abs().mean())
+        assert row.k3 == pytest.approx((log_E.exp() - 1 - log_E)[own_E].mean())
+        assert row.staleness == pytest.approx(whole.staleness_E[own_E].mean())
+    assert sum(name.startswith("loss_by_engine/") for name in found) == 2 * 4
+    of_one = report(measured(part(whole, torch.nonzero(whole.engine_E == engine_number(ENGINES[0]))[:, 0])))
+    assert not [name for name in of_one if name.startswith("loss_by_engine/")], (
+        "the step's own mismatch is the engine's"
+    )
+    shares = report(combine([measured(part(whole, index)) for index in torch.arange(60).chunk(4)]))
+    assert {name: shares[name] for name in found if name.startswith("loss_by_engine/")} == pytest.approx(
+        {name: value for name, value in found.items() if name.startswith("loss_by_engine/")}
+    ), "however ranks divide the entries"

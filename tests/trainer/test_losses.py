@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
+from shared.engine_mismatch import engine_number
 from tests.trainer.builders import Token
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES, SEQUENCE_WISE, TOKEN_WISE, config
 from trainer.losses import Aggregation, Denominators, LossBatch, LossConfig, LossName, compute
 
 STALENESS = [0.0, 1.0, 2.0, 3.0, 5.0]
+ENGINES = ("http://gpu1:30000", "https://gpu2:30000")  # two tokens of the first to one of the second
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 
 
@@ -44,6 +46,7 @@ def batch(seed: int, num_entries: int = 60, num_trajectories: int = 5) -> tuple[
         staleness_E=torch.tensor(STALENESS, dtype=torch.float64)[
             torch.randint(0, len(STALENESS), (num_entries,), generator=generator)
         ],
+        engine_E=torch.tensor([engine_number(url) for url in ENGINES])[torch.arange(num_entries) % 3 // 2],
         entropy_E=torch.rand(num_entries, generator=generator, dtype=torch.float64).requires_grad_(),
         proximal_logprob_E=proximal_E,
         reference_logprob_E=old_E + noise(0.5),
@@ -239,6 +242,7 @@ def test_age_narrows_the_clip_range_and_loose_bounds_widen_it() -> None:
             trajectory_E=torch.zeros(1, dtype=torch.int64),
             turn_E=torch.zeros(1, dtype=torch.int64),
             staleness_E=entry + staleness,
+            engine_E=torch.zeros(1, dtype=torch.int64),
         )
         (gradient_E,) = torch.autograd.grad(
             compute(made, Denominators.count(torch.ones(1)), loss)[0], made.new_logprob_E

@@ -88,6 +88,7 @@ def test_clipping_the_sum_of_advantages_on_a_shared_token_is_another_loss(model:
         trajectory_E=torch.zeros(len(row.node_U), dtype=torch.int64),
         turn_E=torch.zeros(len(row.node_U), dtype=torch.int64),
         staleness_E=zeros_U,
+        engine_E=torch.zeros(len(row.node_U), dtype=torch.int64),
     )
     model.zero_grad()
     backward(model, shortcut, Denominators.count(torch.tensor([int(r.trained_N.sum()) for r in records])), config)

@@ -227,6 +227,7 @@ def test_a_trajectorys_ratio_is_over_the_tokens_that_have_a_loss_and_its_weight_
         trajectory_E=torch.tensor([0, 0, 1]),
         turn_E=zeros,
         staleness_E=zeros,
+        engine_E=zeros,
     )
     tokens_T, entries_T = torch.tensor([4, 1]), torch.tensor([2, 1])  # two of the first one's tokens have no loss
     config = LossConfig(loss=LossName.GSPO, epsilon=1.0, epsilon_higher=10.0)

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.engine_mismatch import engine_number
 from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import STALENESS, RecordBuilder, random_group, random_tree_record
+from trainer.trees.packing import pack
 from trainer.trees.staleness import Staleness
 from trainer.trees.tree import Merging, TokenTree, merge
 
@@ -253,3 +255,22 @@ def test_records_of_131k_tokens_merge_in_well_under_a_second_of_computing() -> N
     elapsed_s = time.thread_time() - started
     assert 131_072 < tree.num_tree < 2 * 131_072
     assert elapsed_s < 1.0, f"merging three records of 131k tokens took {elapsed_s:.2f} s"
+
+
+def test_every_entry_has_the_engine_that_sampled_its_token() -> None:
+    """A reply that one engine began and another finished, between a reply of one engine and one of an unknown one."""
+    builder = RecordBuilder("r")
+    last = builder.context([1, 2])
+    for ids in ([3], [4, 5, 6], [7]):
+        last = builder.context([8], builder.reply(ids, last))
+    engines = ((("http://a", None),), (("http://b", 1), ("http://a", 2)), ())
+    built = builder.build()
+    record = dataclasses.replace(
+        built,
+        dispatches=tuple(dataclasses.replace(d, engines=own) for d, own in zip(built.dispatches, engines, strict=True)),
+    )
+    entries = merge([record]).entries
+    expected = [*map(engine_number, ("http://a", "http://b", "http://a", "http://a", None))]
+    assert entries.engine_E.tolist() == expected
+    (row,) = pack([merge([record])], 100)
+    assert sorted(row.engine_E.tolist()) == sorted(expected)

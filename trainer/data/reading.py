@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shared.documents import DBRecordData
+from shared.engine_mismatch import engine_number
 from shared.errors import DataError
 from shared.outside_text import error_text
 from shared.rules.temperatures import temperature_problem
@@ -154,8 +155,20 @@ class Reader:
             every_token=self._config.loss.router_aux_loss_coef > 0,
         )
         data = [d for group in groups for d in group.data]
-        minibatch = Minibatch(rows, count_entries(trees), [d.source for d in data], [d.record for d in data])
+        minibatch = Minibatch(
+            rows,
+            count_entries(trees),
+            [d.source for d in data],
+            [d.record for d in data],
+            _engines_of([record for group in groups for record in group.records]),
+        )
         return Share(minibatch, trees, data, too_old)
+
+
+def _engines_of(records: Sequence[RecordTree]) -> dict[int, str]:
+    """{number: URL}"""
+    urls = {url for record in records for dispatch in record.dispatches for url, _ in dispatch.engines}
+    return {engine_number(url): url for url in urls}
 
 
 def check_tokens(tree: RecordTree, vocab_size: int | None) -> None:

@@ -40,6 +40,7 @@ class TrainedTokens(Flat):
     trajectory_E: Tensor
     turn_E: Tensor
     staleness_E: Tensor
+    engine_E: Tensor  # `shared.engine_mismatch.engine_number`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

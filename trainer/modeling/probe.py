@@ -161,4 +161,5 @@ def _row(ids_N: Any, parents_N: Any, positions_N: Any, entries: Sequence[int] | 
         trajectory_E=zeros_E,
         turn_E=zeros_E,
         staleness_E=torch.zeros(count),
+        engine_E=zeros_E,
     )

@@ -5,8 +5,10 @@ metrics.jsonl as `alarm/NAME` (1 or 0) and shown by `tandem status`.
 import json
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from shared.engine_mismatch import AREA, FEWEST_NATS, MISMATCH, by_engine, engines_off
 
 FIRST_STEPS = 5  # their mean entropy is the reference for later steps
 
@@ -97,6 +99,15 @@ ENTROPY = Rule(
 )
 
 
+ENGINE = Rule(  # one alarm for each engine that is off, with its own metric and limit
+    "engine",
+    f"{AREA}/…/{MISMATCH}",
+    FEWEST_NATS,
+    "this engine's log-probs are far from the other engines' under the same weights: compare its data type, flags and version "
+    "with theirs in `tandem status`, and end its keeper until it is repaired",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     rule: Rule
@@ -128,8 +139,18 @@ class Alarms:
                 values.append((ENTROPY, entropy / start if start > 0 else 1.0))
             self._remember(entropy)
         alarms = [Alarm(rule, value, _advice(rule, not_finite)) for rule, value in values if rule.is_on(value)]
+        engines = by_engine([metrics])
+        alarms += [
+            Alarm(
+                replace(ENGINE, metric=f"{AREA}/{off.found.engine}/{MISMATCH}", limit=off.limit),
+                off.found.mismatch,
+                f"the others' mean is {off.others:.4g}; {ENGINE.advice}",
+            )
+            for off in engines_off(engines)
+        ]
         on = {alarm.rule.name for alarm in alarms}
-        return alarms, {f"alarm/{rule.name}": float(rule.name in on) for rule, _ in values}
+        rules = [*(rule for rule, _ in values), *([ENGINE] if engines else [])]
+        return alarms, {f"alarm/{rule.name}": float(rule.name in on) for rule in rules}
 
     def _remember(self, entropy: float) -> None:
         if len(self._first_entropies) < FIRST_STEPS:

@@ -1,8 +1,8 @@
 """Token metrics of a step: the mismatch between trained and sampling policy, and the effect of clipping and masking.
 
 Measured over every trained token, before clipping and masking, for the whole step (`loss/…`) and by the task's source, by
-staleness and by turn (`loss_by_source/math/…`). Each part consists of sums, maxima and a few values per trajectory, so that
-rows and ranks are combined before any division.
+staleness and by turn (`loss_by_source/math/…`), and, if several engines sampled them, by engine. Each part consists of sums,
+maxima and a few values per trajectory, so that rows and ranks are combined before any division.
 
     ρ = exp(ℓ − μ), trainer against sampler; x the same for the proximal policy if the loss has one, else ρ
     k1, k3 estimate KL(sampler ‖ trainer) from x (http://joschu.net/blog/kl-approx.html, with k3 = x − 1 − log x)
@@ -10,12 +10,14 @@ rows and ranks are combined before any division.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from shared.engine_mismatch import AREA as BY_ENGINE
+from shared.engine_mismatch import engine_name
 from trainer.losses import Denominators, LossBatch, LossConfig, Outcome
 from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import exp_ratio, trajectory_sum
@@ -42,13 +44,18 @@ def measure(
     denominators: Denominators,
     config: LossConfig,
     sources_T: Sequence[str] | None = None,
+    engines: Mapping[int, str] | None = None,
 ) -> Measured:
-    """The metrics of these entries, which are complete trajectories and may be empty. `sources_T`: source per trajectory."""
+    """The metrics of these entries, which are complete trajectories and may be empty. `sources_T`: source per trajectory;
+    `engines`: URL by number."""
     columns = _columns(batch, outcome, config)
     peaks = {name: columns[name] for name in ("ratio", "mismatch", "staleness")}
     peaks |= {"inverse_ratio": 1.0 / columns["ratio"], "surprise": -columns["logprob"]}
     everything = torch.ones_like(columns["ratio"], dtype=torch.bool)
     sums, maxima = _reduced("loss", columns, peaks, everything)
+    for number, url in (engines or {}).items():
+        own = {name: columns[name] for name in ENGINE_COLUMNS}
+        sums |= _reduced(f"{BY_ENGINE}/{engine_name(url)}", own, {}, batch.engine_E == number)[0]
     for area, index_E in _parts(batch, sources_T):
         more_sums, more_maxima = _reduced(area, columns, peaks, index_E)
         sums |= {name: value for name, value in more_sums.items() if name.rpartition("/")[2] in PART_COLUMNS}
@@ -125,6 +132,7 @@ PART_COLUMNS = (
     "entropy",
 )
 PART_PEAKS = ("surprise",)
+ENGINE_COLUMNS = ("tokens", "mismatch", "k3", "staleness")  # few: a run may have a hundred engines
 WEIGHTED = ("loss/loss", "loss/policy_loss", "loss/kl_loss")  # their sums over an update's entries are its loss
 
 
@@ -148,7 +156,7 @@ def _reduced(
     if not index_E.any():
         return {}, {}
     sums = torch.stack([column[index_E].sum() for column in columns.values()]).tolist()
-    maxima = torch.stack([column[index_E].amax() for column in peaks.values()]).tolist()
+    maxima = torch.stack([column[index_E].amax() for column in peaks.values()]).tolist() if peaks else []
     names = ([f"{area}/{name}" for name in group] for group in (columns, peaks))
     return dict(zip(next(names), sums, strict=True)), dict(zip(next(names), maxima, strict=True))
 
@@ -229,6 +237,8 @@ def report(measured: Measured) -> dict[str, float]:
     """The metrics of a whole step. Means over nothing are omitted."""
     sums, maxima = measured.sums, measured.maxima
     areas = sorted({name.rpartition("/")[0] for name in sums})
+    of_engines = [area for area in areas if area.startswith(f"{BY_ENGINE}/")]
+    areas = [area for area in areas if area not in of_engines or len(of_engines) > 1]  # of one, it is the step's
     result = {"loss/loss": sums.get("loss/loss", 0.0), "loss/trained_tokens": sums.get("loss/tokens", 0.0)}
     for area in areas:
         of_area = {name.rpartition("/")[2]: value for name, value in sums.items() if name.rpartition("/")[0] == area}
@@ -237,8 +247,11 @@ def report(measured: Measured) -> dict[str, float]:
             for name, (value, count) in MEANS.items()
             if value in of_area and of_area.get(count)
         }
-        result |= _fractions(area, of_area)
-        result[f"{area}/min_probability"] = math.exp(-maxima[f"{area}/surprise"])
+        if area != "loss":
+            result[f"{area}/trained_tokens"] = of_area["tokens"]
+        if area not in of_engines:
+            result |= _fractions(area, of_area)
+            result[f"{area}/min_probability"] = math.exp(-maxima[f"{area}/surprise"])
     if areas:
         result |= _of_step(sums, maxima) | _of_trajectories(measured.per_trajectory)
         result["loss/mismatch_p99_nats"] = _quantile(measured.histogram, 0.99)
@@ -249,8 +262,6 @@ def _fractions(area: str, sums: dict[str, float]) -> dict[str, float]:
     """The effective sample size is 1 if all weights are equal, 1/n if one token has all the weight."""
     tokens, sided = sums["tokens"], sums["clippable_high"] + sums["clippable_low"]
     result = {f"{area}/ess_fraction": sums["ratio"] ** 2 / (tokens * sums["ratio_squared"])}
-    if area != "loss":
-        result[f"{area}/trained_tokens"] = tokens
     if sided:
         result[f"{area}/clipped_fraction"] = (sums["clipped_high"] + sums["clipped_low"]) / sided
     return result

@@ -87,7 +87,7 @@ class Accumulator:
         passes = 2 if self._needs_two_passes(minibatch) else 1
         do = self._two_passes if passes == 2 else self._one_pass
         batch, outcome, routing = do(rows, proximals, totals)
-        measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T)
+        measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T, minibatch.engines)
         logprobs = token_logprobs(rows, batch, outcome) if self.keep_logprobs else None
         not_finite = partial(cause_of_update, rows, batch, outcome, minibatch.records_T)
         return Pass(totals.num_trajectories, measured, routing, passes, logprobs, not_finite)

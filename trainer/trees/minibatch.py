@@ -1,7 +1,7 @@
 """What one optimizer update is computed from: rows, and the counts that its means are over."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from trainer.trees.tree import TokenTree
 @dataclass(frozen=True, slots=True)
 class Minibatch:
     """One update's data of this rank. `denominators` are this rank's own counts; `sources_T` and `records_T` name each
-    trajectory's source and record.
+    trajectory's source and record, `engines` the engines by their numbers.
     """
 
     rows: Sequence[Row]
     denominators: Denominators
     sources_T: Sequence[str] = ()
     records_T: Sequence[str] = ()
+    engines: Mapping[int, str] = field(default_factory=dict)
 
 
 def count_entries(trees: Sequence[TokenTree]) -> Denominators:

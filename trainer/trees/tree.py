@@ -21,6 +21,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from shared.engine_mismatch import engine_number
 from shared.tokens.merging import LossRules, insert_all, sequence_counts, sequence_ends
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import Int32, Int64, TreeLayout
@@ -59,6 +60,7 @@ class Entries:
     turn_E: Int64
     staleness_E: Float32  # in steps, of the token's own version
     version_E: Int64  # weights that sampled the token
+    engine_E: Int64  # `shared.engine_mismatch.engine_number` of the engine that sampled it
 
     def __len__(self) -> int:
         return len(self.node_E)
@@ -156,7 +158,7 @@ def merge(
 def concatenate(parts: Sequence[Entries]) -> Entries:
     """All entries, one part after the other; no part gives no entry."""
     ints, floats = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    none = Entries(ints, floats, floats, floats, np.zeros((0, 3), dtype=np.float32), ints, ints, floats, ints)
+    none = Entries(ints, floats, floats, floats, np.zeros((0, 3), dtype=np.float32), ints, ints, floats, ints, ints)
     return Entries(
         *(np.concatenate([getattr(p, name) for p in (none, *parts)]) for name in Entries.__dataclass_fields__)
     )
@@ -208,4 +210,17 @@ def _entries(record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajec
         turn_E=turn_D[dispatch_E],
         staleness_E=np.zeros(len(trained), dtype=np.float32),
         version_E=record.versions_N[trained].astype(np.int64),
+        engine_E=_engines_of(record)[trained],
     )
+
+
+def _engines_of(record: RecordTree) -> Int64:
+    """Per token of the record, the number of the engine that sampled it. A dispatch's tokens stand in their order."""
+    number_D = np.array([engine_number(d.engines[-1][0] if d.engines else None) for d in record.dispatches] + [0])
+    engine_N: Int64 = number_D.astype(np.int64)[record.dispatches_N]  # index -1 reads the appended 0
+    for index, dispatch in enumerate(record.dispatches):
+        counts = [count for _, count in dispatch.engines if count is not None]
+        if len(counts) > 1:
+            sampled = np.flatnonzero(record.dispatches_N == index)
+            engine_N[sampled] = np.repeat([engine_number(url) for url, _ in dispatch.engines], counts)
+    return engine_N

@@ -93,6 +93,7 @@ def answer_values(reply: EngineReply, source: Source, message: Reply) -> dict[st
         "status": DispatchStatus.FORMAT_ERROR if message.parsed.errors else DispatchStatus.COMPLETED,
         "error": clipped("; ".join(message.parsed.errors), MAX_ERROR_CHARS) or None,
         "service": generation.url,
+        "engines": reply.engines,
         "sampled_by": source.policy,
         "continuations": len(reply.continuations),
         "weight_versions": [(version, n) for version, n in generation.version_runs],

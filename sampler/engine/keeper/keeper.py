@@ -87,6 +87,7 @@ class Keeper:
         self._capacity = config.capacity
         self._context: int | None = None
         self._kind = "local"
+        self._dtype: str | None = None
         self._restarts = self._sleepless = 0  # ends of the engine; consecutive failures to put it to sleep
         self._share = SharedDevice(store, client, d, self._id, self.url) if (d := config.shared_device) else None
         self._woken = False  # its memory is allocated again, without weights
@@ -160,7 +161,7 @@ class Keeper:
             self._child.note()
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._context = info.context
-        self._kind = info.kind
+        self._kind, self._dtype = info.kind, info.dtype
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
@@ -370,6 +371,7 @@ class Keeper:
                 serve_version=self._config.serve_version,
                 status=self._status,
                 kind=self._kind,
+                dtype=self._dtype,
                 capacity=self._capacity,
                 context=self._context,
                 running=load.running,

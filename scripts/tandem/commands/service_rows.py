@@ -18,6 +18,8 @@ async def services_of(store: Store) -> list[dict[str, Any]]:
         {
             "url": s.url,
             "policy": s.policy,
+            "kind": s.kind,
+            "dtype": s.dtype,
             "version": s.version,
             "status": s.status.value,
             "running": s.running,

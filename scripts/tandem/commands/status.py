@@ -20,6 +20,7 @@ from shared.store.condition import Condition, condition_of
 from shared.store.runs import has_left
 from shared.store.views.terms import RunTerms, terms_of
 from tandem.commands.connect import AsJson, Connection, RunName, ago, console, print_records, table, with_store
+from tandem.commands.engine_rows import STEPS, mismatch_of, shown
 from tandem.commands.service_rows import LONG_GONE_S, environments_of, services_of, workers_of
 
 RATE_WINDOW_S = 60.0
@@ -71,6 +72,7 @@ class RunStatus:
     policies: list[PolicyStatus]
     terms: list[RunTerms]  # what a step costs, and the rules of settlement
     services: list[dict[str, Any]]
+    mismatch_by_engine: list[dict[str, Any]]  # of the last steps; []: one engine sampled their tokens
     environments: list[dict[str, Any]]
     workers: list[dict[str, Any]]
     rates: dict[str, float]
@@ -138,6 +140,7 @@ async def read_status(store: Store) -> RunStatus:
         policies=policies,
         terms=await terms_of(store, run, [one.policy for one in policies]),
         services=await services_of(store),
+        mismatch_by_engine=await mismatch_of(store, run, [one.policy for one in policies]),
         environments=await environments_of(store),
         workers=workers,
         rates=await _rates(store, workers),
@@ -238,6 +241,8 @@ def _render(now: RunStatus, every_worker: bool) -> list[Any]:
         parts.append(_metrics(now.metrics))
     parts.append(_policies(now.policies))
     parts.append(_rows("engines", now.services, ("url", "policy", "version", "status", "running", "waiting", "heard")))
+    if now.mismatch_by_engine:
+        parts.append(_mismatch(now.mismatch_by_engine))
     if now.environments:
         names = ("url", "kinds", "running", "starting", "capacity", "version", "heard")
         parts.append(_rows("environments", now.environments, names))
@@ -278,6 +283,13 @@ def _metrics(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     for split, sources in metrics.items():
         for source, means in sources.items():
             made.add_row(escape(split), escape(source), _cell(means))
+    return made
+
+
+def _mismatch(rows: list[dict[str, Any]]) -> Table:
+    made = table(*shown(rows[0]), title=f"mismatch by engine, last {STEPS} steps")
+    for row in rows:
+        made.add_row(*map(escape, shown(row).values()), style="red" if row["limit"] is not None else None)
     return made
 
 

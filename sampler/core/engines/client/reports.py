@@ -34,6 +34,7 @@ class ServerInfo:
     version: str | None
     broadcast_ranks: int
     context: int | None = None  # tokens of a request with its reply
+    dtype: str | None = None  # in which it computes; SGLang may say `auto`
 
     @property
     def kind(self) -> str:
@@ -67,6 +68,7 @@ def read_server_info(where: str, report: Mapping[str, Any]) -> ServerInfo:
         None if version is None else _label(where, "version", version),
         ranks if whole_model else 0,
         _context(where, report),
+        None if report.get("dtype") is None else _label(where, "dtype", report["dtype"]),
     )
 
 

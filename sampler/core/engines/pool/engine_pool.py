@@ -98,6 +98,19 @@ class EngineReply:
     failures: int
     duration_s: float
 
+    @property
+    def engines(self) -> list[tuple[str, int]]:
+        """(URL, tokens) in the reply's order, if several sampled it; []: `generation.url` alone did."""
+        runs: list[list[Any]] = []
+        kept = [(cut.url, cut.n_tokens) for cut in self.continuations if cut.n_tokens]
+        rest = len(self.generation.output_ids) - sum(n for _, n in kept)
+        for url, n_tokens in [*kept, *([(self.generation.url, rest)] if rest else [])]:
+            if runs and runs[-1][0] == url:
+                runs[-1][1] += n_tokens
+            else:
+                runs.append([url, n_tokens])
+        return [(url, n_tokens) for url, n_tokens in runs] if len(runs) > 1 else []
+
 
 class EnginePool:
     """One per process. `refresh` reads the services of the right policy; it is called at most every `refresh_s`.
