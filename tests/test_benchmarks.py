@@ -76,6 +76,16 @@ def math_verdicts(folder: Path) -> None:
     assert {"ours: wrong 1", "boxed: wrong 0", "verl: wrong 1"} <= rows[0].keys()
 
 
+def logprobs(folder: Path) -> None:
+    ours, float32, bfloat16 = figures(folder, "logprobs")["log-probs against transformers in float64, nats"]
+    assert [row["engine"] for row in (ours, float32, bfloat16)] == ["local", "transformers", "transformers"]
+    assert 0 < ours["mean"] < 1e-4 < bfloat16["mean"]
+    assert float32["mean"] < 1e-4
+    assert ours["cached %"] > 40, "the second time every prompt is in the cache"
+    assert ours["max"] >= ours["mean"]
+    assert ours["k3"] < 1e-8
+
+
 def adapters(folder: Path) -> None:
     skip_without("vllm")
     (row,) = figures(folder, "adapters")["versions"]
@@ -133,7 +143,7 @@ def environments(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
-    for check in (adapters, environments, gateway, math_verdicts, mcp_docker, memory, publish, sampler, tree)
+    for check in (adapters, environments, gateway, logprobs, math_verdicts, mcp_docker, memory, publish, sampler, tree)
 }
 
 
