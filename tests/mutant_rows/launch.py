@@ -2,7 +2,44 @@
 
 from tests.mutant_rows.mutant import Mutant
 
+KINDS = "tests/system/test_launch_two_kinds.py"
+
 MUTANTS = (
+    Mutant(
+        "two kinds of engine: each is named once",
+        "scripts/tandem/launch/launched_engines.py",
+        "if len(set(kinds)) < len(kinds):",
+        "if False:",
+        f"{KINDS}::test_a_list_that_names_no_engines_to_start_is_refused",
+    ),
+    Mutant(
+        "two kinds of engine: none stands alone",
+        "scripts/tandem/launch/launched_engines.py",
+        'if "none" in kinds and len(kinds) > 1:',
+        "if False:",
+        f"{KINDS}::test_a_list_that_names_no_engines_to_start_is_refused",
+    ),
+    Mutant(
+        "two kinds of engine: flags are of one of them",
+        "scripts/tandem/launch/launched_engines.py",
+        'len({"sglang", "vllm"} & set(self.engine)) != 1:',
+        'not {"sglang", "vllm"} & set(self.engine):',
+        f"{KINDS}::test_a_list_that_names_no_engines_to_start_is_refused",
+    ),
+    Mutant(
+        "two kinds of engine: sizes are the local engine's",
+        "scripts/tandem/launch/commands.py",
+        '*(size if kind == "local" else ()),',
+        "*size,",
+        f"{KINDS}::test_each_kind_gets_a_keeper_and_the_options_that_are_its_own",
+    ),
+    Mutant(
+        "two kinds of engine: one kind has the GPUs",
+        "scripts/tandem/launch/placing.py",
+        "if placement.engines and len(config.engine) > 1:",
+        "if False:",
+        f"{KINDS}::test_on_gpus_one_kind_has_them",
+    ),
     Mutant(
         "a child that failed is not forgiven by a later stop",
         "scripts/tandem/launch/children.py",
