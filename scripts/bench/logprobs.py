@@ -58,7 +58,7 @@ MORE = {"vllm": f"--max-model-len {CONTEXT} --enforce-eager", "sglang": f"--cont
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EngineSetting:
     """One start of an engine. `way`: chunked prefill and prefix cache, if they are on."""
 
     kind: str
@@ -100,22 +100,22 @@ async def measure(options: Options) -> Tables:
     for dtype in ("float32", "bfloat16"):
         model = Model(options.model, dtype)
         own = [Sampled(one.prompt, one.ids, model.logprobs(one).tolist(), 0, one.again) for one in first]
-        rows.append(row(Setting("transformers", dtype, ""), own, exact))
+        rows.append(row(EngineSetting("transformers", dtype, ""), own, exact))
     return {f"log-probs against transformers in {options.reference}, nats": rows}
 
 
-def settings_of(options: Options) -> list[Setting]:
+def settings_of(options: Options) -> list[EngineSetting]:
     found = []
     for kind in options.engines.split(","):
         if kind not in ("local", *SCRIPTS):
             raise TandemError(f"--engines names {kind!r}; expected some of local, vllm, sglang")
         if kind == "local":
-            found += [Setting("local", "float32", "chunks, cache")] * ("float32" in options.dtypes.split(","))
+            found += [EngineSetting("local", "float32", "chunks, cache")] * ("float32" in options.dtypes.split(","))
         elif subprocess.run([SCRIPTS[kind], "installed"], check=False, capture_output=True).returncode:
             print(f"{kind} is not installed, and left out: {SCRIPTS[kind].relative_to(ROOT)} install", file=sys.stderr)
         else:
             ways = [way for way in WAYS[kind] if options.ways == "all" or way == options.ways]
-            found += [Setting(kind, dtype, way) for dtype in options.dtypes.split(",") for way in ways]
+            found += [EngineSetting(kind, dtype, way) for dtype in options.dtypes.split(",") for way in ways]
     return found
 
 
@@ -134,7 +134,7 @@ def prompts_of(model: Path, count: int) -> list[list[int]]:
 
 
 @contextmanager
-def running(setting: Setting, model: Path, folder: Path) -> Iterator[str]:
+def running(setting: EngineSetting, model: Path, folder: Path) -> Iterator[str]:
     """Its URL, once it answers. Raises TandemError with the end of its log."""
     port, log = free_port(), folder / f"{setting.kind}-{setting.dtype}-{setting.way.replace(', ', '-')}.log"
     url = f"http://127.0.0.1:{port}"
@@ -206,7 +206,7 @@ class Model:
         return np.asarray(chosen.numpy())
 
 
-def row(setting: Setting, replies: Sequence[Sampled], exact: Sequence[np.ndarray]) -> Row:
+def row(setting: EngineSetting, replies: Sequence[Sampled], exact: Sequence[np.ndarray]) -> Row:
     differences = [one - np.array(reply.logprobs) for reply, one in zip(replies, exact, strict=True)]
     log_x = np.concatenate(differences)
 

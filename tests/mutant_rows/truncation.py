@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "truncation: a launch with SGLang is refused",
         "scripts/tandem/launch/task_checks.py",
-        "        if policy.trains and policy.starts_engine and (problem := truncation.engine_problem(policy.engine)):\n",
+        "        if problem := truncation.engine_problem(kind):\n",
         "        if False:\n",
         f"{LAUNCH}::test_an_engine_that_could_not_sample_what_training_truncates_ends_the_launch",
     ),

@@ -171,6 +171,8 @@ def test_the_check_imports_no_torch() -> None:
     ("flags", "refused"),
     [
         (["--engine", "sglang"], True),
+        (["--engine", "local,sglang"], True),
+        (["--engine", "local,vllm"], False),
         (["--engine", "local"], False),
         (["--engine", "vllm"], False),
         (["--engine_urls", "http://127.0.0.1:9"], False),  # of a kind that its keeper finds out, and samplers refuse

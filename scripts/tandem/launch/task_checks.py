@@ -40,8 +40,8 @@ def check_truncation(policies: Sequence[LaunchConfig]) -> None:
     if policies[0].only_evaluate:
         return
     truncation = sampler_settings(policies[0]).sampling.truncation
-    for policy in policies:
-        if policy.trains and policy.starts_engine and (problem := truncation.engine_problem(policy.engine)):
+    for kind in [kind for policy in policies if policy.trains and policy.starts_engine for kind in policy.engine]:
+        if problem := truncation.engine_problem(kind):
             raise ConfigError(problem)
 
 
