@@ -47,10 +47,16 @@ class StepVerbs:
 
     async def newest_metrics(self, policy: str, starts: Sequence[int], most: int) -> list[dict[str, float | None]]:
         """Metrics of the newest steps that are part of the weights, at most `most`, the newest first."""
-        undone = len(starts) * most
-        cursor = self._steps.find({"policy": policy, "metrics": {"$nin": [None, {}]}}).sort("step", -1).limit(undone)
-        steps = [TrainedStep.from_mongo(document) async for document in cursor]
-        return [step.metrics for step in steps if step.survives(starts)][:most]
+        cursor = self._steps.find({"policy": policy}).sort([("step", -1), ("_id", -1)]).batch_size(most)
+        found: list[dict[str, float | None]] = []
+        async for document in cursor:
+            step = TrainedStep.from_mongo(document)
+            if step.metrics and step.survives(starts):
+                found.append(step.metrics)
+            if len(found) == most:
+                break
+        await cursor.close()
+        return found
 
     async def surviving(self, policy: str, starts: Sequence[int]) -> list[TrainedStep]:
         """Steps that are part of the weights, in order. `starts`: the initial step of each trainer generation."""

@@ -48,7 +48,14 @@ READS = {
     *("data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
     *("events.since", "events.last"),
     *("rules.all", "rules.policies", "rules.of_task"),
-    *("steps.metrics_of", "settings.last", "settings.of_trainer", "settings.of_worker", "tool_schemas.get_many"),
+    *(
+        "steps.metrics_of",
+        "steps.newest_metrics",
+        "settings.last",
+        "settings.of_trainer",
+        "settings.of_worker",
+        "tool_schemas.get_many",
+    ),
     *(
         "runs.get",
         "runs.is_paused",

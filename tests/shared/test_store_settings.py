@@ -48,3 +48,20 @@ async def test_what_a_step_logged_is_stored_with_it_and_bounded(store: Store) ->
     await store.steps.add(TrainedStep(id=many, policy="main", step=2, trainer_generation=1, groups=[]))
     await store.steps.note_metrics(many, {f"m/{n:05}": 1.0 for n in range(3 * MOST_METRICS)})
     assert list(await store.steps.metrics_of("main", 2, [0])) == [f"m/{n:05}" for n in range(MOST_METRICS)]
+
+
+async def test_the_newest_metrics_are_those_of_steps_that_are_part_of_the_weights(store: Store) -> None:
+    for number, generation in ((1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2)):
+        identity = step_id("main", number, generation)
+        step = TrainedStep(id=identity, policy="main", step=number, trainer_generation=generation, groups=[])
+        await store.steps.add(step)
+        if number < 5:  # it has not logged anything yet
+            await store.steps.note_metrics(identity, {"loss/loss": number + generation / 10})
+
+    async def losses(starts: list[int], most: int) -> list[float | None]:
+        return [metrics["loss/loss"] for metrics in await store.steps.newest_metrics("main", starts, most)]
+
+    assert await losses([0, 2], 3) == [4.2, 3.2, 2.1], "the second start took step 3 again"
+    assert await losses([0, 2], 9) == [4.2, 3.2, 2.1, 1.1]
+    assert await losses([], 1) == [4.2]
+    assert await store.steps.newest_metrics("other", [0], 3) == []
