@@ -54,7 +54,10 @@ WAYS = {  # of an engine: what its flags are for each, whatever its data type
         "chunks": f"--chunked-prefill-size {CHUNK} --disable-radix-cache",
     },
 }
-MORE = {"vllm": f"--max-model-len {CONTEXT} --enforce-eager", "sglang": f"--context-length {CONTEXT}"}
+MORE = {  # without its fraction SGLang keeps all memory free for a prefill that is not chunked, and does not start
+    "vllm": f"--max-model-len {CONTEXT} --enforce-eager",
+    "sglang": f"--context-length {CONTEXT} --mem-fraction-static 0.3",
+}
 
 
 @dataclass(frozen=True, slots=True)
