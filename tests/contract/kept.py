@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from sampler.core.engines.client.engine_client import EngineClient
-from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
 from sampler.core.engines.pool.engines import Engines
+from sampler.core.engines.pool.progress import EngineReply
 from sampler.engine.keeper.cache import own_folder
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
 from sampler.settings import SamplerConfig

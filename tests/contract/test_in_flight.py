@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from sampler.core.engines.client.engine_client import EngineClient, Generation
-from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply
+from sampler.core.engines.pool.engine_pool import EnginePool
+from sampler.core.engines.pool.progress import EngineReply
 from sampler.core.errors import CacheNotFlushed, EngineRefused
 from sampler.engine.keeper.update import update
 from tests.contract.engines import Engine

@@ -1,4 +1,4 @@
-"""Two kinds of engine in one run at once: the local one beside the real SGLang or vLLM, each under a keeper."""
+"""Two kinds of engine in one run at once: the local one together with the real SGLang or vLLM, each under a keeper."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sampler.core.engines.client.engine_client import EngineClient
-from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
+from sampler.core.engines.pool.progress import EngineReply
 from shared.store import Store
 from tests.contract.engines import Engine, running
 from tests.contract.flights import LENGTH, LONG, PROMPTS, TOO_FAST, Until, take_off, tries
@@ -18,7 +19,7 @@ from tests.sampler.engines import Up
 
 @pytest.fixture
 def local(shared_engine: Engine, tmp_path: Path) -> Iterator[Engine]:
-    """The local engine, beside one of another kind."""
+    """A local engine; `engine` is of another kind."""
     if shared_engine.kind == "local":
         pytest.skip("two kinds are tested with SGLang and vLLM")
     with running("local", shared_engine.models[0], tmp_path / "local.log") as url:

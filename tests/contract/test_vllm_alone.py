@@ -17,7 +17,7 @@ from tests.contract.engines import COMMANDS, MODEL, ROOT, START_S, skip_without,
 pytestmark = [pytest.mark.timeout(2 * START_S), pytest.mark.slow]
 
 
-def test_it_has_a_bounded_cache_and_serves_vllms_own_figures_where_they_are_asked_for(
+def test_it_has_a_bounded_cache_and_serves_vllms_own_metrics_where_they_are_enabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM's own default, 92 % of the machine's memory, ends the start where less is free."""
@@ -47,7 +47,7 @@ def test_ended_while_it_starts_it_leaves_no_process(tmp_path: Path) -> None:
         while b"Worker pid" not in log.read_bytes():
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline
-            time.sleep(0.2)
+            time.sleep(0.2)  # its log is all that says that a worker has started
         started_by_it = psutil.Process(process.pid).children(recursive=True)
         assert len(started_by_it) >= 2, "vLLM's core and a worker"
         process.terminate()

@@ -9,183 +9,15 @@ USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
 MEMORY = "tests/sampler/engine/local/test_memory.py"
 CONTEXTS = "tests/sampler/test_short_contexts.py"
-INT8 = "tests/contract/test_int8.py"
 TOOL_PROMPT = "tests/sampler/test_tool_prompt.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
-ADAPTERS = "tests/contract/test_engine_adapters.py"
-IN_FLIGHT = "tests/contract/test_in_flight.py"
-VLLM_ALONE = "tests/contract/test_vllm_alone.py"
-
-MISMATCH = "tests/shared/test_engine_mismatch.py"
-
 MUTANTS = (
     Mutant(
-        "no engine is launched to load a DoRA",
-        "scripts/tandem/launch/policies.py",
-        "    _check_adapters(policies)\n",
-        "",
-        "tests/system/test_launch_policies.py::test_an_engine_that_loads_adapters_gets_no_dora",
-    ),
-    Mutant(
-        "a keeper gives its engine no DoRA",
-        "sampler/engine/keeper/adapters.py",
-        "            if is_dora(folder):\n",
-        "            if False:\n",
-        f"{ADAPTERS}::test_a_dora_is_refused_by_the_engine_and_before_it_by_the_keeper_with_the_remedy",
-    ),
-    Mutant(
-        "mismatch by engine: one that lags on purpose is not off",
-        "shared/engine_mismatch.py",
-        "if one.mismatch > limit and one.staleness <= age + OLDER_STEPS:",
-        "if one.mismatch > limit:",
-        f"{MISMATCH}::test_an_engine_is_off_if_it_is_far_from_the_others",
-    ),
-    Mutant(
-        "mismatch by engine: few tokens prove nothing",
-        "shared/engine_mismatch.py",
-        "if not tokens or one.tokens < FEWEST_TOKENS:",
-        "if not tokens:",
-        f"{MISMATCH}::test_an_engine_is_off_if_it_is_far_from_the_others",
-    ),
-    Mutant(
-        "mismatch by engine: what moves all engines is no fault of one",
-        "shared/engine_mismatch.py",
-        "limit = max(FEWEST_NATS, FACTOR * mean)",
-        "limit = FEWEST_NATS",
-        f"{MISMATCH}::test_an_engine_is_off_if_it_is_far_from_the_others",
-    ),
-    Mutant(
-        "mismatch by engine: parts of a reply have their own engine",
-        "trainer/trees/tree.py",
-        "if len(counts) > 1:",
-        "if False:",
-        "tests/trainer/test_tree.py::test_every_entry_has_the_engine_that_sampled_its_token",
-    ),
-    Mutant(
-        "mismatch by engine: its tokens are those of the reply",
-        "shared/tokens/flatten.py",
-        "if dispatch.engines and sum(count for _, count in dispatch.engines) != len(output):",
-        "if False:",
-        "tests/shared/test_flatten.py::test_the_engine_of_a_reply_and_of_each_part_of_one_goes_with_its_tokens",
-    ),
-    Mutant(
-        "vLLM: a tied output layer is packed anew after an update",
-        "sampler/engine/vllm/worker.py",
-        'if hasattr(layer, "cpu_linear") and layer.weight.numel():',
-        "if False:",
-        f"{IN_FLIGHT}::test_an_update_clears_every_cached_prefix",
-    ),
-    Mutant(
-        "int8: scales of a later version stay where oneDNN points to",
-        "sampler/engine/vllm/int8.py",
-        "\n_keep_scales()\n",
-        "\n",
-        f"{INT8}::test_an_engine_with_8_bits_samples_by_the_rounded_weights_of_each_version",
-    ),
-    Mutant(
-        "int8: 7 bits where the kernels of 8 overflow",
-        "sampler/engine/loading/int8.py",
-        "LARGEST if VNNI & {*flags.split()} else LARGEST_WITHOUT_VNNI",
-        "LARGEST",
-        f"{INT8}::test_a_processor_without_vnni_gets_7_bits",
-    ),
-    Mutant(
-        "vLLM on a CPU: its KV cache is bounded",
-        "sampler/engine/vllm/start.py",
-        "        _bound_cache(given)\n",
-        "        pass\n",
-        f"{VLLM_ALONE}::test_it_has_a_bounded_cache_and_serves_vllms_own_figures_where_they_are_asked_for",
-    ),
-    Mutant(
-        "vLLM: ended while it starts, it leaves no process",
-        "sampler/engine/vllm/__main__.py",
-        "        signal.signal(number, _end_in_order)\n",
-        "        pass\n",
-        f"{VLLM_ALONE}::test_ended_while_it_starts_it_leaves_no_process",
-    ),
-    Mutant(
-        "vLLM on a CPU: rows without an adapter get none",
-        "sampler/engine/vllm/worker.py",
-        "\nskip_base_rows()\n",
-        "\n",
-        f"{ADAPTERS}::test_requests_of_many_adapters_and_of_the_base_do_not_mix",
-    ),
-    Mutant(
-        "vLLM: an adapter is unloaded once no request holds it",
-        "sampler/engine/vllm/adapters.py",
-        "            await self._ended.wait_for(lambda: not self._users[adapter.lora_int_id])\n",
-        "            pass\n",
-        f"{ADAPTERS}::test_unloading_waits_for_the_requests_that_hold_the_adapter",
-    ),
-    Mutant(
-        "tokens of an adapter over another base are refused",
-        "sampler/core/engines/client/generation.py",
-        "if other := [version for version, _ in runs if version != FIRST_VERSION]:",
-        "if other := [version for version, _ in runs if version < FIRST_VERSION]:",
-        f"{POOL}::test_tokens_of_an_adapter_over_another_base_are_refused",
-    ),
-    Mutant(
-        "a replaced adapter makes no engine suspect",
-        "sampler/core/engines/pool/engine_pool.py",
-        "if isinstance(exc, AdapterNotLoaded):",
-        "if False:",
-        f"{POOL}::test_a_replaced_adapter_causes_a_refresh_and_no_suspicion",
-    ),
-    Mutant(
-        "an adapter's files are verified before the engine reads them",
-        "sampler/engine/keeper/adapters.py",
-        "            await asyncio.to_thread(verify_files, folder, target.adapter or {})\n",
-        "",
-        f"{ADAPTERS}::test_a_damaged_adapter_is_never_loaded",
-    ),
-    Mutant(
-        "an adapter that the engine lost is loaded again",
-        "sampler/engine/keeper/keeper.py",
-        "if self._adapters is not None and await self._adapters.is_lost(self.url):",
-        "if False:",
-        f"{ADAPTERS}::test_an_adapter_that_the_engine_lost_is_loaded_again",
-    ),
-    Mutant(
-        "vLLM: adapters stay in memory whose files are deleted",
-        "sampler/engine/vllm/start.py",
-        '"max_cpu_loras": 16,',
-        '"max_cpu_loras": 4,',
-        f"{ADAPTERS}::test_requests_of_many_adapters_and_of_the_base_do_not_mix",
-    ),
-    Mutant(
-        "a keeper unloads its own policy's adapters alone",
-        "sampler/engine/keeper/adapters.py",
-        "if name.startswith(self._prefix) and name != self.serving",
-        "if name != self.serving",
-        f"{ADAPTERS}::test_adapters_of_a_killed_keeper_are_unloaded_and_no_others",
-    ),
-    Mutant(
-        "vLLM: its processes end with its server",
-        "sampler/engine/vllm/start.py",
-        "    await Workers(llm).end_with_this_process()\n",
-        "",
-        "tests/contract/test_owned.py::test_none_of_vllms_processes_outlives_its_killed_server",
-    ),
-    Mutant(
-        "vLLM: no update over a cache that requests hold",
-        "sampler/engine/vllm/engine.py",
-        'if self._pause == "in_place" and self._holds_cache() and flush_cache:',
-        "if False:",
-        f"{IN_FLIGHT}::test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_differ",
-    ),
-    Mutant(
-        "vLLM: log-probs of the distribution that was sampled",
-        "sampler/engine/vllm/start.py",
-        '"logprobs_mode": "processed_logprobs",',
-        '"logprobs_mode": "raw_logprobs",',
-        "tests/contract/test_generate.py::test_logprobs_are_those_of_the_distribution_that_was_sampled",
-    ),
-    Mutant(
         "an engine that serves already says its context",
-        "sampler/engine/keeper/keeper.py",
-        "        self._context = info.context\n",
-        "",
+        "sampler/engine/keeper/lifecycle.py",
+        "None if self._info is None else self._info.context",
+        "None",
         f"{CONTEXTS}::test_an_engine_that_serves_already_says_its_context_before_the_first_request",
     ),
     Mutant(
@@ -324,8 +156,8 @@ MUTANTS = (
     ),
     Mutant(
         "a keeper that is asked to stop starts no engine",
-        "sampler/engine/keeper/keeper.py",
-        "        if self._stop.is_set():\n            return\n        await (child := ",
+        "sampler/engine/keeper/lifecycle.py",
+        "        if stop.is_set():\n            return\n        await (child := ",
         "        await (child := ",
         "tests/contract/test_keeper_stop.py::test_an_engine_that_ends_with_its_keeper_is_neither_counted_nor_started_again",
     ),
@@ -360,7 +192,7 @@ MUTANTS = (
     Mutant(
         "an engine that may have resumed its memory is ended",
         "sampler/engine/keeper/keeper.py",
-        "await self._require_child().kill()  # its memory may be allocated",
+        "await self._engine.kill()  # its memory may be allocated",
         "pass  # its memory may be allocated",
         f"{PROCESSES}::test_an_engine_that_may_have_resumed_its_memory_is_ended_before_a_trainer_has_the_device",
     ),

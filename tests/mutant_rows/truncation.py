@@ -4,7 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 SAMPLER, FLATTEN = "tests/sampler/test_truncation.py", "tests/shared/test_flatten.py"
 TRAINER = "tests/trainer/test_truncated_logprobs.py"
-VALUES = f"{TRAINER}::test_values_gradients_and_entropy_are_those_of_a_log_softmax_over_the_kept_tokens"
+VALUES = f"{TRAINER}::test_values_gradients_and_entropy_are_those_of_a_log_softmax_over_the_support"
 LAUNCH = "tests/system/test_launch_task_checks.py"
 
 MUTANTS = (
@@ -13,7 +13,7 @@ MUTANTS = (
         "sampler/core/episode/dispatch.py",
         "    if of_the_whole and not truncation.keeps_all:\n",
         "    if False:\n",
-        f"{SAMPLER}::test_a_trained_reply_whose_log_probs_are_those_before_truncation_is_never_kept",
+        f"{SAMPLER}::test_a_trained_reply_whose_log_probs_are_those_before_truncation_is_refused",
     ),
     Mutant(
         "truncation: log-probs of another distribution are not trained",

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from sampler.core.engines.client.engine_client import EngineClient
-from sampler.core.engines.pool.engine_pool import LIST_AGE_S, EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.engines.pool.engine_pool import LIST_AGE_S, EnginePool, PoolLimits, Service
+from sampler.core.engines.pool.progress import EngineReply
 from sampler.core.errors import EngineRefused, EngineUnavailable
 from tests.sampler.engines import ABORT, LENGTH, STOP, Engines, Up, answer, recorded
 

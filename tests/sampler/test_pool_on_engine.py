@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from sampler.core.engines.client.engine_client import EngineClient
-from sampler.core.engines.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
+from sampler.core.engines.pool.engine_pool import EnginePool, PoolLimits, Service
+from sampler.core.engines.pool.progress import EngineReply
 from sampler.core.errors import ContextTooLong, EngineContractBroken, EngineRefused
 from tests.sampler.engine.local.harness import CONTEXT, Server, run_engine, write_model
 from tests.sampler.engines import Up

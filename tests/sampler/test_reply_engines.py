@@ -3,8 +3,7 @@
 import pytest
 
 from sampler.core.engines.client.generation import Generation
-from sampler.core.engines.pool.engine_pool import EngineReply
-from sampler.core.engines.pool.progress import Continuation
+from sampler.core.engines.pool.progress import Continuation, EngineReply
 
 A, B = "http://a:1", "http://b:1"
 

@@ -56,7 +56,7 @@ def test_evaluation_may_keep_all_tokens_and_not_none() -> None:
 
 @pytest.mark.parametrize("says_so", [True, False])
 @pytest.mark.parametrize("split", ["train", "eval"])
-async def test_a_trained_reply_whose_log_probs_are_those_before_truncation_is_never_kept(
+async def test_a_trained_reply_whose_log_probs_are_those_before_truncation_is_refused(
     store: Store, split: str, says_so: bool
 ) -> None:
     ids = [*TEMPLATE.encode("<answer>5</answer>"), TEMPLATE.token_id("<|im_end|>") or 0]

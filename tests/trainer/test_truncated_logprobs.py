@@ -36,7 +36,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return hidden_ND, weight_VD, rows_E, targets_E, temperature_E
 
 
-def kept_by_definition(logits: Tensor, top_p: float, top_k: float, min_p: float) -> set[int]:
+def support_by_definition(logits: Tensor, top_p: float, top_k: float, min_p: float) -> set[int]:
     """Token by token, in plain numbers: min-p, of these top-k, of these top-p."""
     probs = logits.softmax(-1).tolist()
     kept = [token for token in range(len(probs)) if probs[token] >= min_p * max(probs)]
@@ -55,7 +55,7 @@ def by_definition(logits_EV: Tensor, targets_E: Tensor, truncation_E: Tensor) ->
     """Log-prob, entropy, outside: autograd differentiates a log-softmax over the kept tokens alone."""
     logprobs, entropies, outside = [], [], []
     for logits, target, truncation in zip(logits_EV, targets_E.tolist(), truncation_E.tolist(), strict=True):
-        kept = kept_by_definition(logits.detach(), *truncation)
+        kept = support_by_definition(logits.detach(), *truncation)
         outside.append(target not in kept)
         index = sorted(kept | {target})
         log_p = logits[index].log_softmax(-1)
@@ -88,7 +88,7 @@ def from_logits(
 @pytest.mark.parametrize("compute", [from_hidden, from_logits])
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 @pytest.mark.parametrize("case", [*CASES, "mixed"])
-def test_values_gradients_and_entropy_are_those_of_a_log_softmax_over_the_kept_tokens(
+def test_values_gradients_and_entropy_are_those_of_a_log_softmax_over_the_support(
     case: str, chunk: int, compute: Compute
 ) -> None:
     hidden_ND, weight_VD, rows_E, targets_E, temperature_E = inputs()
@@ -136,7 +136,7 @@ def test_a_token_outside_has_a_finite_log_prob_and_gradient_in_float32() -> None
     assert torch.isfinite(hidden_ND.grad).all()
 
 
-def test_ties_with_the_last_of_the_top_k_are_kept_and_the_threshold_lies_between_tokens() -> None:
+def test_ties_with_the_last_of_the_top_k_are_in_the_support_and_the_threshold_lies_between_tokens() -> None:
     logits = torch.tensor([[3.0, 1.0, 2.0, 2.0, 0.0], [3.0, 1.0, 2.0, 0.5, 0.0]])
     threshold_E = thresholds(logits, torch.tensor([[1.0, 2, 0.0], [1.0, 2, 0.0]]))
     assert threshold_E.tolist() == [1.5, 1.5]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.core.engines.pool.engine_pool import EngineReply
+from sampler.core.engines.pool.progress import EngineReply
 from sampler.core.engines.pool.turn_sources import Source
 from sampler.core.episode.threads import Reply
 from sampler.core.errors import EngineContractBroken, UnusableTask

@@ -75,7 +75,7 @@ class EngineAdapters:
         return target.bytes_from_base if is_new else 0
 
     async def is_lost(self, url: str) -> bool:
-        """Whether the engine has the current adapter no longer: it started again, or somebody else unloaded it."""
+        """Whether the engine no longer has the current adapter: it restarted, or another client unloaded it."""
         return self.serving is not None and self.serving not in await self._client.adapters(url)
 
     def _name_of(self, target: PolicyVersion) -> str:

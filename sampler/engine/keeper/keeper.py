@@ -31,11 +31,11 @@ from sampler.core.errors import EngineError, EngineRefused, EngineUnavailable
 from sampler.core.service.loops import every
 from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
-from sampler.engine.keeper.child import EngineChild, local_command
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.keeper.lifecycle import EngineLifecycle
 from sampler.engine.keeper.report import report, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
-from sampler.engine.keeper.starting import announce_first, first_answer, has_loaded
+from sampler.engine.keeper.starting import announce_first, has_loaded
 from sampler.engine.keeper.target import loadable_from, target_version
 from sampler.engine.keeper.update import drain, update
 from shared.documents.run import InferenceService, PolicyVersion
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
-# 24 methods: one engine's state: each step of an update may find it gone
+# 23 methods: one engine's state: each step of an update may find it gone
 class Keeper:
     """`assembly`: over this keeper's own folder."""
 
@@ -61,15 +61,7 @@ class Keeper:
         self._client = client
         self._config = config
         self._assembly = assembly
-        command = config.engine_command or local_command(config.local.local_flags())
-        given = (
-            config.model_name_or_path,
-            command,
-            config.engine_port,
-            config.engines.engine_api_key,
-            config.engine_host,
-        )
-        self._child = None if config.engine_url else EngineChild(*given)
+        self._engine = EngineLifecycle(client, config)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
         self._telling = asyncio.Lock()  # serialises read-and-report, so that the last write is current
@@ -84,18 +76,14 @@ class Keeper:
         self._status = ServiceStatus.DOWN
         self._activity = Activity()
         self._error: str | None = None
-        self._capacity = config.capacity
-        self._context: int | None = None
-        self._kind = "local"
-        self._dtype: str | None = None
-        self._restarts = self._sleepless = 0  # ends of the engine; consecutive failures to put it to sleep
+        self._sleepless = 0  # consecutive failures to put the engine to sleep
         self._share = SharedDevice(store, client, d, self._id, self.url) if (d := config.shared_device) else None
         self._woken = False  # its memory is allocated again, without weights
         self._stop = asyncio.Event()
 
     @property
     def url(self) -> str:
-        return self._config.engine_url or self._require_child().url
+        return self._engine.url
 
     @property
     def _service_id(self) -> str:
@@ -133,62 +121,33 @@ class Keeper:
             finally:
                 await self._store.services.set_status(self._service_id, ServiceStatus.DOWN, "its keeper has exited")
                 await self._store.workers.leave(self._id, failure_now())
-                if self._child is not None:
-                    await self._child.stop()
-                elif self._adapters is not None:
+                if self._adapters is not None and not self._engine.is_started_here:
                     await self._adapters.leave(self.url)
+                await self._engine.stop()
 
     # ------------------------------------------------------------------ the engine's life
 
     async def _start_engine(self) -> None:
-        """Raises EngineUnavailable if it does not start. An engine that exits during its start is restarted, and counted."""
-        limit_s = self._config.start_timeout_s
-        while True:
-            if self._share is not None:
-                await self._share.until_free(self._stop)
-            if self._stop.is_set():
-                return  # at the keeper's own end none is started or waited for
-            if self._child is not None:
-                try:
-                    await self._child.start()
-                except OSError as exc:
-                    raise EngineUnavailable(f"the engine cannot be started: {exc}") from exc
-            info = await first_answer(self._client, self.url, limit_s, lambda: self._has_ended() or self._stop.is_set())
-            if info is not None:
-                break
-            await self._count_end()
-        if self._child is not None:
-            self._child.note()
-        self._capacity = self._config.capacity or info.max_running_requests or 1
-        self._context = info.context
-        self._kind, self._dtype = info.kind, info.dtype
+        """Raises EngineUnavailable if it does not start."""
+        info = await self._engine.start(self._stop, self._until_free, self._report_end)
+        if info is None:
+            return
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
-        self._sleepless, self._fresh = 0, self._child is not None
+        self._sleepless, self._fresh = 0, self._engine.is_started_here
 
-    def _has_ended(self) -> bool:
-        return self._child is not None and self._child.ended
+    async def _until_free(self) -> None:
+        if self._share is not None:
+            await self._share.until_free(self._stop)
 
     async def _restart_if_dead(self) -> None:
-        if self._has_ended():
-            await self._count_end()
+        if self._engine.has_ended:
+            await self._engine.count_end(self._stop, self._report_end)
             await self._start_engine()
 
-    async def _count_end(self) -> None:
-        """The child has exited: mark it DOWN. Raises EngineUnavailable after too many exits. At the keeper's own end: nothing."""
-        await asyncio.sleep(0)  # a signal that ended it may have been sent to this process too
-        if self._stop.is_set():
-            return
-        await (child := self._require_child()).kill()  # what a killed guard left
-        self._restarts += 1
-        log.error("engine ended status=%s restart=%d", child.status, self._restarts)
-        if self._restarts > self._config.max_restarts:
-            raise EngineUnavailable(
-                f"the engine ended {self._restarts} times, the last with status {child.status}; see its log, "
-                "or raise --max_restarts"
-            )
-        self._status, self._error = ServiceStatus.DOWN, f"ended with status {child.status}; starting again"
+    async def _report_end(self, error: str) -> None:
+        self._status, self._error = ServiceStatus.DOWN, error
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
 
     # ------------------------------------------------------------------ weights
@@ -243,7 +202,7 @@ class Keeper:
             self._sleepless += 1
             log.warning("engine does not take turns url=%s tries=%d %s", self.url, self._sleepless, exc)
             if self._sleepless >= SLEEP_TRIES:
-                await self._require_child().kill()  # it starts again when the device is free
+                await self._engine.kill()  # it starts again when the device is free
             return False
         return True
 
@@ -252,7 +211,7 @@ class Keeper:
             try:
                 return await share.wake()
             except EngineError:
-                await self._require_child().kill()  # its memory may be allocated
+                await self._engine.kill()  # its memory may be allocated
                 raise
 
     async def _sleep(self, share: SharedDevice) -> None:
@@ -359,7 +318,12 @@ class Keeper:
         await self._register(load)
 
     async def _register(self, load: EngineLoad) -> None:
-        stats = {"running": load.running, "waiting": load.waiting, "restarts": self._restarts, **self._update_stats}
+        stats = {
+            "running": load.running,
+            "waiting": load.waiting,
+            "restarts": self._engine.restarts,
+            **self._update_stats,
+        }
         async with self._telling:
             service = InferenceService(
                 id=self._service_id,
@@ -370,10 +334,10 @@ class Keeper:
                 follow_every=self._config.follow_every,
                 serve_version=self._config.serve_version,
                 status=self._status,
-                kind=self._kind,
-                dtype=self._dtype,
-                capacity=self._capacity,
-                context=self._context,
+                kind=self._engine.kind,
+                dtype=self._engine.dtype,
+                capacity=self._engine.capacity,
+                context=self._engine.context,
                 running=load.running,
                 waiting=load.waiting,
                 token_usage=load.token_usage,
@@ -384,7 +348,3 @@ class Keeper:
                 heartbeat_s=self._config.heartbeat_s,
             )
             await report(self._store, service, stats, self._activity)
-
-    def _require_child(self) -> EngineChild:
-        assert self._child
-        return self._child

@@ -17,14 +17,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.generation import Generation, NamedAdapter
 from sampler.core.engines.client.streamed import OnIds
 from sampler.core.engines.pool.contexts import EngineContexts
-from sampler.core.engines.pool.progress import Continuation, Progress
+from sampler.core.engines.pool.progress import Continuation, EngineReply, Progress
 from sampler.core.engines.pool.suspects import Suspects
 from sampler.core.errors import AdapterNotLoaded, ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
 from shared.processes.waits import Wait, waiting
@@ -87,29 +87,6 @@ class PoolStats:
     cached_tokens: int = 0
     output_tokens: int = 0
     engine_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineReply:
-    """A whole reply. `generation.url` is the service that finished it: the affinity for the episode's next request."""
-
-    generation: Generation
-    continuations: tuple[Continuation, ...]
-    failures: int
-    duration_s: float
-
-    @property
-    def engines(self) -> list[tuple[str, int]]:
-        """(URL, tokens) in the reply's order, if several sampled it; []: `generation.url` alone did."""
-        runs: list[list[Any]] = []
-        kept = [(cut.url, cut.n_tokens) for cut in self.continuations if cut.n_tokens]
-        rest = len(self.generation.output_ids) - sum(n for _, n in kept)
-        for url, n_tokens in [*kept, *([(self.generation.url, rest)] if rest else [])]:
-            if runs and runs[-1][0] == url:
-                runs[-1][1] += n_tokens
-            else:
-                runs.append([url, n_tokens])
-        return [(url, n_tokens) for url, n_tokens in runs] if len(runs) > 1 else []
 
 
 class EnginePool:
@@ -268,17 +245,7 @@ class EnginePool:
         self.stats.prompt_tokens += prompt_tokens
         self.stats.cached_tokens += last.cached_tokens
         self.stats.output_tokens += len(progress.output_ids)
-        whole = replace(
-            last,
-            output_ids=progress.output_ids,
-            logprobs=progress.logprobs,
-            version_runs=progress.version_runs,
-            finish_reason="length" if last.finish_reason == "abort" else last.finish_reason,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=min(last.cached_tokens, prompt_tokens),
-            truncated_logprobs=bool(progress.output_ids) and not progress.whole_logprobs,
-        )
-        return EngineReply(whole, tuple(progress.continuations), progress.failures, duration_s)
+        return progress.reply(last, prompt_tokens, duration_s)
 
     async def is_up(self, version: int | None = None) -> bool:
         """Whether an engine takes requests now, one that serves `version` if that is given."""

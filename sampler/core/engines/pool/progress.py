@@ -1,6 +1,7 @@
-"""What has been sampled of one reply so far, over the engines that sampled parts of it."""
+"""One reply over the engines that sampled parts of it: in progress, and whole."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from sampler.core.engines.client.generation import Generation, append_run
 from sampler.core.engines.client.streamed import OnIds
@@ -13,6 +14,25 @@ class Continuation:
     url: str
     n_tokens: int
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReply:
+    """A whole reply. `generation.url` is the service that finished it: the affinity for the episode's next request."""
+
+    generation: Generation
+    continuations: tuple[Continuation, ...]
+    failures: int
+    duration_s: float
+
+    @property
+    def engines(self) -> list[tuple[str, int]]:
+        """(URL, tokens) in the reply's order, if several engines sampled it; []: `generation.url` alone did."""
+        before = [(cut.url, cut.n_tokens) for cut in self.continuations]
+        last = (self.generation.url, len(self.generation.output_ids) - sum(n_tokens for _, n_tokens in before))
+        parts = [part for part in (*before, last) if part[1]]
+        runs = [(url, sum(n_tokens for _, n_tokens in run)) for url, run in groupby(parts, key=lambda part: part[0])]
+        return runs if len(runs) > 1 else []
 
 
 @dataclass(slots=True)
@@ -35,3 +55,17 @@ class Progress:
         self.whole_logprobs |= bool(part.output_ids) and not part.truncated_logprobs
         for version, n_tokens in part.version_runs:
             append_run(self.version_runs, version, n_tokens)
+
+    def reply(self, last: Generation, prompt_tokens: int, duration_s: float) -> EngineReply:
+        """`last`: the part that ended it."""
+        whole = replace(
+            last,
+            output_ids=self.output_ids,
+            logprobs=self.logprobs,
+            version_runs=self.version_runs,
+            finish_reason="length" if last.finish_reason == "abort" else last.finish_reason,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=min(last.cached_tokens, prompt_tokens),
+            truncated_logprobs=bool(self.output_ids) and not self.whole_logprobs,
+        )
+        return EngineReply(whole, tuple(self.continuations), self.failures, duration_s)
