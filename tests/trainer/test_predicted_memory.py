@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from scripts.bench.memory_parts import parts_of
+from shared.errors import ConfigError
 from shared.processes import machine_memory
 from tandem.launch import step_cost
 from tandem.launch.policies import load_policies
@@ -59,3 +60,12 @@ def test_the_launcher_warns_where_the_machine_is_too_small(tmp_path: Path, monke
     assert step_cost.memory_warning(factored) is None
     monkeypatch.setattr(step_cost, "machine_memory_bytes", machine_memory.machine_memory_bytes)
     assert step_cost.memory_warning(full) is None
+
+
+def test_a_number_type_that_the_trainer_does_not_know_is_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TANDEM_TRAINER_DTYPE", "float17")
+    (config,) = load_policies(["demo"])
+    with pytest.raises(ConfigError, match="dtype is 'float17'; expected float32, bfloat16, float64"):
+        step_cost.memory_warning(config)

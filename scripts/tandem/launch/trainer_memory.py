@@ -17,6 +17,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from shared.errors import ConfigError
+from shared.names import shortened
 from shared.weights.tensor_file import tensors_of
 from tandem.launch.trainer_settings import GivenSettings
 
@@ -44,6 +46,8 @@ def trained_as(given: GivenSettings) -> TrainedAs:
     """The trainer's settings as a launch gives them. Raises ConfigError for a value that is none of its kind."""
     kinds: dict[str, type] = {"optim": str, "dtype": str, "lora_rank": int, "use_dora": bool, "base_quantization": str}
     values: dict[str, Any] = {name: given.get(name, kind) for name, kind in kinds.items()}
+    if (dtype := values["dtype"]) is not None and dtype not in BYTES:
+        raise ConfigError(f"trainer: dtype is {shortened(dtype)}; expected {', '.join(BYTES)}")
     return TrainedAs(**{name: value for name, value in values.items() if value is not None})
 
 
