@@ -42,7 +42,7 @@ SCRIPTS = {kind: ROOT / "scripts" / f"{kind}_cpu.sh" for kind in ("vllm", "sglan
 START_S = 600.0
 CHUNK, SHORT, LONG = 256, 24, 640  # tokens
 CONTEXT = 1024
-WAYS = {  # of an engine: what its flags are for each, whatever its data type
+WAYS = {  # flags of each engine for each setting; the data type is added
     "vllm": {
         "chunks, cache": f"--enable-chunked-prefill --max-num-batched-tokens {CHUNK} --enable-prefix-caching",
         "cache": f"--no-enable-chunked-prefill --max-num-batched-tokens {4 * CONTEXT} --enable-prefix-caching",
@@ -156,7 +156,7 @@ def running(setting: EngineSetting, model: Path, folder: Path) -> Iterator[str]:
         while not answers(url):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise TandemError(f"{setting} did not start: {log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.2)
+            time.sleep(0.2)  # a child gives no signal when its port opens
         yield url
     finally:
         process.terminate()

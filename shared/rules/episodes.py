@@ -20,8 +20,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class EvalSampling(BaseModel, frozen=True, extra="forbid"):
-    """Sampling of evaluation episodes, except their temperature, in SGLang's names and ranges. None: as in training; top_p 1,
-    top_k -1, min_p 0: whatever training truncates, evaluation does not."""
+    """Sampling of evaluation episodes, except their temperature, in SGLang's names and ranges. None: as in training.
+    top_p 1, top_k -1 and min_p 0 switch a truncation of training off."""
 
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)

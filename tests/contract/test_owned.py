@@ -42,7 +42,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def keeper(kind: str, mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A keeper as the launcher starts it with ENGINE=kind, and an engine with an API key; its log is keeper.log."""
     skip_without(kind)
-    launch = LaunchConfig(run=store.run, engine=kind, model=MODEL)  # type: ignore[arg-type]
+    launch = LaunchConfig(run=store.run, engine=kind, model=MODEL)  # type: ignore[arg-type]  # text, as a variable has it
     command = commands.keeper(launch, None)
     command[-1] += " --api-key {api_key}"
     with (tmp_path / "keeper.log").open("wb") as log:

@@ -213,6 +213,16 @@ def test_the_files_that_a_kustomization_names_exist_and_all_files_are_named() ->
         assert {path.name for path in folder.iterdir()} - {"kustomization.yaml"} <= set(names), folder
 
 
+def own_overlay(tmp_path: Path, content: str) -> Path:
+    """A user's overlay in a copy of the manifests."""
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / "overlays" / "mine"
+    overlay.mkdir()
+    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+    (overlay / "kustomization.yaml").write_text(head + content)
+    return overlay
+
+
 def test_gateways_play_instead_of_samplers_or_next_to_them(tmp_path: Path) -> None:
     instead = {name: pod for name, pod in pods(built(K8S / "overlays" / "agents"))}
     assert "gateway" in instead
@@ -220,13 +230,7 @@ def test_gateways_play_instead_of_samplers_or_next_to_them(tmp_path: Path) -> No
     (settings,) = [volume for volume in instead["gateway"]["volumes"] if volume["name"] == "run"]
     assert settings["configMap"]["name"].startswith("run-"), "the generated one, so that a new file restarts its pods"
     assert instead["gateway"]["containers"][0]["image"].startswith("tandem/sampler:")
-    shutil.copytree(K8S, tmp_path / "k8s")
-    overlay = tmp_path / "k8s" / "overlays" / "mine"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        "resources: [../cpu]\ncomponents: [../../components/gateway]\n"
-    )
+    overlay = own_overlay(tmp_path, "resources: [../cpu]\ncomponents: [../../components/gateway]\n")
     assert {"gateway", "sampler"} <= {name for name, _ in pods(built(overlay))}
 
 
@@ -238,13 +242,10 @@ def test_vllm_takes_the_place_of_sglang_and_of_nothing_else(tmp_path: Path) -> N
     assert one.pop("command") == ["python3", "-m", "sglang.launch_server"]
     assert other.pop("command") == ["python3", "-m", "sampler.engine.vllm"]
     assert with_sglang == with_vllm
-    shutil.copytree(K8S, tmp_path / "k8s")
-    overlay = tmp_path / "k8s" / "overlays" / "mine"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+    overlay = own_overlay(
+        tmp_path,
         "resources: [../agents]\ncomponents: [../../components/vllm]\n"
-        "images: [{name: tandem/vllm, newName: registry.example/vllm, newTag: mine}]\n"
+        "images: [{name: tandem/vllm, newName: registry.example/vllm, newTag: mine}]\n",
     )
     mine = dict(pods(built(overlay)))
     assert "gateway" in mine

@@ -88,7 +88,7 @@ def test_one_gpu_is_used_by_turns_and_two_are_split(gpus: pytest.MonkeyPatch, tm
 def test_vllm_is_started_with_the_python_beside_its_program(gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gpus.setenv("PATH", machine(tmp_path, 3))
     given = json.dumps({"main": {"trainer": [0], "engines": [[1, 2]]}})
-    with pytest.raises(ConfigError, match=r"no program 'vllm' on PATH with its Python beside it.*pip install vllm"):
+    with pytest.raises(ConfigError, match=r"no folder on PATH has the program 'vllm' and its python.*pip install vllm"):
         load_policies(["demo", *EXAMPLE, "--engine", "vllm", "--gpus", given])
     for name in ("vllm", "python"):
         (tmp_path / name).write_text("#!/bin/sh\n")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LARGEST = 127  # symmetric: -128 is not used
 # Without VNNI, oneDNN adds products of two pairs in 16 bits, which overflow unnoticed: results were off by 12 % (uniform
@@ -61,12 +65,13 @@ def rounded_linears(
             yield name, tensor
 
 
-def names_of_linears(model: torch.nn.Module) -> frozenset[str]:
+def names_of_linears(model: PreTrainedModel) -> frozenset[str]:
     """Of a transformers model: the weights of its linear layers but the output layer, as checkpoints name them.
 
-    Raises ValueError: it has matrices of another kind beside its embeddings, such as experts in one tensor.
+    Raises ValueError for a parameter that is neither an embedding nor the weight of a linear layer, for instance the experts of a
+    layer in one tensor.
     """
-    apart = {id(layer) for layer in (model.get_output_embeddings(), model.get_input_embeddings())}  # type: ignore[operator]  # PreTrainedModel's
+    apart = {id(layer) for layer in (model.get_output_embeddings(), model.get_input_embeddings())}
     others = [
         name
         for name, parameter in model.named_parameters()

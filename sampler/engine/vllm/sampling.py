@@ -16,7 +16,7 @@ SUPPORTED = frozenset(
 )
 _RENAMED = {"min_new_tokens": "min_tokens"}
 _GRAMMARS = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
-INTERVAL = 8  # tokens from one report of vLLM's to the next, where nobody reads a stream
+INTERVAL = 8  # tokens in each output of vLLM for a request that is not streamed
 
 
 def params_of(g: ServedSequence) -> SamplingParams:

@@ -53,7 +53,7 @@ def vllm_python() -> str:
     python = None if program is None else Path(program).resolve().parent / "python"
     if python is None or not python.is_file():
         raise ConfigError(
-            f"engine is vllm, and vLLM is not installed: there is no program {VLLM!r} on PATH with its Python beside it. Install "
+            f"engine is vllm, and vLLM is not installed: no folder on PATH has the program {VLLM!r} and its python. Install "
             "it in an environment of its own (pip install vllm), or name running servers (ENGINE_URLS)"
         )
     return shlex.quote(str(python))

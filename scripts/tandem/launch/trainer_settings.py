@@ -20,6 +20,7 @@ PATHS = {  # the sections of the settings that a launch reads
     "use_dora": "model.lora",
     "base_quantization": "model.lora",
 }
+EXPECTED: dict[type, str] = {int: "a whole number", bool: "true or false"}
 Value = TypeVar("Value")
 
 
@@ -44,7 +45,7 @@ class GivenSettings:
         return None if in_file is None else _typed(kind, in_file, f"{self.config}: trainer: {name}")
 
     def _in_yaml(self, config: Path, name: str) -> object:
-        """The policy's own before the common one; in its sections or beside them."""
+        """The policy's own value, else the common one. A setting may stand in its section or at the top of `trainer`."""
         common, own = read_sections(ROOT / config), read_policies(ROOT / config).get(self.policy, {})
         sections = [require_keys(content.get("trainer"), f"{config}: trainer") for content in (own, common)]
         found = (place[name] for section in sections for place in _places(section) if place.get(name) is not None)
@@ -61,9 +62,5 @@ def _places(section: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _typed(kind: type[Value], given: object, where: str) -> Value:
     value, misread = typed(kind, str(given) if isinstance(given, dict | list) else given)
     if misread or not isinstance(value, kind):
-        word = {
-            "int": "a number of steps" if "max_steps" in where.lower() else "a whole number",
-            "bool": "true or false",
-        }
-        raise ConfigError(f"{where} is {shortened(given)}; expected {word.get(kind.__name__, kind.__name__)}")
+        raise ConfigError(f"{where} is {shortened(given)}; expected {EXPECTED.get(kind, kind.__name__)}")
     return value
