@@ -47,6 +47,16 @@ class RuleSettings(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def one_thing_alone_narrows_what_training_samples_from(self) -> Self:
+        """The trainer truncates its own logits, and has no grammar: of both together it could not tell which tokens were left."""
+        if self.agents.agent_output_format == "constrain" and not self.sampling.truncation.keeps_all:
+            raise ValueError(
+                f"agent_output_format is constrain, and training samples with {self.sampling.truncation}; expected one of them: "
+                "the trainer does not know what a grammar leaves to truncate"
+            )
+        return self
+
 
 class TemplateRules(PromptRules):
     """The prompt of a number."""

@@ -9,6 +9,13 @@ LAUNCH = "tests/system/test_launch_task_checks.py"
 
 MUTANTS = (
     Mutant(
+        "truncation: no grammar together with it",
+        "shared/rules/run_rules.py",
+        'if self.agents.agent_output_format == "constrain" and not self.sampling.truncation.keeps_all:\n',
+        "if False:\n",
+        f"{SAMPLER}::test_a_grammar_and_a_truncation_are_refused_together",
+    ),
+    Mutant(
         "truncation: a reply without the mark is not kept",
         "sampler/core/episode/dispatch.py",
         "    if of_the_whole and not truncation.keeps_all:\n",

@@ -15,6 +15,7 @@ from sampler.settings import SamplerConfig
 from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 from shared.names import EVAL_SPLIT
+from shared.rules.run_rules import RuleSettings
 from shared.store import Store
 from shared.truncation import Truncation
 from tests.sampler.engines import STOP, answer
@@ -103,3 +104,10 @@ async def test_an_engine_that_reports_log_probs_before_truncation_is_refused(sto
                 ConfigError, match="engine http://sglang:30000: top_k 20 in training, and sglang reports"
             ):
                 engines.check_truncation(cut)
+
+
+def test_a_grammar_and_a_truncation_are_refused_together() -> None:
+    grammar: dict[str, Any] = {"agents": {"agent_output_format": "constrain"}}
+    RuleSettings.model_validate(grammar | {"sampling": {"eval_sampling": {"top_k": 20}}})
+    with pytest.raises(ValueError, match=r"agent_output_format is constrain, and training samples with top_k 20"):
+        RuleSettings.model_validate(grammar | {"sampling": {"top_k": 20}})
