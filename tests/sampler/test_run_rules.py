@@ -16,7 +16,7 @@ from shared.documents.states import Termination
 from shared.errors import ConfigError, DataError, MalformedDocument
 from shared.rules.run_rules import Rules
 from shared.store import Store
-from tests.sampler.declared_rules import current
+from tests.sampler.declared_rules import current, forget_truncation
 from tests.sampler.episodes import TEMPLATE
 from tests.sampler.groups import completed_group
 from tests.sampler.running import running_sampler, until
@@ -35,6 +35,15 @@ async def test_the_first_process_declares_the_rules_and_one_with_nothing_given_r
     assert written.since is not None
     await current(store, advantage="zscore").begin()
     assert await store.rules.all("main") == [written]
+
+
+async def test_rules_that_an_earlier_version_wrote_without_a_later_rule_go_on_with_its_default(store: Store) -> None:
+    template = (await current(store).begin()).prompt.template_digest
+    await forget_truncation(store, template)
+    assert (await current(store).begin()).sampling.truncation.keeps_all
+    with pytest.raises(ConfigError, match=r"top_k is 20; expected None, as the run has it"):
+        await current(store, top_k=20).begin()
+    assert len(await store.rules.all("main")) == 1
 
 
 async def test_of_two_that_write_a_number_at_once_the_first_one_counts(store: Store) -> None:

@@ -18,6 +18,7 @@ from tandem.audit.run import audit
 from tandem.what_if import resettle as module
 from tandem.what_if.resettle import resettle
 from tandem.what_if.resettled import Resettled, print_outcome
+from tests.sampler.declared_rules import forget_truncation
 from tests.sampler.groups import timeless, varied_group
 from tests.sampler.scored_groups import config
 from tests.sampler.settling import settle
@@ -107,6 +108,16 @@ async def test_another_estimator_changes_the_advantages_alone_and_the_run_stays_
     assert (await audit(target, running=True)).ok
     assert await anew(mongod, store, target.run, advantage="zscore")
     assert await everything(target) == found, "the same command again changes nothing"
+
+
+async def test_a_run_whose_rules_an_earlier_version_wrote_is_settled_anew(
+    mongod: Mongod, store: Store, target: Store
+) -> None:
+    await played(store)
+    await forget_truncation(store)
+    await anew(mongod, store, target.run, advantage="zscore")
+    (rules,) = await target.rules.all("main")
+    assert (rules.values["advantage"], rules.values["top_k"]) == ("zscore", None)
 
 
 async def test_the_same_settings_give_the_same_documents_also_of_a_group_with_a_case_for_every_rule(

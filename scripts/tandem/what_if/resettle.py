@@ -117,7 +117,7 @@ async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
         (str(one["policy"]) for one in sources.values() if "policy" in one), had.get("policy", DEFAULT_POLICY)
     )
     newest = next(iter(await source.rules.all(policy)), None)
-    ruled = {} if newest is None else {name: newest.values[name] for name in RULE_NAMES}
+    ruled = {} if newest is None else {name: value for name, value in newest.values.items() if name in RULE_NAMES}
     return ResettleConfig.from_sources({**sources, _of_samplers(source): {**had, **ruled}})
 
 
