@@ -1,8 +1,11 @@
 """Log-probs in chunks are the log-probs, with their gradients, and never need the full logits."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.builders import LargestTensor
 from trainer.modeling.logprobs import token_logprobs
@@ -115,6 +118,31 @@ def test_no_tensor_of_entries_times_vocabulary_is_ever_made() -> None:
         )
         logprob_E.sum().backward()
     assert largest.numel == chunk * vocabulary
+
+
+class Products(TorchDispatchMode):
+    """Counts the products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm_.default)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_head_that_is_not_trained_costs_no_gradient_of_its_own() -> None:
+    hidden_ND, weight_VD, *rest = inputs()
+    gradients, counts = [], []
+    for weight in (weight_VD, weight_VD.detach()):
+        with Products() as products:
+            token_logprobs(hidden_ND, weight, *rest, E)[0].sum().backward()
+        counts.append(products.count)
+        gradients.append(hidden_ND.grad)
+        hidden_ND.grad = None
+    assert torch.equal(*gradients)
+    assert counts == [4, 3]
 
 
 def test_a_chunk_below_one_is_refused() -> None:

@@ -2,7 +2,8 @@
 (entries × vocabulary).
 
 The gradient is written in closed form, per chunk, from the saved log-normalizers: measured at 2048 tokens and a
-vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpointed chunks 1.9 GiB.
+vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpointed chunks 1.9 GiB. A head that is not
+trained (LoRA) costs no gradient of its own: a fourth of the products, and a float32 matrix of its size.
 
 Of a truncated distribution (`truncation.py`) log-probs, gradient and entropy are over the tokens that are kept, and which these
 are is constant. It costs one sort of each chunk's logits; what is not truncated costs nothing more.
@@ -125,14 +126,15 @@ class _TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """With z = logits / temperature: d logprob / dz = onehot − p, dH / dz = −p (log p + H).
 
-        Sums over chunks in the accumulation type, rounded once.
+        Sums over chunks in the accumulation type, rounded once. No gradient of a head that is not trained.
         """
         hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E = ctx.saved_tensors
         dtype = normalizer_E.dtype
         if gradient_E is None:
             gradient_E = torch.zeros_like(normalizer_E)
         hidden_grad_ED = torch.empty_like(hidden_ED)
-        weight_grad_VD = torch.zeros(weight_VD.shape, dtype=dtype, device=weight_VD.device)
+        trained = ctx.needs_input_grad[1]
+        weight_grad_VD = torch.zeros(weight_VD.shape, dtype=dtype, device=weight_VD.device) if trained else None
         for part in _chunks(len(hidden_ED), ctx.chunk):
             temperature = temperature_E[part].to(dtype)[:, None]
             scale = gradient_E[part, None] / temperature
@@ -148,8 +150,10 @@ class _TokenLogprobs(torch.autograd.Function):
             logit_grad.scatter_add_(1, targets_E[part, None], scale)
             rounded = logit_grad.to(weight_VD.dtype)
             hidden_grad_ED[part] = rounded @ weight_VD
-            _add_product(weight_grad_VD, rounded.T, hidden_ED[part])
-        return hidden_grad_ED, weight_grad_VD.to(weight_VD.dtype), None, None, None, None, None
+            if weight_grad_VD is not None:
+                _add_product(weight_grad_VD, rounded.T, hidden_ED[part])
+        weight_grad = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
+        return hidden_grad_ED, weight_grad, None, None, None, None, None
 
 
 def _chunks(count: int, chunk: int) -> list[slice]:
