@@ -2,11 +2,26 @@
 
 from tests.mutant_rows.mutant import Mutant
 
+IDLE = "tests/contract/test_idle.py::test_between_requests_no_process_of_an_engine_uses_the_processor[vllm]"
 INT8 = "tests/contract/test_int8.py"
 IN_FLIGHT = "tests/contract/test_in_flight.py"
 VLLM_ALONE = "tests/contract/test_vllm_alone.py"
 
 MUTANTS = (
+    Mutant(
+        "vLLM on a CPU: its core waits for a signal",
+        "sampler/engine/vllm/start.py",
+        "WaitingExecutor if current_platform.is_cpu() else None",
+        "None",
+        IDLE,
+    ),
+    Mutant(
+        "vLLM on a CPU: its workers wait for a signal",
+        "sampler/engine/vllm/worker.py",
+        "if current_platform.is_cpu():\n    wait_for_signals()\n",
+        "",
+        IDLE,
+    ),
     Mutant(
         "vLLM: a tied output layer is packed anew after an update",
         "sampler/engine/vllm/worker.py",

@@ -18,6 +18,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from sampler.engine.vllm.engine import VllmEngine
 from sampler.engine.vllm.int8 import INT8, round_to_int8
+from sampler.engine.vllm.waiting import WaitingExecutor
 from sampler.engine.vllm.worker import WeightsWorker
 from sampler.engine.vllm.workers import Workers
 from shared.errors import ConfigError
@@ -55,6 +56,7 @@ def _engine_args(args: argparse.Namespace, others: list[str]) -> AsyncEngineArgs
         "max_cpu_loras": 16,  # in memory; vLLM reads one beyond them from its files again, which may be deleted by then
         "enable_sleep_mode": current_platform.is_cuda_alike(),
         "block_size": 32 if current_platform.is_cpu() else None,  # of a CPU 128: few prompts share so much
+        "distributed_executor_backend": WaitingExecutor if current_platform.is_cpu() else None,
     }
     parser.set_defaults(**{name: value for name, value in (defaults | _FIXED).items() if value is not None})
     given = parser.parse_args(others)

@@ -4,6 +4,7 @@
     memory       on a CPU: free it and allocate it again
     adapters     on a CPU: rows without one get none (`base_rows.py`)
     lifetime     a worker ends when the server's process has ended
+    waiting      on a CPU: for a signal (`waiting.py`)
 
 vLLM loads this class into each worker (`worker_extension_cls`) and calls its methods by name. Buckets are loaded as they come,
 until `tandem_end`, so that an engine with half of them must stay paused.
@@ -20,15 +21,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from vllm.platforms import current_platform
+
 from sampler.engine.api.served import Announced, GroupPlace
 from sampler.engine.api.updates import KV_CACHE, WEIGHTS
 from sampler.engine.loading.groups import GroupError, UpdateGroups
 from sampler.engine.vllm.base_rows import skip_base_rows
 from sampler.engine.vllm.int8 import loads_int8, rounded_for
+from sampler.engine.vllm.waiting import wait_for_signals
 from shared.processes.guard import readable
 
 log = logging.getLogger(__name__)
 skip_base_rows()
+if current_platform.is_cpu():
+    wait_for_signals()
 
 
 class WeightsWorker:
