@@ -25,8 +25,8 @@ from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks
 from tests.trainer.test_losses import batch
 from trainer.losses import compute
-from trainer.losses.settings import LOSSES
 from trainer.settings.config import TrainerConfig
+from trainer.settings.loss import LOSSES
 from trainer.settings.normalizations import NORMALIZATIONS, BatchTurn
 
 ROOT = Path(__file__).parents[1]

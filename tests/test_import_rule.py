@@ -130,9 +130,18 @@ def test_shared_and_sampler_import_where_torch_and_the_trainer_do_not_exist() ->
             relative = path.relative_to(ROOT)
             if not relative.as_posix().startswith(WITH_TORCH):
                 modules.append(module_name(path))
-    refused = ",".join(sorted(TORCH | {"trainer", "scripts", "tandem"}))
+    imports_without(TORCH | {"trainer", "scripts", "tandem"}, modules)
+
+
+def test_a_programs_settings_are_read_without_torch() -> None:
+    """torch takes seconds: nobody waits for it to read --help, to learn of a wrong setting, or for a launch to begin."""
+    settings = [module_name(path) for path in sources("trainer") if "settings" in path.parts]
+    imports_without(TORCH, [*settings, "trainer.__main__", "trainer.sft.__main__", "tandem.launch.policies"])
+
+
+def imports_without(refused: set[str], modules: list[str]) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", IMPORT_WITHOUT_TORCH, refused, ",".join(modules)],
+        [sys.executable, "-c", IMPORT_WITHOUT_TORCH, ",".join(sorted(refused)), ",".join(modules)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -14,9 +14,7 @@ import os
 
 from shared.logs import begin_logging
 from shared.open_files import require_files
-from trainer.loop import train
-from trainer.process.ending import Ending
-from trainer.process.parallel import end_process
+from trainer.process.ending import Ending, end_process
 from trainer.settings.config import TrainerConfig
 
 
@@ -25,6 +23,8 @@ def main() -> None:
         config = TrainerConfig.load_or_exit()
         begin_logging(config.log_level, f"rank={os.environ.get('RANK', '0')} ")
         require_files()
+        from trainer.loop import train  # torch takes seconds: not for --help, nor for a wrong setting
+
         train(config)
     end_process(0)
 

@@ -32,10 +32,11 @@ from trainer.checkpoints.digests import verify_digests
 from trainer.checkpoints.restore import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
-from trainer.modeling.trainable import LoraSettings, Trainable
-from trainer.process.parallel import Parallel, end_process, parallel_session
+from trainer.process.ending import end_process
+from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.weights import WrittenWeights, write_weights
+from trainer.settings.trained_parts import LoraSettings, Trainable
 
 
 class ExportConfig(ServiceConfig):

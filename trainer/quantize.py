@@ -28,7 +28,7 @@ from shared.configuration.loading import ServiceConfig
 from shared.errors import ConfigError, TandemError
 from shared.files.hub import ModelFolder
 from trainer.checkpoints.atomic_directories import write_directory_atomically
-from trainer.process.parallel import end_process
+from trainer.process.ending import end_process
 
 
 class QuantizeConfig(ServiceConfig):
@@ -54,8 +54,8 @@ def quantize(config: QuantizeConfig, console: Console) -> Quantized:
     """Raises ConfigError if the output exists, or for a model that has no such layers or keeps them under other names."""
     from trainer.modeling.quantized_base import four_bit_layers
     from trainer.modeling.sharded_loading import empty_model
-    from trainer.modeling.trainable import EVERYTHING
     from trainer.publishing.weights import copy_other_files
+    from trainer.settings.trained_parts import EVERYTHING
 
     source, target = config.model_name_or_path, config.output_dir
     if target.exists():

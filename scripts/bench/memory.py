@@ -24,8 +24,8 @@ from scripts.bench.synthetic import add_computing, growing, rewritten, write_mod
 from shared.tokens.record_tree import RecordTree
 from trainer.losses import Denominators, LossBatch, LossConfig, compute
 from trainer.modeling.forward import row_logprobs
-from trainer.modeling.memory import MemorySettings
 from trainer.process.parallel import parallel_session
+from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner

@@ -27,10 +27,10 @@ from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.synthetic import growing
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs, predicted
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import parallel_session
 from trainer.quantize import QuantizeConfig, quantize
 from trainer.settings.optimizer import OptimizerConfig
+from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.packing import pack

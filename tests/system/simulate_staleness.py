@@ -37,7 +37,8 @@ from shared.tasks.admission import seq_limit
 from trainer.data.groups import Candidates, Group, GroupSelector
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.trees.staleness import StaleData, Staleness
+from trainer.settings.data import StaleData
+from trainer.trees.staleness import Staleness
 
 POLICY = DEFAULT_POLICY
 TOKENS = 8  # of a group

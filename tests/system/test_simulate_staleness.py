@@ -9,8 +9,7 @@ import pytest
 from scripts.bench.harness import Row
 from shared.processes.mongod import Mongod
 from tests.system.simulate_staleness import Scenario, simulate
-from trainer.settings.data import DataSettings
-from trainer.trees.staleness import StaleData
+from trainer.settings.data import DataSettings, StaleData
 
 STEPS, GROUPS_PER_STEP, MAX_STALENESS = 16, 4, 1
 DEFAULT = str(DataSettings.model_fields["stale_data"].default)

@@ -19,7 +19,7 @@ from tests.trainer.builders import random_group, tiny_model
 from trainer.losses import Denominators, LossBatch, LossConfig, compute
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.process.parallel import end_process
+from trainer.process.ending import end_process
 from trainer.trees.packing import empty_row, pack
 from trainer.trees.tree import TokenTree, merge
 

@@ -24,10 +24,11 @@ from trainer.checkpoints.folders import latest
 from trainer.checkpoints.restore import load
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
-from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.process.parallel import Parallel, end_process, parallel_session
+from trainer.process.ending import end_process
+from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.weights import write_weights
 from trainer.settings.optimizer import Optim, OptimizerConfig
+from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.optimizer import muon

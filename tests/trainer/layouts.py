@@ -29,8 +29,8 @@ from tests.trainer.builders import relative_difference, tiny_experts_model, tiny
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import LossConfig
-from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.process.parallel import Parallel, parallel_session
+from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
 
 LAST_STEP = 3

@@ -11,7 +11,8 @@ import sys
 from shared.documents.states import LeaseKind
 from shared.errors import ConfigError
 from shared.store.leases import lease_id
-from trainer.process.parallel import end_process, parallel_session
+from trainer.process.ending import end_process
+from trainer.process.parallel import parallel_session
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.sharing import SharingSettings
 from trainer.step.shared_device import TrainerDevice

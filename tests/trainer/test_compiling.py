@@ -21,9 +21,9 @@ from tests.trainer.layouts import Layout, run
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling import compiling
 from trainer.modeling.float64_norms import exact_norms
-from trainer.modeling.memory import MemorySettings
-from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel
+from trainer.settings.memory import MemorySettings
+from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch

@@ -31,10 +31,11 @@ from trainer.checkpoints.restore import load, stored_tensors
 from trainer.export import ExportConfig, export
 from trainer.losses import LossConfig
 from trainer.modeling.model import load_model
-from trainer.modeling.trainable import ADAPTER, Trainable, adapters_off, lora_layers
+from trainer.modeling.trainable import ADAPTER, adapters_off, lora_layers
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.weights import write_weights
+from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 

@@ -11,11 +11,13 @@ from transformers import AutoModelForCausalLM, OPTConfig, PhimoeConfig, PreTrain
 from tests.trainer.builders import VOCABULARY, gradients, logprobs_one_by_one, random_group, relative_difference
 from tests.trainer.launched import EXAMPLE, OPTIMIZER
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.modeling.memory import MemorySettings, checkpoint_layers
+from trainer.modeling.memory import checkpoint_layers
 from trainer.modeling.model import load_model
-from trainer.modeling.trainable import Trainable, adapters_off, drop_inputs, lora_layers
+from trainer.modeling.trainable import adapters_off, drop_inputs, lora_layers
 from trainer.process.parallel import Parallel
 from trainer.settings.config import TrainerConfig
+from trainer.settings.memory import MemorySettings
+from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.packing import pack

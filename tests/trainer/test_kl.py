@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.losses.kl import kl_terms
-from trainer.losses.settings import KlEstimator
+from trainer.settings.loss import KlEstimator
 
 V = 6
 K = KlEstimator

@@ -16,8 +16,8 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ta
 from tests.trainer.layouts import Layout, run
 from trainer.losses import LossConfig
 from trainer.modeling.forward_choice import ProbeResult
-from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel, ShardSettings
+from trainer.settings.trained_parts import Trainable
 from trainer.step import opening
 from trainer.step.opening import LearnerOptions
 

@@ -16,9 +16,10 @@ from trainer.losses import Denominators
 from trainer.modeling import node_attention
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
+from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
 from trainer.process.parallel import Parallel, ShardSettings
 from trainer.settings.config import TrainerConfig
+from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner

@@ -26,10 +26,10 @@ from tests.trainer.launched import LAST_STEP, OPTIMIZER, SAVED_STEP, full_parame
 from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import Denominators
 from trainer.modeling.float64_norms import exact_norms
-from trainer.modeling.memory import MemorySettings
-from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.weights import write_weights
+from trainer.settings.memory import MemorySettings
+from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.residence import to_device, to_host

@@ -14,10 +14,10 @@ from tandem.launch.policies import load_policies
 from tandem.launch.trainer_memory import TrainedAs, predicted, trained_as
 from tests.trainer.launched import EXAMPLE, rows_of_step
 from trainer.losses import LossConfig, LossName
-from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel
 from trainer.quantize import QuantizeConfig, quantize
 from trainer.settings.optimizer import OptimizerConfig
+from trainer.settings.trained_parts import Trainable
 from trainer.step.opening import LearnerOptions, open_learner
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -23,10 +23,11 @@ from trainer.losses import LossConfig, LossName
 from trainer.modeling.model import load_model
 from trainer.modeling.quantized_base import FourBitLinear
 from trainer.modeling.tensor_parallel import cut_layers
-from trainer.modeling.trainable import Trainable, adapters_off, lora_layers
+from trainer.modeling.trainable import adapters_off, lora_layers
 from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 from trainer.quantize import QuantizeConfig, Quantized, quantize
+from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 

@@ -11,12 +11,12 @@ from tests.conftest import ROOT
 from tests.test_import_rule import imported
 
 ROOMS = (  # from the ground up
+    "settings",  # read without torch
     "process",  # peers, store, signals, the end
     "losses",
     "trees",
     "modeling",  # one forward
     "reporting",
-    "settings",
     "step",  # one optimizer step
     "data",
     "checkpoints",

@@ -26,12 +26,12 @@ from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
-from trainer.modeling.memory import MemorySettings
 from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
-from trainer.modeling.trainable import Trainable
 from trainer.process.parallel import Parallel
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig
+from trainer.settings.memory import MemorySettings
+from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.minibatch import Minibatch

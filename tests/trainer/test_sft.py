@@ -21,6 +21,7 @@ from shared.errors import ConfigError
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.process.parallel import Parallel, Peers
 from trainer.sft import training as sft
+from trainer.sft.__main__ import main
 from trainer.sft.conversations import (
     ChatExample,
     Conversations,
@@ -101,7 +102,7 @@ def test_training_lowers_the_loss_and_the_written_model_answers(
         "device": "cpu",
         "num_threads": 1,
     }
-    sft.main([f"--{name}={value}" for name, value in flags.items()])
+    main([f"--{name}={value}" for name, value in flags.items()])
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [*range(120)]
     assert lines[-1]["loss/loss"] < 0.1 * lines[0]["loss/loss"]

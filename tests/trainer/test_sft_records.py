@@ -23,6 +23,7 @@ from trainer.modeling.model import load_model
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.sft import training as sft
+from trainer.sft.__main__ import main
 from trainer.sft.config import SftConfig
 from trainer.sft.records import RecordFilter, Records, choose, imitated
 
@@ -115,7 +116,7 @@ def test_a_choice_that_cannot_be_written_down_ends_the_program_with_a_message(
         room,
         pytest.raises(SystemExit, match=r"trainer\.sft: .*records\.jsonl could not be written: .*; free disk space"),
     ):
-        sft.main(flags)
+        main(flags)
     assert not out.is_dir() or not list(out.iterdir())
 
 

@@ -26,10 +26,11 @@ from trainer.losses import LossConfig
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.model import load_model
 from trainer.modeling.tensor_parallel import cut_layers
-from trainer.modeling.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable, adapters_off, lora_layers
+from trainer.modeling.trainable import ADAPTER, LoraLayer, adapters_off, lora_layers
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.weights import write_weights
+from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 

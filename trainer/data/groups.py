@@ -19,7 +19,8 @@ from shared.names import TRAIN_SPLIT
 from trainer.data.group_cost import group_cost
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
-from trainer.trees.staleness import StaleData, Staleness
+from trainer.settings.data import StaleData
+from trainer.trees.staleness import Staleness
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from trainer.losses.compute import compute
 from trainer.losses.entries import Denominators, LossBatch, Outcome, TokenLoss, TrainedTokens
 from trainer.losses.ratios import Terms
 from trainer.losses.registry import register_loss
-from trainer.losses.settings import Aggregation, ClipAnchor, KlEstimator, LossConfig, LossName, RolloutIs
+from trainer.settings.loss import Aggregation, ClipAnchor, KlEstimator, LossConfig, LossName, RolloutIs
 
 __all__ = [
     "Aggregation",

@@ -12,8 +12,8 @@ from torch import Tensor
 from trainer.losses.entries import Denominators, LossBatch, Outcome, TokenLoss
 from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import Terms, terms
-from trainer.losses.settings import LOSSES, KlSettings, LossConfig
 from trainer.losses.weights import weights
+from trainer.settings.loss import LOSSES, KlSettings, LossConfig
 
 
 def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) -> tuple[Tensor, Outcome]:

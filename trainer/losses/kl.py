@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from trainer.losses.ratios import MAX_LOG_RATIO, exp_ratio
-from trainer.losses.settings import KlEstimator
+from trainer.settings.loss import KlEstimator
 
 MAX_K3 = 10.0
 MAX_SLOPE = 20.0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.losses.entries import Denominators, LossBatch
-from trainer.losses.settings import ClipAnchor, LossConfig, LossName, ProximalLogprobs
+from trainer.settings.loss import ClipAnchor, LossConfig, LossName, ProximalLogprobs
 
 MAX_LOG_RATIO = 20.0
 

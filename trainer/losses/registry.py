@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.losses.entries import TokenLoss
 from trainer.losses.ratios import Terms
-from trainer.losses.settings import LOSSES, LossConfig
+from trainer.settings.loss import LOSSES, LossConfig
 
 LossFunction = Callable[[Terms, LossConfig], Tensor | TokenLoss]
 F = TypeVar("F", bound=LossFunction)

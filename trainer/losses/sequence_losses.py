@@ -7,8 +7,8 @@ from torch import Tensor
 from trainer.losses.entries import TokenLoss
 from trainer.losses.ratios import Terms, exp_ratio
 from trainer.losses.registry import register_loss
-from trainer.losses.settings import LossConfig, LossName
 from trainer.losses.token_losses import grpo
+from trainer.settings.loss import LossConfig, LossName
 
 
 @register_loss(LossName.GSPO, whole_trajectories=True)

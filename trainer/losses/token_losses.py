@@ -10,7 +10,7 @@ from torch import Tensor
 from trainer.losses.entries import TokenLoss
 from trainer.losses.ratios import Terms
 from trainer.losses.registry import register_loss
-from trainer.losses.settings import LossConfig, LossName
+from trainer.settings.loss import LossConfig, LossName
 
 
 @register_loss(LossName.MINIRL)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trainer.losses.ratios import Terms, exp_ratio
-from trainer.losses.settings import Aggregation, CorrectionSettings, LossConfig, RolloutIs
+from trainer.settings.loss import Aggregation, CorrectionSettings, LossConfig, RolloutIs
 
 
 @dataclass(frozen=True, slots=True)

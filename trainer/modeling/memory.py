@@ -13,36 +13,16 @@ applied.
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from shared.configuration.sections import Section
 from shared.errors import ConfigError
 from trainer.process.parallel import Parallel
 from trainer.process.private_apis import wrap_layer_checkpoint
-
-
-class MemorySettings(Section):
-    """Less memory for more time: none of these changes a gradient."""
-
-    logprob_chunk: int = Field(1024, gt=0, description="Log-probs computed at a time: bounds the logits in memory.")
-    activation_checkpointing: bool = Field(
-        False, description="Keep only each layer's input, and recompute the layer in the backward pass."
-    )
-    activation_offload: bool = Field(False, description="Keep those inputs in host memory.")
-    optimizer_offload: bool = Field(
-        False, description="Keep parameters and optimizer states in host memory, and step there. Nothing on a CPU."
-    )
-
-    @model_validator(mode="after")
-    def an_offload_of_activations_needs_their_checkpointing(self) -> Self:
-        if self.activation_offload and not self.activation_checkpointing:
-            raise ValueError("activation_offload moves what activation_checkpointing keeps; expected that on too")
-        return self
+from trainer.settings.memory import MemorySettings
 
 
 def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: Parallel) -> None:

@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from shared.errors import ConfigError
 from trainer.modeling.model import DTYPES, experts_implementation_for, load_config, load_model
-from trainer.modeling.trainable import Trainable, choose_trained
+from trainer.modeling.trainable import choose_trained
 from trainer.process.parallel import Parallel
+from trainer.settings.trained_parts import Trainable
 
 
 def empty_model(

@@ -14,13 +14,12 @@ Promise: all launched processes train together, or the start is refused.
 
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -201,18 +200,6 @@ def _peers(line: DeviceMesh, device: torch.device) -> Peers:
 def rank_0_wait(what: str) -> Wait:
     """Of the other ranks, for what rank 0 looks for."""
     return Wait("rank 0", f"it waits for {what}, and its own heartbeat says why", f"it has {what}")
-
-
-def end_process(status: int) -> NoReturn:
-    """Flush output and exit at once: the last line of a `main` that used a `parallel_session`.
-
-    Skips the interpreter's shutdown, which ends threads of gloo and of the launcher's store in no order and aborted about
-    one launch of two processes in twenty ("terminate called without an active exception").
-    """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def _launched_processes(environment: Mapping[str, str]) -> int:

@@ -12,8 +12,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from transformers import PreTrainedModel
 
 from shared.weights.adapters import ADAPTER_WEIGHTS, MAGNITUDE, PREFIX, Adapter
-from trainer.modeling.trainable import ADAPTER, LoraSettings, lora_layers
+from trainer.modeling.trainable import ADAPTER, lora_layers
 from trainer.process.parallel import Parallel
+from trainer.settings.trained_parts import LoraSettings
 
 ADAPTERS_ONLY = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
 

@@ -21,7 +21,7 @@ from shared.engine_mismatch import engine_name
 from trainer.losses import Denominators, LossBatch, LossConfig, Outcome
 from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import exp_ratio, trajectory_sum
-from trainer.losses.settings import KlEstimator
+from trainer.settings.loss import KlEstimator
 
 BUCKETS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # of turns and of staleness: a bucket is named after its first
 HISTOGRAM = torch.logspace(-7, math.log10(20.0), 400, dtype=torch.float64)  # edges of |log x|: 4.9 % apart

@@ -9,11 +9,11 @@ from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import flat_values, flattened
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, shortened
-from trainer.losses import LossConfig, LossName
-from trainer.modeling.memory import MemorySettings
 from trainer.settings.checkpoint import CheckpointSettings, ReportSettings
 from trainer.settings.data import DataSettings
 from trainer.settings.ineffective import unused
+from trainer.settings.loss import LossConfig, LossName
+from trainer.settings.memory import MemorySettings
 from trainer.settings.model import ModelSettings, ParallelSettings
 from trainer.settings.normalizations import require_normalization
 from trainer.settings.optimizer import OptimizerSettings

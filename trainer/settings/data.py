@@ -1,5 +1,6 @@
 """Which recorded data a step trains on, how stale it may be, and how it is packed."""
 
+from enum import StrEnum
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -8,9 +9,17 @@ from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
 from shared.names import RunName
 from trainer.settings.normalizations import AdvantageNormalization
-from trainer.trees.staleness import StaleData
 
 Positive = Annotated[int, Field(gt=0)]
+
+
+class StaleData(StrEnum):
+    KEEP = "keep"  # everything trains, with its importance weights; nothing is set aside and nothing waits for another
+    WAIT = (
+        "wait"  # a step takes the oldest tasks' groups and waits for those still played: bounds staleness, costs time
+    )
+    MASK = "mask"  # tokens beyond max_staleness have no loss: slow episodes lose their first turns, or everything
+    DROP = "drop"  # a group with one token beyond max_staleness is set aside: slow groups are never trained
 
 
 class OfflineSettings(Section):

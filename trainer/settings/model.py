@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shared.configuration.sections import Section
 from shared.files.hub import ModelFolder
-from trainer.modeling.trainable import Trainable, TrainedParts
+from trainer.settings.trained_parts import Trainable, TrainedParts
 
 
 class ModelSettings(TrainedParts):

@@ -2,12 +2,14 @@
 
 import socket
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 
 from shared.configuration.sections import Section
+
+if TYPE_CHECKING:
+    import torch
 
 Positive = Annotated[int, Field(gt=0)]
 BUCKET_BYTES = 256 << 20  # additional memory of sender and engine
@@ -43,7 +45,7 @@ class TransportSettings(Section):
     broadcast_join_s: float = Field(10.0, gt=0, description="Longest time that an offer to engines stays open.")
     broadcast_limit_s: float = Field(120.0, gt=0, description="Longest time of one broadcast.")
 
-    def broadcast(self, device: torch.device) -> BroadcastSettings | None:
+    def broadcast(self, device: "torch.device") -> BroadcastSettings | None:
         """None: from disk alone."""
         if self.weight_transport == "disk":
             return None

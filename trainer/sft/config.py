@@ -6,18 +6,35 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from shared.configuration.loading import ServiceConfig
+from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
-from trainer.modeling.memory import MemorySettings
+from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from trainer.settings.checkpoint import Tracker
 from trainer.settings.ineffective import unused
+from trainer.settings.memory import MemorySettings
 from trainer.settings.model import ModelSettings, ParallelSettings
 from trainer.settings.optimizer import OPTIM, Optim, OptimizerConfig, Schedule
-from trainer.sft.records import RecordFilter
 
 UNUSED = {  # settings that do nothing while another one has this value
     "min_lr_ratio": ("lr_schedule", "constant"),
     "keep_checkpoints": ("save_steps", 0),
 }
+
+
+class RecordFilter(Section):
+    """Which records of a run are imitated."""
+
+    switch: ClassVar = ("run", None)
+
+    run: RunName = Field(description="Instead of train_file: train on records of this run.")
+    db_connection_string: str = secret_field(description="MongoDB of the run.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Whose records.")
+    min_score: float = Field(1.0, description="Records of this score or more.")
+    source: list[str] | None = Field(None, description="Records of tasks of these sources. None: of all.")
+    best_of_group: bool = Field(
+        False, description="Of each task only the record of the highest score; of several the shortest."
+    )
+    max_records: int = Field(0, ge=0, description="At most so many: those of the newest tasks. 0: all.")
 
 
 class SftDataSettings(Section):

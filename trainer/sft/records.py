@@ -13,41 +13,20 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
-from pydantic import Field
-
-from shared.configuration.secrets import secret_field
-from shared.configuration.sections import Section
 from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.files.written_file import write_text_whole
-from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.truncation import WHOLE
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
+from trainer.sft.config import RecordFilter
 
 log = logging.getLogger(__name__)
 
 CHOICE_FILE = "records.jsonl"
-
-
-class RecordFilter(Section):
-    """Which records of a run are imitated."""
-
-    switch: ClassVar = ("run", None)
-
-    run: RunName = Field(description="Instead of train_file: train on records of this run.")
-    db_connection_string: str = secret_field(description="MongoDB of the run.")
-    policy: PolicyName = Field(DEFAULT_POLICY, description="Whose records.")
-    min_score: float = Field(1.0, description="Records of this score or more.")
-    source: list[str] | None = Field(None, description="Records of tasks of these sources. None: of all.")
-    best_of_group: bool = Field(
-        False, description="Of each task only the record of the highest score; of several the shortest."
-    )
-    max_records: int = Field(0, ge=0, description="At most so many: those of the newest tasks. 0: all.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import load_tokenizer
-from trainer.process.ending import Ending
+from trainer.process.ending import end_process
 from trainer.process.graceful_stop import stops_at_signals
-from trainer.process.parallel import Parallel, end_process, parallel_session
+from trainer.process.parallel import Parallel, parallel_session
 from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.weights import write_weights
 from trainer.reporting.metrics import MetricsLog
@@ -66,21 +66,19 @@ class Data(Protocol):
     def trees(self, indices: Sequence[int]) -> list[RecordTree]: ...
 
 
-def main(argv: list[str] | None = None) -> None:
-    """The command line program."""
-    with Ending():
-        config = SftConfig.load_or_exit(argv)
-        handler = RichHandler(console=Console(stderr=True), show_path=False)
-        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-        try:
-            with parallel_session(**config.parallel.model_dump()) as parallel:
-                train(config, parallel)
-        except Stopped as exc:
-            if os.environ.get("RANK", "0") == "0":
-                sys.stderr.write(f"{exc}\n")
-            end_process(INTERRUPTED)
-        except TandemError as exc:
-            sys.exit(f"{config.program}: {exc}")
+def run(config: SftConfig) -> None:
+    """The work of the command line program."""
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    try:
+        with parallel_session(**config.parallel.model_dump()) as parallel:
+            train(config, parallel)
+    except Stopped as exc:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"{exc}\n")
+        end_process(INTERRUPTED)
+    except TandemError as exc:
+        sys.exit(f"{config.program}: {exc}")
 
 
 def train(config: SftConfig, parallel: Parallel) -> Path:

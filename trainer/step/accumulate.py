@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
-from trainer.losses.settings import ProximalLogprobs
 from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import Forwarded, TreeLM, forward_row, row_logprobs
 from trainer.modeling.routing import Routing, router_aux_loss, total
@@ -33,6 +32,7 @@ from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
 from trainer.reporting.not_finite import cause_of_update
 from trainer.reporting.token_logprobs import TokenLogprobs, token_logprobs
+from trainer.settings.loss import ProximalLogprobs
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row
 

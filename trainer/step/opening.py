@@ -15,15 +15,17 @@ from trainer.modeling.context_parallel import cut_sequences, plain_name
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forward_mode
 from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
-from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
+from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import load_config, load_model
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
-from trainer.modeling.trainable import EVERYTHING, Trainable, drop_inputs
+from trainer.modeling.trainable import drop_inputs
 from trainer.process.parallel import PRECISIONS, Parallel, shard_model
 from trainer.process.private_apis import layer_class_names
+from trainer.settings.memory import MemorySettings
 from trainer.settings.model import ModelSettings
 from trainer.settings.optimizer import OptimizerConfig
+from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.accumulate import Accumulator
 from trainer.step.learner import Learner
 

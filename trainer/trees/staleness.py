@@ -1,4 +1,4 @@
-"""The staleness of a token, and what becomes of one that is too stale.
+"""The staleness of a token. `StaleData` of the settings says what becomes of one that is too stale.
 
 Staleness is the number of optimizer steps between the weights that sampled a token and the weights that the step starts from.
 It is measured when the token's group is taken, never before. Weights may change in the middle of a reply, so staleness belongs
@@ -7,16 +7,6 @@ to a token, not to its reply, record or group.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-
-
-class StaleData(StrEnum):
-    KEEP = "keep"  # everything trains, with its importance weights; nothing is set aside and nothing waits for another
-    WAIT = (
-        "wait"  # a step takes the oldest tasks' groups and waits for those still played: bounds staleness, costs time
-    )
-    MASK = "mask"  # tokens beyond max_staleness have no loss: slow episodes lose their first turns, or everything
-    DROP = "drop"  # a group with one token beyond max_staleness is set aside: slow groups are never trained
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 
-class WaitingCondition(shm_broadcast.SpinCondition):
+class WaitingCondition(shm_broadcast.SpinCondition):  # type: ignore[misc]  # vLLM is not installed where types are checked
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "busy_loop_s": 0.0})
 
@@ -25,7 +25,7 @@ def wait_for_signals() -> None:
     shm_broadcast.SpinCondition = WaitingCondition
 
 
-class WaitingExecutor(MultiprocExecutor):
+class WaitingExecutor(MultiprocExecutor):  # type: ignore[misc]  # as above
     """Made in vLLM's core, where no other code of ours runs."""
 
     def _init_executor(self) -> None:

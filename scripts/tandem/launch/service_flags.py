@@ -4,11 +4,7 @@ A flag that is not the launcher's is passed to every service that has it, where 
 Names, values and the rules between settings are checked before anything starts.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.settings import SamplerConfig
@@ -17,16 +13,15 @@ from shared.configuration.option_names import unknown_option
 from shared.configuration.secrets import SECRETS
 from shared.configuration.sections import alike, setting_of, settings_of, spellings
 from shared.errors import ConfigError
-from tandem.launch.places import ROOT, module_command
+from trainer.settings.config import TrainerConfig
 
-LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # reading the trainer's needs torch
+SERVICES: tuple[type[ServiceConfig], ...] = (TrainerConfig, SamplerConfig, KeeperConfig)
 OURS = {  # service options that the launcher sets, and what users set instead
     "run": "the run is the first argument of the command line",
     "other_policies": "give the YAML file a section policies (docs/train/two_policies.md)",
     "engine_url": "give ENGINE_URLS",
     "output_dir": "checkpoints and metrics are in output/RUN",
 }
-TRAINER_TIMEOUT_S = 600.0  # reading them took more than 120 s on a machine with 15 waiting processes a core
 
 ServiceFlags = dict[str, list[str]]  # {section: flags passed to its service}
 
@@ -65,10 +60,9 @@ def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[s
             raise ConfigError(
                 f"--{name} may contain a secret: set it in the environment, as TANDEM_TRAINER_{setting.upper()}"
             )
-    trainer = _ask_trainer(given, context)
-    takers = {cls.section: _known(cls, given) for cls in LIGHT} | {"trainer": set(trainer["known"])}
+    takers = {cls.section: {name for name in given if setting_of(cls, name)} for cls in SERVICES}
     taken = set().union(*takers.values())
-    every = set(launcher).union(trainer["names"], *(spellings(cls) for cls in LIGHT))
+    every = set(launcher).union(*(spellings(cls) for cls in SERVICES))
     problems = [unknown_option(name, alike(name, every)) for name in given if name not in taken]
     empty = [name for name, value in given.items() if name in taken and not value]
     problems += [f"--{name} has no value; expected --{name} VALUE" for name in empty]
@@ -78,15 +72,10 @@ def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[s
         section: [f"--{name}={value}" for name, value in given.items() if name in names]
         for section, names in takers.items()
     }
-    refused = [trainer["error"], *(_refused(cls, context, flags[cls.section]) for cls in LIGHT)]
+    refused = [_refused(cls, context, flags[cls.section]) for cls in SERVICES]
     if any(refused):
         raise ConfigError("\n".join(filter(None, refused)))
     return flags
-
-
-def _known(cls: type[ServiceConfig], given: Iterable[str]) -> set[str]:
-    """Those of the flags that are settings of this service, in any spelling."""
-    return {name for name in given if setting_of(cls, name)}
 
 
 def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[str]) -> str:
@@ -103,33 +92,3 @@ def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[s
 def _placeholders(cls: type[ServiceConfig]) -> list[str]:
     """For what a service demands and the launcher gives it later."""
     return [f"--{name}=x" for name, setting in settings_of(cls).items() if setting.required]
-
-
-def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any]:
-    """{"names": of its settings, "known": the flags that are its, "error": what it refuses, or ""}.
-
-    It is asked in a process of its own: torch takes seconds and memory.
-    """
-    question = json.dumps({"given": given, "context": list(context)})
-    command = module_command("tandem.launch.service_flags")
-    completed = subprocess.run(
-        command, input=question, cwd=ROOT, capture_output=True, text=True, timeout=TRAINER_TIMEOUT_S, check=False
-    )
-    if completed.returncode:
-        raise ConfigError(f"the trainer's settings cannot be read:\n{completed.stderr[-2000:]}")
-    answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
-    return answer
-
-
-def _answer_for_trainer() -> None:
-    from trainer.settings.config import TrainerConfig
-
-    question = json.loads(sys.stdin.read())
-    known = _known(TrainerConfig, question["given"])
-    flags = [f"--{name}={value}" for name, value in question["given"].items() if name in known]
-    error = _refused(TrainerConfig, question["context"], flags)
-    sys.stdout.write(json.dumps({"names": list(spellings(TrainerConfig)), "known": list(known), "error": error}) + "\n")
-
-
-if __name__ == "__main__":
-    _answer_for_trainer()

@@ -41,7 +41,8 @@ from tandem.what_if.forward_scores import rows_of, turn_logprobs
 from tandem.what_if.sampled import SampledEpisode, SampledTurn, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.process.parallel import end_process, parallel_session
+from trainer.process.ending import end_process
+from trainer.process.parallel import parallel_session
 from trainer.process.store_bridge import StoreBridge
 
 RATE = "learner/learning_rate"

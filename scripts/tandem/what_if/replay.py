@@ -34,7 +34,8 @@ from tandem.what_if.forward_scores import turn_logprobs
 from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_replay
 from tandem.what_if.sampled import SampledEpisode, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
-from trainer.process.parallel import end_process, parallel_session
+from trainer.process.ending import end_process
+from trainer.process.parallel import parallel_session
 
 
 class ReplayConfig(ServiceConfig):

@@ -24,7 +24,7 @@ from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, tree_obstacle
 from trainer.modeling.model import load_model
-from trainer.modeling.trainable import Trainable
+from trainer.settings.trained_parts import Trainable
 
 
 @dataclass(frozen=True, slots=True)
