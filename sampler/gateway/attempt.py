@@ -57,7 +57,10 @@ class Attempt:
         self._earlier: list[AttemptSession] = []  # that have requests, and do not know all turns any more
         self._asking = 0
         self._is_new = is_new
-        self._renewed = time.monotonic() if is_new else -idle_s
+        self._renewed = (
+            time.monotonic() if is_new else -idle_s
+        )  # when its last renewal began: its lease lasts from then
+        self._taken = self._renewed  # when that had happened: what the database said before is out of date
         self._is_elsewhere, self._is_untold = False, is_new
         self._name, self._replays = secrets.token_hex(4), 0
         self.claim = claim
@@ -106,7 +109,7 @@ class Attempt:
 
     def is_held(self, held: bool, queried_at: float) -> None:
         """Whether this process had the slot, as the database said when it was asked."""
-        if self._renewed < queried_at:  # else it has taken it since
+        if self._taken < queried_at:  # else it may have taken it since
             self._is_elsewhere = not held
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
@@ -182,7 +185,8 @@ class Attempt:
             return
         if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, worker, if_own=if_own):
             raise GatewayError(Problem.NO_KEY, f"{ENDED}: it had no request for {self._idle_s:g} s, or is finished")
-        self._renewed, self._is_elsewhere, self._is_untold = now, False, False
+        self._renewed, self._taken = now, time.monotonic()
+        self._is_elsewhere = self._is_untold = False
 
     async def end(self, end: SessionEnd) -> Record:
         """End the attempt as `end` says, or as an earlier call did. Returns its record, with its score.

@@ -12,6 +12,14 @@ CLAIMS = "tests/sampler/gateway/test_external_claims.py"
 
 MUTANTS = (
     Mutant(
+        "attempts: what the database said before this process took the slot is out of date",
+        "sampler/gateway/attempt.py",
+        "        if self._taken < queried_at:",
+        "        if self._renewed < queried_at:",
+        "tests/sampler/gateway/test_external_places.py::"
+        "test_an_answer_of_the_database_from_before_the_attempt_was_taken_does_not_take_its_place_away",
+    ),
+    Mutant(
         "requests end with their attempt at every gateway",
         "sampler/gateway/service.py",
         "every(self._attempts.cancel_ended, ENDED_LOOK_S)",

@@ -1,7 +1,11 @@
 """An attempt has one place of all gateways' `max_concurrent_episodes`, and one slot: at the process that served it last."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 from shared.documents.states import SlotStatus
 from shared.store import Store
@@ -51,6 +55,29 @@ async def test_an_attempt_that_another_process_serves_has_its_place_there(store:
         assert await store.questions.slots_to_play("main", 3) == {"open": 1, "leased": 2, "at_gateways": 2}
         await a.finish(offer["api_key"], score=1)
         assert (await b.claim(wait_s=60))["record"] not in (offer["record"], second["record"])
+
+
+async def test_an_answer_of_the_database_from_before_the_attempt_was_taken_does_not_take_its_place_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked while the renewal was on its way, it said, rightly then, that the other process had the slot."""
+    await tasks(store, 1)
+    async with gateway(store, engine(), **ONE) as a, gateway(store, engine(), **ONE | {"renew_s": 50}) as b:
+        offer = await a.claim()
+        asked_at = []
+        renew = b.service._resources.store.tasks.renew_leases
+
+        async def renewed(*arguments: Any, **options: Any) -> Any:
+            asked_at.append(time.monotonic())
+            return await renew(*arguments, **options)
+
+        monkeypatch.setattr(b.service._resources.store.tasks, "renew_leases", renewed)
+        await step(b.sdk(offer["api_key"]), list(offer["messages"]))
+        (attempt,) = b.service._attempts._attempts.values()
+        attempt.is_held(False, queried_at=asked_at[-1])
+        assert attempt.has_place
+        attempt.is_held(False, queried_at=time.monotonic())
+        assert not attempt.has_place
 
 
 async def test_an_attempt_that_comes_back_to_its_process_takes_its_place_again(store: Store) -> None:
