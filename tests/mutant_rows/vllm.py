@@ -2,7 +2,7 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-IDLE = "tests/contract/test_idle.py::test_between_requests_no_process_of_an_engine_uses_the_processor[vllm]"
+IDLE = "tests/contract/test_idle.py::test_between_requests_no_process_of_an_engine_uses_the_processor"
 INT8 = "tests/contract/test_int8.py"
 IN_FLIGHT = "tests/contract/test_in_flight.py"
 VLLM_ALONE = "tests/contract/test_vllm_alone.py"
