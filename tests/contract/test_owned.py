@@ -105,7 +105,7 @@ async def test_a_killed_engine_is_restarted_and_none_of_its_processes_outlives_i
 @pytest.mark.thorough
 @pytest.mark.slow
 async def test_none_of_vllms_processes_outlives_its_killed_server(until: Until, tmp_path: Path) -> None:
-    with started("vllm", MODEL, tmp_path / "engine.log") as (_, server):
+    with started("vllm", MODEL, tmp_path / "engine.log", flags=["--enforce-eager"]) as (_, server):
         processes = psutil.Process(server.pid).children(recursive=True)
         assert len(processes) > 1, "vLLM's core and its worker"
         server.kill()

@@ -23,7 +23,7 @@ def test_it_has_a_bounded_cache_and_serves_vllms_own_metrics_where_they_are_enab
     """vLLM's own default, 92 % of the machine's memory, ends the start where less is free."""
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     log = tmp_path / "engine.log"
-    with started("vllm", MODEL, log, flags=["--enable-metrics"]) as (url, _):
+    with started("vllm", MODEL, log, flags=["--enable-metrics", "--enforce-eager"]) as (url, _):
         page = httpx.get(f"{url}/metrics", timeout=30).text
     assert "KV cache: 1 GiB" in log.read_text()
     assert {"sglang:num_running_reqs", "vllm:num_requests_running"} <= set(re.findall(r"^([a-z]+:\w+)", page, re.M))
@@ -34,7 +34,7 @@ def test_ended_while_it_starts_it_leaves_no_process(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command_line(COMMANDS["vllm"], MODEL, free_port()),
+            [*command_line(COMMANDS["vllm"], MODEL, free_port()), "--enforce-eager"],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
