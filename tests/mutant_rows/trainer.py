@@ -19,6 +19,27 @@ FOUR_BITS = "tests/trainer/test_quantized_base.py"
 
 MUTANTS = (
     Mutant(
+        "log-probs: a block's largest logit scales the sum of the blocks before it",
+        "trainer/modeling/logprobs.py",
+        "                total = total * less + powers.sum(-1)\n",
+        "                total = total + powers.sum(-1)\n",
+        "tests/trainer/test_logprobs.py::test_values_and_gradients_equal_log_softmax_for_any_chunk",
+    ),
+    Mutant(
+        "log-probs: a target outside of a block has no part in its gradient",
+        "trainer/modeling/logprobs.py",
+        "scale * here[:, None]",
+        "scale",
+        "tests/trainer/test_logprobs.py::test_values_and_gradients_equal_log_softmax_for_any_chunk",
+    ),
+    Mutant(
+        "log-probs: a head that is not trained costs no gradient",
+        "trainer/modeling/logprobs.py",
+        "        trained = ctx.needs_input_grad[1]\n",
+        "        trained = True\n",
+        "tests/trainer/test_logprobs.py::test_a_head_that_is_not_trained_costs_no_gradient_of_its_own",
+    ),
+    Mutant(
         "a 4-bit base has the very numbers of the files",
         "trainer/modeling/quantized_base.py",
         "        if torch.equal(functional.dequantize_4bit(codes, state).to(weights.dtype), weights):\n",

@@ -60,15 +60,15 @@ MUTANTS = (
     Mutant(
         "truncation: the trainer's distribution is renormalized, forward",
         "trainer/modeling/logprobs.py",
-        "                logits.masked_fill_(tail, DROPPED)\n",
+        "                    logits.masked_fill_(tail, DROPPED)\n",
         "",
         VALUES,
     ),
     Mutant(
         "truncation: the trainer's distribution is renormalized, backward",
         "trainer/modeling/logprobs.py",
-        "            if len(threshold_E):\n",
-        "            if False:\n",
+        "                if len(threshold_E):\n",
+        "                if False:\n",
         VALUES,
     ),
     Mutant(

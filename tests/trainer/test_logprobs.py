@@ -8,9 +8,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.builders import LargestTensor
+from trainer.modeling import logprobs
 from trainer.modeling.logprobs import token_logprobs
 
 N, D, V, E = 9, 6, 23, 31
+
+
+@pytest.fixture(params=[5, logprobs.VOCABULARY_BLOCK])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of the vocabulary at a time: 5, of which the last has 3, and all."""
+    monkeypatch.setattr(logprobs, "VOCABULARY_BLOCK", request.param)
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -30,6 +37,7 @@ def by_definition(
     return torch.log_softmax((hidden_ND @ weight_VD.T)[rows_E] / temperature_E[:, None].to(hidden_ND.dtype), dim=-1)
 
 
+@pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("chunk", [1, 4, 31, 1000])
 def test_values_and_gradients_equal_log_softmax_for_any_chunk(chunk: int) -> None:
     hidden_ND, weight_VD, *rest = inputs()
@@ -46,11 +54,13 @@ def test_values_and_gradients_equal_log_softmax_for_any_chunk(chunk: int) -> Non
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("block")
 def test_gradients_agree_with_finite_differences() -> None:
     hidden_ND, weight_VD, *rest = inputs()
     assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, *rest, 7)[0], (hidden_ND, weight_VD))
 
 
+@pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("chunk", [4, 1000])
 def test_entropy_and_its_gradient_are_those_of_the_sampling_distribution(chunk: int) -> None:
     hidden_ND, weight_VD, *rest = inputs()
@@ -71,6 +81,7 @@ def test_entropy_and_its_gradient_are_those_of_the_sampling_distribution(chunk: 
             torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.usefixtures("block")
 def test_nothing_to_predict_still_connects_both_inputs_to_the_graph() -> None:
     hidden_ND, weight_VD, rows_E, targets_E, temperature_E = inputs()
     logprob_E, entropy_E, _ = token_logprobs(
@@ -85,6 +96,7 @@ def test_nothing_to_predict_still_connects_both_inputs_to_the_graph() -> None:
     assert not weight_VD.grad.any()
 
 
+@pytest.mark.usefixtures("block")
 def test_bfloat16_inputs_are_multiplied_in_float32_and_get_bfloat16_gradients() -> None:
     hidden_ND, weight_VD, *rest = inputs(torch.bfloat16)
     exact = (hidden_ND.detach().double().requires_grad_(), weight_VD.detach().double().requires_grad_())

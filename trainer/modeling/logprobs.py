@@ -5,6 +5,9 @@ The gradient is written in closed form, per chunk, from the saved log-normalizer
 vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpointed chunks 1.9 GiB. A head that is not
 trained (LoRA) costs no gradient of its own: a fourth of the products, and a float32 matrix of its size.
 
+On a CPU a chunk is computed for `VOCABULARY_BLOCK` tokens of the vocabulary at a time, which stay in its cache: the running
+maximum and sum of a log-sum-exp (Milakov and Gimelshein 2018, arXiv 1805.02867).
+
 Of a truncated distribution (`truncation.py`) log-probs, gradient and entropy are over the tokens that are kept, and which these
 are is constant. It costs one sort of each chunk's logits; what is not truncated costs nothing more.
 
@@ -20,6 +23,8 @@ import torch
 from torch import Tensor
 
 from trainer.modeling.truncation import DROPPED, dropped, thresholds
+
+VOCABULARY_BLOCK = 4096
 
 
 class TokenScores(NamedTuple):
@@ -104,16 +109,26 @@ class _TokenLogprobs(torch.autograd.Function):
         threshold_E = torch.empty_like(normalizer_E if truncation_E is not None else normalizer_E[:0])
         outside_E = torch.empty_like(threshold_E, dtype=torch.bool)
         for part in _chunks(len(hidden_ED), chunk):
-            logits = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype)
-            if truncation_E is not None:
-                threshold_E[part] = thresholds(logits, truncation_E[part])
-                tail, outside_E[part] = dropped(logits, targets_E[part], threshold_E[part])
-                logits.masked_fill_(tail, DROPPED)
-            normalizer_E[part] = torch.logsumexp(logits, dim=-1)
-            logprob_E[part] = logits.gather(-1, targets_E[part, None]).squeeze(-1) - normalizer_E[part]
+            largest = torch.full_like(normalizer_E[part], -torch.inf)
+            total, weighted, target = torch.zeros_like(largest), torch.zeros_like(largest), torch.zeros_like(largest)
+            for block in _blocks(weight_VD, truncated=truncation_E is not None):
+                logits = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
+                if truncation_E is not None:
+                    threshold_E[part] = thresholds(logits, truncation_E[part])
+                    tail, outside_E[part] = dropped(logits, targets_E[part], threshold_E[part])
+                    logits.masked_fill_(tail, DROPPED)
+                place, here = _in_block(targets_E[part], block)
+                target += logits.gather(-1, place).squeeze(-1) * here
+                before, largest = largest, torch.maximum(largest, logits.amax(-1))
+                powers = torch.exp(logits - largest[:, None])
+                less = torch.exp(before - largest)
+                total = total * less + powers.sum(-1)
+                if with_entropy:
+                    weighted = weighted * less + (powers * logits).sum(-1)
+            normalizer_E[part] = largest + total.log()
+            logprob_E[part] = target - normalizer_E[part]
             if with_entropy:  # H = lse − Σ p z
-                probability = torch.exp(logits - normalizer_E[part, None])
-                entropy_E[part] = normalizer_E[part] - (probability * logits).sum(-1)
+                entropy_E[part] = normalizer_E[part] - weighted / total
         ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E)
         ctx.mark_non_differentiable(outside_E)
         ctx.chunk = chunk
@@ -138,26 +153,42 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in _chunks(len(hidden_ED), ctx.chunk):
             temperature = temperature_E[part].to(dtype)[:, None]
             scale = gradient_E[part, None] / temperature
-            log_p = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype)
-            if len(threshold_E):
-                log_p.masked_fill_(dropped(log_p, targets_E[part], threshold_E[part])[0], DROPPED)
-            log_p.sub_(normalizer_E[part, None])
-            if entropy_gradient_E is None:
-                logit_grad = log_p.exp_().mul_(-scale)
-            else:
-                entropy_scale = entropy_gradient_E[part, None] / temperature
-                logit_grad = log_p.exp() * (-scale - entropy_scale * (log_p + entropy_E[part, None]))
-            logit_grad.scatter_add_(1, targets_E[part, None], scale)
-            rounded = logit_grad.to(weight_VD.dtype)
-            hidden_grad_ED[part] = rounded @ weight_VD
-            if weight_grad_VD is not None:
-                _add_product(weight_grad_VD, rounded.T, hidden_ED[part])
+            hidden_grad = torch.zeros(hidden_ED[part].shape, dtype=dtype, device=hidden_ED.device)
+            for block in _blocks(weight_VD, truncated=len(threshold_E) > 0):
+                log_p = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
+                if len(threshold_E):
+                    log_p.masked_fill_(dropped(log_p, targets_E[part], threshold_E[part])[0], DROPPED)
+                log_p.sub_(normalizer_E[part, None])
+                if entropy_gradient_E is None:
+                    logit_grad = log_p.exp_().mul_(-scale)
+                else:
+                    entropy_scale = entropy_gradient_E[part, None] / temperature
+                    logit_grad = log_p.exp() * (-scale - entropy_scale * (log_p + entropy_E[part, None]))
+                place, here = _in_block(targets_E[part], block)
+                logit_grad.scatter_add_(1, place, scale * here[:, None])
+                rounded = logit_grad.to(weight_VD.dtype)
+                _add_product(hidden_grad, rounded, weight_VD[block])
+                if weight_grad_VD is not None:
+                    _add_product(weight_grad_VD[block], rounded.T, hidden_ED[part])
+            hidden_grad_ED[part] = hidden_grad
         weight_grad = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
         return hidden_grad_ED, weight_grad, None, None, None, None, None
 
 
 def _chunks(count: int, chunk: int) -> list[slice]:
     return [slice(start, start + chunk) for start in range(0, count, chunk)]
+
+
+def _blocks(weight_VD: Tensor, *, truncated: bool) -> list[slice]:
+    """Parts of the vocabulary. All of it at once where a truncation must see it, and on a GPU, which is fastest so."""
+    whole = truncated or weight_VD.device.type != "cpu"
+    return _chunks(len(weight_VD), len(weight_VD) if whole else VOCABULARY_BLOCK)
+
+
+def _in_block(targets_E: Tensor, block: slice) -> tuple[Tensor, Tensor]:
+    """The targets' places in the block, [E, 1], 0 for those outside of it; and which are in it."""
+    here = (targets_E >= block.start) & (targets_E < block.stop)
+    return torch.where(here, targets_E - block.start, 0)[:, None], here
 
 
 def _scaled_logits(hidden: Tensor, weight_VD: Tensor, temperature: Tensor, dtype: torch.dtype) -> Tensor:
