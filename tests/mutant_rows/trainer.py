@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         "log-probs: a block's largest logit scales the sum of the blocks before it",
         "trainer/modeling/logprobs.py",
-        "                total = total * less + powers.sum(-1)\n",
-        "                total = total + powers.sum(-1)\n",
+        "self._powers_E * less_E + powers_EV.sum(-1)",
+        "self._powers_E + powers_EV.sum(-1)",
         "tests/trainer/test_logprobs.py::test_values_and_gradients_equal_log_softmax_for_any_chunk",
     ),
     Mutant(

@@ -132,6 +132,15 @@ def test_no_tensor_of_entries_times_vocabulary_is_ever_made() -> None:
     assert largest.numel == chunk * vocabulary
 
 
+def test_a_block_whose_logits_are_all_minus_infinity_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of tokens that a model never says."""
+    monkeypatch.setattr(logprobs, "VOCABULARY_BLOCK", 4)
+    weight_VD = torch.cat([torch.full((4, 1), -torch.inf), torch.randn(6, 1)]).requires_grad_()
+    targets_E = torch.tensor([4, 9])
+    found_E, *_ = token_logprobs(torch.ones(1, 1), weight_VD, torch.tensor([0, 0]), targets_E, torch.ones(2))
+    torch.testing.assert_close(found_E, torch.log_softmax(weight_VD[:, 0], 0)[targets_E])
+
+
 class Products(TorchDispatchMode):
     """Counts the products of matrices."""
 

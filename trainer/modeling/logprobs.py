@@ -109,26 +109,18 @@ class _TokenLogprobs(torch.autograd.Function):
         threshold_E = torch.empty_like(normalizer_E if truncation_E is not None else normalizer_E[:0])
         outside_E = torch.empty_like(threshold_E, dtype=torch.bool)
         for part in _chunks(len(hidden_ED), chunk):
-            largest = torch.full_like(normalizer_E[part], -torch.inf)
-            total, weighted, target = torch.zeros_like(largest), torch.zeros_like(largest), torch.zeros_like(largest)
+            sums = _Sums(normalizer_E[part], with_entropy=with_entropy)
             for block in _blocks(weight_VD, truncated=truncation_E is not None):
                 logits = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
                 if truncation_E is not None:
                     threshold_E[part] = thresholds(logits, truncation_E[part])
                     tail, outside_E[part] = dropped(logits, targets_E[part], threshold_E[part])
                     logits.masked_fill_(tail, DROPPED)
-                place, here = _in_block(targets_E[part], block)
-                target += logits.gather(-1, place).squeeze(-1) * here
-                before, largest = largest, torch.maximum(largest, logits.amax(-1))
-                powers = torch.exp(logits - largest[:, None])
-                less = torch.exp(before - largest)
-                total = total * less + powers.sum(-1)
-                if with_entropy:
-                    weighted = weighted * less + (powers * logits).sum(-1)
-            normalizer_E[part] = largest + total.log()
-            logprob_E[part] = target - normalizer_E[part]
-            if with_entropy:  # H = lse − Σ p z
-                entropy_E[part] = normalizer_E[part] - weighted / total
+                sums.add(logits, *_in_block(targets_E[part], block))
+            normalizer_E[part] = sums.normalizer_E
+            logprob_E[part] = sums.target_E - sums.normalizer_E
+            if with_entropy:
+                entropy_E[part] = sums.entropy_E
         ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E)
         ctx.mark_non_differentiable(outside_E)
         ctx.chunk = chunk
@@ -173,6 +165,36 @@ class _TokenLogprobs(torch.autograd.Function):
             hidden_grad_ED[part] = hidden_grad
         weight_grad = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
         return hidden_grad_ED, weight_grad, None, None, None, None, None
+
+
+class _Sums:
+    """Of a chunk, over the blocks of the vocabulary that were added so far. Powers are relative to the largest logit."""
+
+    def __init__(self, like_E: Tensor, *, with_entropy: bool) -> None:
+        self._largest_E = torch.full_like(
+            like_E, torch.finfo(like_E.dtype).min
+        )  # -inf would be NaN where a block's logits are
+        self._powers_E, self._weighted_E, self.target_E = (torch.zeros_like(like_E) for _ in range(3))
+        self._with_entropy = with_entropy
+
+    def add(self, logits_EV: Tensor, place_E1: Tensor, here_E: Tensor) -> None:
+        """`place_E1`, `here_E`: as `_in_block` returns them."""
+        self.target_E = torch.where(here_E, logits_EV.gather(-1, place_E1).squeeze(-1), self.target_E)
+        before_E, self._largest_E = self._largest_E, torch.maximum(self._largest_E, logits_EV.amax(-1))
+        powers_EV = torch.exp(logits_EV - self._largest_E[:, None])
+        less_E = torch.exp(before_E - self._largest_E)
+        self._powers_E = self._powers_E * less_E + powers_EV.sum(-1)
+        if self._with_entropy:
+            self._weighted_E = self._weighted_E * less_E + (powers_EV * logits_EV).sum(-1)
+
+    @property
+    def normalizer_E(self) -> Tensor:  # the suffix is a shape
+        return self._largest_E + self._powers_E.log()
+
+    @property
+    def entropy_E(self) -> Tensor:  # as above
+        """H = lse − Σ p z."""
+        return self.normalizer_E - self._weighted_E / self._powers_E
 
 
 def _chunks(count: int, chunk: int) -> list[slice]:
