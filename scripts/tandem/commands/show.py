@@ -1,29 +1,28 @@
 """`tandem show`: print an episode, the attempts at a task, or the latest episodes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
-from rich.text import Text
 
-from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
+from shared.documents import DBRecordData, Record, Task
 from shared.documents.agent_sessions import AgentSession
-from shared.documents.packed import unpack_floats, unpack_ints
-from shared.documents.states import ParentKind, SlotStatus
-from shared.documents.tool_schemas import ToolSchemas
+from shared.documents.states import SlotStatus
 from shared.episodes.state import EpisodeState, ThreadState, TurnState
 from shared.episodes.stored import StoredEpisode, read_episode
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.views.terms import rules_texts
-from tandem.commands.connect import Connection, RunName, ago, console, print_records, print_text, table, with_store
-from tandem.commands.long_texts import MOST_CHARS, prints_whole, readable
+from tandem.commands.connect import Connection, RunName, ago, console, print_records, table, with_store
+from tandem.commands.long_texts import MOST_CHARS, prints_whole
 from tandem.commands.note import note_title
-from tandem.commands.seats import player_text, seat_text
+from tandem.commands.seats import seat_text
+from tandem.commands.shown_fields import field, heading, number
 from tandem.commands.shown_prompt import Prompts
+from tandem.commands.shown_turn import print_prompt, print_tokens, print_tools, print_turn
 from tandem.what_if.sampled import Spell, speller
 
 EXAMPLES = """Examples:
@@ -73,7 +72,7 @@ def show(
             prompts = await Prompts.of(store, episode.state)
             _print_episode(episode, prompts, spell, whole_tools=tools, whole_prompts=prompt)
             for note in await store.notes.of(record.id):
-                _field(console(), "note", f"{note_title(note)}: {note.text}")
+                field(console(), "note", f"{note_title(note)}: {note.text}")
         else:
             await _show_tasks(store, what)
 
@@ -107,7 +106,7 @@ async def _show_tasks(store: Store, name: str) -> None:
         _print_task(out, task)
         slots = table("slot #", "status", "attempt #", "failures #", "score #", "record", "error")
         for s in task.slots:
-            cells = (s.status.value, s.attempt, s.failures, _number(s.score), s.record_id or "", s.error or "")
+            cells = (s.status.value, s.attempt, s.failures, number(s.score), s.record_id or "", s.error or "")
             slots.add_row(str(s.traj_id), *(escape(str(cell)) for cell in cells))
         print_records(out, slots)
         records = [Record.from_mongo(d) for d in await store.questions.records_of(task.id)]
@@ -121,7 +120,7 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
         rows.add_row(
             escape(r.id),
             r.status.value,
-            _number(r.score),
+            number(r.score),
             str(r.num_turns),
             str(r.num_tokens),
             r.termination or "",
@@ -141,53 +140,53 @@ def _print_episode(
     record = episode.record
     if episode.task is not None:
         _print_task(out, episode.task)
-    _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
+    field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
     played = ", ".join([record.worker, *(f"with {name}" for name in episode.settings)])
-    _field(out, "sampler", played if record.session is None else f"an agent elsewhere; claimed at {played}")
+    field(out, "sampler", played if record.session is None else f"an agent elsewhere; claimed at {played}")
     previous_hash = ""
     for turn in _in_order(out, episode.state):
         if turn.dispatch.tools_hash not in ("", previous_hash):
             previous_hash = turn.dispatch.tools_hash
-            _print_tools(out, turn, episode.tools.get(previous_hash), prompts, whole=whole_tools)
-        _print_turn(out, turn, record.policy)
+            print_tools(out, turn, episode.tools.get(previous_hash), prompts, whole=whole_tools)
+        print_turn(out, turn, record.policy)
         if whole_prompts and turn.dispatch.played_by is None:
-            _print_prompt(out, turn, prompts)
+            print_prompt(out, turn, prompts)
         if spell is not None:
-            _print_tokens(out, turn.dispatch, spell)
+            print_tokens(out, turn.dispatch, spell)
     out.print(Rule("outcome"))
     for problem in episode.state.problems:
-        _field(out, "problem", problem, style="red")
-    _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
-    _field(out, "traceback", record.traceback, style="red")
-    _field(out, "agent", None if record.session is None else _session(record.session))
+        field(out, "problem", problem, style="red")
+    field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    field(out, "traceback", record.traceback, style="red")
+    field(out, "agent", None if record.session is None else _session(record.session))
     _print_wait(out, episode)
-    _field(out, "settled", record.reason)
-    _field(out, "answer", record.answer)
+    field(out, "settled", record.reason)
+    field(out, "answer", record.answer)
     _print_scores(out, record)
-    _field(out, "details", record.reward_details or None)
-    _field(out, "metrics", ", ".join(f"{name} {value:g}" for name, value in record.metrics.items()) or None)
-    _field(out, "advantage", _number(record.advantage))
-    _field(out, "versions", ", ".join(map(str, record.policy_versions)) or None)
+    field(out, "details", record.reward_details or None)
+    field(out, "metrics", ", ".join(f"{name} {value:g}" for name, value in record.metrics.items()) or None)
+    field(out, "advantage", number(record.advantage))
+    field(out, "versions", ", ".join(map(str, record.policy_versions)) or None)
     for policy, versions in record.other_policy_versions.items():
-        _field(out, "versions", f"{', '.join(map(str, versions))} of policy {policy}")
+        field(out, "versions", f"{', '.join(map(str, versions))} of policy {policy}")
     for data in episode.data:
         whose = "" if data.policy == record.policy else f"policy {data.policy}: "
-        _field(out, "training", whose + _training(data))
+        field(out, "training", whose + _training(data))
     if not episode.data:
-        _field(out, "training", "no training data")
+        field(out, "training", "no training data")
 
 
 def _print_scores(out: Console, record: Record) -> None:
-    _field(out, "score", _number(record.score))
+    field(out, "score", number(record.score))
     for policy, score in record.policy_scores.items():
-        _field(out, "score", f"{_number(score)} of policy {policy}")
+        field(out, "score", f"{number(score)} of policy {policy}")
     for seat, seated in record.actors.items():
-        _field(out, "seat", seat_text(seat, seated))
+        field(out, "seat", seat_text(seat, seated))
 
 
 def _session(session: AgentSession) -> str:
     """What the agent elsewhere said of its attempt."""
-    parts = [] if session.score is None else [f"posted the score {_number(session.score)}"]
+    parts = [] if session.score is None else [f"posted the score {number(session.score)}"]
     if session.limit is not None:
         parts.append(f"met {session.limit.termination} at turn {session.limit.turn}")
     end = session.end
@@ -204,9 +203,9 @@ def _print_wait(out: Console, episode: StoredEpisode) -> None:
     record = episode.record
     slot = None if episode.task is None else episode.task.slots[record.traj_id]
     if slot is not None and slot.status is SlotStatus.WAITING and slot.record_id == record.id:
-        _field(out, "waits", f"for feedback until {slot.free_at:%Y-%m-%d %H:%M:%S} UTC")
+        field(out, "waits", f"for feedback until {slot.free_at:%Y-%m-%d %H:%M:%S} UTC")
     if record.without_feedback is not None:
-        _field(out, "without", f"feedback the score is {_number(record.without_feedback.score)}")
+        field(out, "without", f"feedback the score is {number(record.without_feedback.score)}")
 
 
 def _in_order(out: Console, state: EpisodeState) -> Iterator[TurnState]:
@@ -214,9 +213,9 @@ def _in_order(out: Console, state: EpisodeState) -> Iterator[TurnState]:
     if all(thread.name is None for thread in state.threads):
         yield from state.turns
         return
-    _field(out, "threads", "; ".join(_thread(thread, state.record.policy) for thread in state.threads))
+    field(out, "threads", "; ".join(_thread(thread, state.record.policy) for thread in state.threads))
     for thread in state.threads:
-        _heading(out, _thread(thread, state.record.policy), "═")
+        heading(out, _thread(thread, state.record.policy), "═")
         yield from thread.turns
 
 
@@ -233,117 +232,25 @@ def _training(data: DBRecordData) -> str:
 
 
 def _print_task(out: Console, task: Task) -> None:
-    _heading(out, f"task {task.id}")
-    _field(out, "query", task.payload.query)
-    _field(out, "expected", " or ".join(task.payload.accepted) or None)
-    _field(out, "system", task.payload.system)
-    _field(
+    heading(out, f"task {task.id}")
+    field(out, "query", task.payload.query)
+    field(out, "expected", " or ".join(task.payload.accepted) or None)
+    field(out, "system", task.payload.system)
+    field(
         out,
         "scorer",
         f"{', '.join(task.payload.scorer_names) or 'the default one'}, answer_schema {task.payload.answer_schema}",
     )
-    _field(out, "tools", task.payload.tools)
-    _field(out, "exclude_tools", task.payload.exclude_tools or None)
-    _field(out, "metadata", task.payload.metadata or None)
+    field(out, "tools", task.payload.tools)
+    field(out, "exclude_tools", task.payload.exclude_tools or None)
+    field(out, "metadata", task.payload.metadata or None)
     outcome = f" ({task.outcome})" if task.outcome else ""
-    _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
+    field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
     met = task.unforeseen
     if met is not None:
         aside = "set aside: " if met.set_aside else ""
         counts = f"{met.episodes} episodes and {met.settlements} settlements met a bug"
-        _field(out, "bugs", f"{aside}{counts}; the last: {met.error}", style="red")
-
-
-def _print_tools(out: Console, turn: TurnState, schemas: ToolSchemas | None, prompts: Prompts, *, whole: bool) -> None:
-    """Those that are in the turn's prompt; a chat template may leave tools out."""
-    tools_hash = turn.dispatch.tools_hash
-    if schemas is None:
-        _field(out, "tools", f"{tools_hash}: not stored")
-        return
-    read = prompts.tools(turn, schemas)
-    more = f", and {schemas.left_out} that are not stored" if schemas.left_out else ""
-    names = [name for name in schemas.names() if name not in read.unread]
-    unchecked = "" if read.is_checked else "; as given to the chat template: its tokenizer is not on this machine"
-    _field(out, "tools", f"{', '.join(names) or 'none'}{more} ({tools_hash}){unchecked}")
-    if read.unread:
-        names_of = ", ".join(read.unread)
-        _field(out, "not read", f"{names_of}: the chat template left them out of the prompt", style="red")
-    for line in read.shown if whole else ():
-        _field(out, "tool", line)
-
-
-def _print_prompt(out: Console, turn: TurnState, prompts: Prompts) -> None:
-    """What the turn's prompt adds to its parent's prompt and reply."""
-    before = f"[{turn.shared} tokens of turn {turn.parent}]" if turn.shared else ""
-    text = prompts.added(turn) or "(the model's tokenizer is not on this machine)"
-    _field(out, "prompt", before + text, style="yellow")
-
-
-def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
-    d = turn.dispatch
-    whose = "" if turn.policy == owner else f" of policy {turn.policy}"
-    title = f"turn {d.turn}{whose}: {d.status.value}"
-    if turn.parent is not None and turn.kind is not ParentKind.ROOT:
-        how = "after" if turn.kind is ParentKind.BRIDGE else "forks from"
-        title += f", {how} {turn.parent} (shares {d.shared_length} tokens)"
-    _heading(out, title)
-    for message in d.messages:
-        _field(out, str(message.get("role", "message")), message.get("content"), style="cyan")
-    if d.response is not None:
-        _field(out, "reply", d.response.text, style="green")
-    for call in d.tool_calls:
-        named = f"{call.name}({call.arguments})" + (f"  [{call.id}]" if call.id else "")
-        _field(out, "call", named, style="magenta")
-        verdict = "error" if call.is_error else "result"
-        _field(out, verdict, f"{call.result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
-    versions = ", ".join(f"v{version} × {n}" for version, n in d.weight_versions)
-    finish = f", {d.response.finish_reason}" if d.response is not None else ""
-    prompt = d.usage.get("prompt", d.shared_length + len(unpack_ints(d.prompt_ids)))
-    sampled = len(unpack_ints(d.response.output_ids)) if d.response is not None else 0
-    if d.played_by is not None:
-        _field(out, "model", player_text(d.played_by))
-        _field(out, "error", d.error, style="red")
-        return
-    _field(
-        out, "tokens", f"{prompt} prompt ({d.usage.get('cached', 0)} cached), {sampled} sampled [{versions}]{finish}"
-    )
-    _field(out, "service", d.service)
-    if d.client is not None:
-        again = ", sent again" if d.client.again else ""
-        ignored = f"; ignored: {', '.join(d.client.overridden)}" if d.client.overridden else ""
-        _field(out, "asked", f"through {d.client.requested_by or 'its sampler'} ({d.client.cause}{again}){ignored}")
-    if d.advantage is not None:
-        earned = "" if d.score is None else f" (earned {_number(d.score)})"
-        _field(out, "advantage", f"{_number(d.advantage)}{earned}")
-    _field(out, "error", d.error, style="red")
-
-
-def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Spell) -> None:
-    if d.response is None:
-        return
-    rows = table("#", "token #", "text", "log-prob #", "version #")
-    versions = [version for version, n in d.weight_versions for _ in range(n)]
-    ids, logprobs = unpack_ints(d.response.output_ids), unpack_floats(d.response.output_logprobs)
-    for k, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=False)):
-        version = str(versions[k]) if k < len(versions) else "?"
-        rows.add_row(str(k), str(token), escape(repr(spell([token]))[1:-1]), f"{logprob:.4f}", version)
-    out.print(rows)
-
-
-def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:
-    """Nothing without a value."""
-    if value is not None and value != "":
-        print_text(out, label, readable(str(value)), style=style)
-
-
-def _heading(out: Console, title: str, characters: str = "─") -> None:
-    """A rule would cut a title with a long id."""
-    out.print(Rule(characters=characters))
-    out.print(Text(title, style="bold"), soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+        field(out, "bugs", f"{aside}{counts}; the last: {met.error}", style="red")
 
 
 def _short(text: str, n: int) -> str:
