@@ -134,7 +134,7 @@ def test_shared_and_sampler_import_where_torch_and_the_trainer_do_not_exist() ->
 
 
 def test_a_programs_settings_are_read_without_torch() -> None:
-    """torch takes seconds: nobody waits for it to read --help, to learn of a wrong setting, or for a launch to begin."""
+    """Importing torch takes seconds. `--help`, an error in the settings and the start of a launch do not need it."""
     settings = [module_name(path) for path in sources("trainer") if "settings" in path.parts]
     imports_without(TORCH, [*settings, "trainer.__main__", "trainer.sft.__main__", "tandem.launch.policies"])
 

@@ -57,10 +57,8 @@ class Attempt:
         self._earlier: list[AttemptSession] = []  # that have requests, and do not know all turns any more
         self._asking = 0
         self._is_new = is_new
-        self._renewed = (
-            time.monotonic() if is_new else -idle_s
-        )  # when its last renewal began: its lease lasts from then
-        self._taken = self._renewed  # when that had happened: what the database said before is out of date
+        # When its last renewal began: its lease lasts from then. When it had ended: what the database said before is outdated.
+        self._renewed = self._taken = time.monotonic() if is_new else -idle_s
         self._is_elsewhere, self._is_untold = False, is_new
         self._name, self._replays = secrets.token_hex(4), 0
         self.claim = claim
