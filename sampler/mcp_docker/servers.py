@@ -33,6 +33,10 @@ def read_servers(config: McpDockerConfig) -> list[ToolServer]:
             raise ConfigError(
                 f"{config.servers}: server {server.name!r}: mcpapi is not MCP; expected a streamable-HTTP URL"
             )
+        if server.shared:
+            raise ConfigError(
+                f"{config.servers}: server {server.name!r}: shared is true; here every session has processes of its own"
+            )
         if server.command is not None and shutil.which(server.command) is None:
             raise ConfigError(
                 f"{config.servers}: server {server.name!r}: command is {server.command!r}, which is not on the PATH"

@@ -12,9 +12,9 @@
 server given only by its URL gets the bearer token in MCP_BEARER_TOKEN, if set; that URL is stored with the run, so it must
 not contain a user name, password or query. Logs and records show a server as the file writes it: `${NAME}`.
 
-Besides the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}),
-`idempotent_tools` (tools that may be repeated after a transport failure, even if the server does not declare it), `open_s`
-(time-out for opening a session) and `max_connections` (of one process to a server given by its URL).
+Besides the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}), `shared` (stdio:
+one process for all episodes), `idempotent_tools` (tools that may be repeated after a transport failure, even if the server does
+not declare it), `open_s` (time-out for opening a session) and `max_connections` (of one process to a server given by its URL).
 Guide: `docs/bring/tools.md`.
 """
 
@@ -41,7 +41,7 @@ Remote = Literal["http", "sse", "mcpapi"]
 
 _COMMON = {"timeout_s", "tool_timeouts_s", "idempotent_tools", "open_s", "revision"}
 _REMOTE = {"url", "headers", "transport", "max_connections", "auth"}
-_LOCAL = {"command", "args", "env", "cwd"}
+_LOCAL = {"command", "args", "env", "cwd", "shared"}
 # Keys that other MCP clients write into the same files; ignored here. (`timeout` has no agreed unit.)
 _IGNORED = {"type", "transport", "disabled", "description", "autoApprove", "alwaysAllow", "timeout"}
 _REMOTE_TRANSPORTS: Mapping[str, Remote] = {
@@ -60,7 +60,7 @@ _TOKEN_VARIABLE = "MCP_BEARER_TOKEN"
 
 @dataclass(frozen=True)
 class ToolServer:
-    """Either `url` or `command` (stdio: one process per episode). Both, headers and env may contain secrets.
+    """Either `url` or `command` (stdio: one process per episode, unless `shared`). Both, headers and env may contain secrets.
 
     `shown`: the address for people: the URL without query and user, or the command line, before `${NAME}` was replaced.
     `timeout_s=None`: the sampler's `tool_timeout_s`; `open_s=None`: its `tool_open_s`. `max_connections`: per process.
@@ -73,6 +73,7 @@ class ToolServer:
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
+    shared: bool = False  # stdio: one process for all episodes of a sampler
     remote: Remote = "http"  # protocol of `url`
     timeout_s: float | None = None
     tool_timeouts_s: Mapping[str, float] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class ToolServer:
         """Equal for servers that offer the same tools; hashable."""
         pairs = (tuple(sorted(self.headers.items())), tuple(sorted(self.env.items())))
         declared = tuple(sorted(self.idempotent_tools))
-        how = (self.transport, self.revision, self.auth)
+        how = (self.transport, self.revision, self.auth, self.shared)
         return (self.name, how, self.url, self.command, self.args, self.cwd, declared, *pairs)
 
     @property
@@ -181,8 +182,7 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
     unknown = sorted(map(str, entry.keys() - keys - _IGNORED))
     if unknown:
         raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(keys))}")
-    if entry.get("disabled") not in (None, False):
-        raise ConfigError(f"{where}: disabled is {entry['disabled']!r}; expected true or false")
+    _flag(entry, "disabled", where)
     common: dict[str, Any] = {
         "timeout_s": _seconds(entry["timeout_s"], "timeout_s", where) if "timeout_s" in entry else None,
         "tool_timeouts_s": _tool_timeouts_s(entry, where),
@@ -199,6 +199,7 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
             shown=" ".join([entry["command"], *args]),
             env=_texts(entry, "env", where),
             cwd=os.path.expanduser(_text(entry, "cwd", where)) if entry.get("cwd") else None,
+            shared=_flag(entry, "shared", where),
             **common,
         )
     url = _text(entry, "url", where)
@@ -277,6 +278,13 @@ def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{where}: {key} is {value!r}; expected a text")
     return _expand(value, where)
+
+
+def _flag(entry: Mapping[str, Any], key: str, where: str) -> bool:
+    value = entry.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{where}: {key} is {value!r}; expected true or false")
+    return value is True
 
 
 def _texts(entry: Mapping[str, Any], key: str, where: str) -> dict[str, str]:

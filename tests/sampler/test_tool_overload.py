@@ -42,17 +42,16 @@ async def busy_box(tmp_path: Path) -> AsyncIterator[tuple[Box, Path]]:
 
 async def test_a_bounded_number_of_stdio_servers_starts_at_once_and_all_open(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    servers = [
-        ToolServer(f"s{n}", command=sys.executable, args=("-S", str(SERVERS / "slow_start.py"), str(log)))
-        for n in range(24)
-    ]
-    async with ToolSession(servers, limits=LIMITS, traffic=Traffic(max_starting=3)) as session:
+    together = 3  # each server waits until as many have started, so that they do start at once
+    args = ("-S", str(SERVERS / "slow_start.py"), str(log), str(together))
+    servers = [ToolServer(f"s{n}", command=sys.executable, args=args) for n in range(24)]
+    async with ToolSession(servers, limits=LIMITS, traffic=Traffic(max_starting=together)) as session:
         assert len(session.list_tools()) == len(servers)
     starting = most = 0
     for line in log.read_text().splitlines():
         starting += 1 if line == "started" else -1
         most = max(most, starting)
-    assert most == 3
+    assert most == together
 
 
 async def test_a_session_with_an_unavailable_server_opens_when_it_returns() -> None:

@@ -65,6 +65,8 @@ def test_servers_are_read_from_a_url_a_file_or_a_mapping(tmp_path: Path, monkeyp
         ({"command": "x", "env": {"A": None}}, r"env\.A is None; expected a text"),
         ({"command": "x", "timeout_s": float("nan")}, "seconds above 0"),
         ({"command": "x", "disabled": "yes"}, "disabled is 'yes'; expected true or false"),
+        ({"command": "x", "shared": 1}, "shared is 1; expected true or false"),
+        ({"url": "http://h", "shared": True}, "unknown key 'shared'"),
         ({"url": "http://"}, "expected http"),
         ({"url": "http://h:99999/mcp"}, "Port out of range"),
         ({"url": "http://[::1/mcp"}, "Invalid IPv6 URL"),

@@ -175,21 +175,7 @@ class Connection:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=self._limits.close_s)
 
-    async def _answer(self, exc: MCPError, tool: str, seen: HttpAnswer) -> CallToolResult:
-        """Convert a protocol error into the tool's answer, if it is one."""
-        is_answer = exc.code not in _PROTOCOL_CODES or (
-            exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES
-        )
-        if not is_answer and exc.code in _SERVER_CODES and not seen.is_refusal:
-            is_answer = await self._lives()  # servers also report the model's mistakes this way
-        if not is_answer:
-            why = seen.seen_in(str(exc))
-            died = ToolServerDied(f"tool server {self._where}, tool {tool}: {self.server.quoted(why)}")
-            died.ended = own_end_text(exc.code, why)
-            raise died from exc
-        return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
-
-    async def _lives(self) -> bool:
+    async def lives(self) -> bool:
         """Whether the session answers a ping with anything but a session error."""
         bound_s = min(_PING_S, self._limits.open_s)
         try:
@@ -199,6 +185,20 @@ class Connection:
         except ToolFailure:
             return False
         return True
+
+    async def _answer(self, exc: MCPError, tool: str, seen: HttpAnswer) -> CallToolResult:
+        """Convert a protocol error into the tool's answer, if it is one."""
+        is_answer = exc.code not in _PROTOCOL_CODES or (
+            exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES
+        )
+        if not is_answer and exc.code in _SERVER_CODES and not seen.is_refusal:
+            is_answer = await self.lives()  # servers also report the model's mistakes this way
+        if not is_answer:
+            why = seen.seen_in(str(exc))
+            died = ToolServerDied(f"tool server {self._where}, tool {tool}: {self.server.quoted(why)}")
+            died.ended = own_end_text(exc.code, why)
+            raise died from exc
+        return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
 
     async def _list_page(self, cursor: str | None) -> ListToolsResult:
         bound_s, seen = self._limits.open_s, HttpAnswer()

@@ -25,6 +25,7 @@ from sampler.core.tools.limits import ToolLimits
 from sampler.core.tools.manager import ManagerConnection
 from sampler.core.tools.offered import OfferedTool, ToolConnection
 from sampler.core.tools.own_ends import answer_of
+from sampler.core.tools.shared_process import SharedConnection
 from sampler.core.tools.traffic import Traffic
 from shared.mcp.busy import Line, ServerBusy
 from shared.mcp.servers import ToolServer
@@ -160,8 +161,13 @@ class Link:
         return tools
 
     def _new_connection(self) -> ToolConnection:
-        kind = ManagerConnection if self.server.transport == "mcpapi" else Connection
-        connection: ToolConnection = kind(self.server, self._limits, Line(self._traffic))
+        line = Line(self._traffic)
+        connection: ToolConnection
+        if self.server.shared:
+            connection = SharedConnection(self.server, self._limits, line, self._traffic.process)
+        else:
+            kind = ManagerConnection if self.server.transport == "mcpapi" else Connection
+            connection = kind(self.server, self._limits, line)
         connection.on_list_changed = lambda: self._catalog.forget(connection)
         return connection
 

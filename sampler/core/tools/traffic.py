@@ -23,6 +23,7 @@ from sampler.core.errors import ToolFailure, ToolServerUnavailable
 from sampler.core.time_limits import queued
 from sampler.core.tools.circuit import Circuit
 from sampler.core.tools.own_ends import Ends
+from sampler.core.tools.shared_process import SharedProcess
 from shared.mcp.busy import ServerBusy
 from shared.mcp.servers import ToolServer
 from shared.outside_text import clipped
@@ -102,6 +103,7 @@ class ServerTraffic:
         self._short = _Places(quarter if most else None)
         self._sessions = _Places(held if server.transport == "sse" and most else None)
         self.ends = Ends()
+        self.process = SharedProcess()  # of a server whose entry has `shared`
         self._calls = _Places(max(1, most - quarter - held - quarter // 2) if most else None)
 
     # ------------------------------------------------------------------ sessions

@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,13 @@ async def slow(seconds: float) -> str:
         raise
     finally:
         of_slow["running"] -= 1
+    return "done"
+
+
+@server.tool()
+async def block(seconds: float) -> str:
+    """Sleep, and answer nothing else meanwhile."""
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
     return "done"
 
 
