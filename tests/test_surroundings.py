@@ -41,6 +41,7 @@ TESTS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.thorough
 def test_tests_pass_in_a_dirty_copy_whose_path_has_a_blank(tmp_path: Path, mongod: Mongod) -> None:
     (folder := tmp_path / "a dirty copy").mkdir()
     copy = copied(folder)

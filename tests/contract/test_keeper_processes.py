@@ -156,6 +156,7 @@ class Lost(Wire):
         return response
 
 
+@pytest.mark.thorough
 async def test_an_engine_that_may_have_resumed_its_memory_is_ended_before_a_trainer_has_the_device(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path, folder: Path
 ) -> None:

@@ -33,6 +33,7 @@ async def both(local: Engine, engine: Engine, store: Store, until: Until) -> Asy
         yield kept[0], kept[1]
 
 
+@pytest.mark.thorough
 async def test_one_pool_samples_from_both_and_every_version_reaches_both(
     both: tuple[Kept, Kept], store: Store, engine: Engine
 ) -> None:

@@ -17,6 +17,7 @@ from tests.contract.engines import COMMANDS, MODEL, ROOT, START_S, skip_without,
 pytestmark = [pytest.mark.timeout(2 * START_S), pytest.mark.slow]
 
 
+@pytest.mark.thorough
 def test_it_has_a_bounded_cache_and_serves_vllms_own_metrics_where_they_are_enabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,6 +30,7 @@ def test_it_has_a_bounded_cache_and_serves_vllms_own_metrics_where_they_are_enab
     assert {"sglang:num_running_reqs", "vllm:num_requests_running"} <= set(re.findall(r"^([a-z]+:\w+)", page, re.M))
 
 
+@pytest.mark.thorough
 def test_ended_while_it_starts_it_leaves_no_process(tmp_path: Path) -> None:
     skip_without("vllm")
     log = tmp_path / "engine.log"

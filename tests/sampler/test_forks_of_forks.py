@@ -44,7 +44,7 @@ async def two_episodes(store: Store) -> tuple[list[list[int]], Record, list[Disp
 
 
 @pytest.mark.usefixtures("by_letter")
-@pytest.mark.parametrize("turn", [0, 1, 2])
+@pytest.mark.parametrize("turn", [*(pytest.param(turn, marks=pytest.mark.thorough) for turn in (0, 1)), 2])
 async def test_a_fork_of_a_fork_asks_with_exactly_the_ids_of_its_turn(store: Store, turn: int) -> None:
     _, _, forks, asked = await two_episodes(store)
     await forked(store, forks[turn].id, earlier_calls="stateless")

@@ -83,6 +83,7 @@ def test_every_row_in_which_the_readings_differ_says_why() -> None:
 @pytest.mark.skipif(
     not SGLANG.is_file() or os.environ.get("CHECK_SGLANG") == "0", reason="scripts/sglang_cpu.sh installs it"
 )
+@pytest.mark.thorough
 def test_the_recorded_verdicts_are_those_of_the_installed_sglang() -> None:
     rows = recorded()
     found = parser_table.verdicts_of("sglang", str(SGLANG), list(TEXTS.values()))

@@ -47,7 +47,9 @@ def sides(found: list[Fate]) -> list[Side]:
     return [_side(name, found, of, len(names)) for name, of in names.items()]
 
 
-@pytest.mark.parametrize(("groups", "share"), [(60, 0.1), (200, 0.1), (60, 0.5), (20, 0.9)])
+@pytest.mark.parametrize(
+    ("groups", "share"), [(60, 0.1), pytest.param(200, 0.1, marks=pytest.mark.thorough), (60, 0.5), (20, 0.9)]
+)
 def test_groups_that_are_drawn_by_lot_alarm_no_more_often_than_is_said(groups: int, share: float) -> None:
     runs = [sides(fates(seed, groups, lambda _, lot: lot < share)) for seed in range(SHUFFLES)]
     false = sum(any(side.is_alarm for side in run) for run in runs)

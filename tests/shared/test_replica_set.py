@@ -213,7 +213,10 @@ async def without_a_primary(servers: ReplicaSet) -> AsyncIterator[int]:
         await blocking(servers.whole)
 
 
-@pytest.mark.parametrize("program", ["a service", "the keeper", "tandem status"])
+@pytest.mark.parametrize(
+    "program",
+    ["a service", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("the keeper", "tandem status"))],
+)
 async def test_a_start_during_an_election_waits_for_its_end(
     servers: ReplicaSet, store: Store, program: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -104,6 +104,7 @@ async def living_samplers(store: Store) -> list[Worker]:
     return [worker for worker in await store.workers.live() if worker.kind == "sampler"]
 
 
+@pytest.mark.thorough
 async def test_forks_of_a_run_that_trains_end_and_change_nothing_of_it(tmp_path: Path) -> None:
     """Of a training episode while its run goes on: its steps, their data, the off-policy budget and the processes' ends."""
     with Run(tmp_path, max_steps=3) as run:

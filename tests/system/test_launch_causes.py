@@ -50,6 +50,7 @@ def fill(connection_string: str) -> None:
         pytest.param("--tp_size=2", "tp_size is 2, but 1 processes came up", marks=pytest.mark.thorough),
     ],
 )
+@pytest.mark.thorough
 def test_a_trainer_that_fails_at_its_start_fails_the_launch_with_its_cause_as_the_last_line(
     mongod: Mongod, run: str, flag: str, said: str
 ) -> None:

@@ -75,6 +75,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_started(words: tupl
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_plays_its_environments_although_their_service_is_killed(run: str, world: Path, tasks: Path) -> None:
     flags = ["--train_file", str(tasks), "--environments", f"even={world}:Even", "--num_samplers", "1"]
     flags += ["--num_generations", "2", "--groups_per_step", "2", "--max_steps", "3", "--max_new_tokens", "4"]

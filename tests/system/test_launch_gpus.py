@@ -188,6 +188,7 @@ def test_assumed_gpus_are_for_plans(gpus: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_a_launch_starts_sglang_on_its_gpu_and_trains(tmp_path: Path, count: int) -> None:
     run = f"gpus{count}x{os.getpid()}"
     path = machine(tmp_path, count)

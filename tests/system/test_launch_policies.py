@@ -90,6 +90,7 @@ def test_flags_of_services_are_for_every_policy(debate: Path) -> None:
         load_policies(["demo", "--config", str(debate), "--drain_s=-3"])
 
 
+@pytest.mark.thorough
 def test_policies_that_are_adapters_share_an_engine(debate: Path) -> None:
     text = debate.read_text().replace("num_processes: 2", "engine_urls: ['http://j:1']")
     debate.write_text(text)

@@ -52,6 +52,7 @@ def test_a_closed_terminal_ends_a_launch_in_order(run: str) -> None:
     _until(lambda: not launched(run), "everything is stopped")
 
 
+@pytest.mark.thorough
 def test_a_launch_goes_on_without_a_reader_and_with_an_ignored_sighup(run: str) -> None:
     process = subprocess.Popen(
         ["bash", "-c", "trap '' HUP; exec \"$@\"", "bash", *COMMAND, run, *CONFIG],

@@ -2,6 +2,7 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -55,11 +56,24 @@ def test_a_size_of_the_local_engine_that_the_other_keeper_would_refuse_is_refuse
         engine_size(policies, policies[0])
 
 
+def test_auto_is_vllm_where_it_is_installed_for_cpus_else_as_if_nothing_were_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamp = tmp_path / "install.stamp"
+    monkeypatch.setattr("tandem.launch.launched_engines.VLLM_ON_A_CPU", stamp)
+    (owner,) = load_policies([*SMALL, "--engine", "auto"])
+    assert (owner.engine, "engine" in owner.model_fields_set) == (["local"], False)
+    stamp.touch()
+    (owner,) = load_policies([*SMALL, "--engine", "auto"])
+    assert owner.engine == ["vllm"]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"engine": "local,local"}, "ENGINE is local,local; expected each kind once"),
         ({"engine": "local,none"}, "ENGINE is local,none; expected none alone"),
+        ({"engine": "auto,local"}, "ENGINE is auto,local; expected auto alone"),
         ({"engine": ""}, "at least 1 item"),
         ({"engine": "local,vlm"}, "'local', 'sglang', 'vllm' or 'none'"),
         (

@@ -66,6 +66,7 @@ def world(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_launch_on_one_machine_listens_on_loopback_alone_and_ctrl_c_leaves_no_traceback(run: str, world: str) -> None:
     command = [sys.executable, "-m", "tandem.launch", run, "--method", "minirl", "--environments", world]
     command += ["--num_processes", "2"]

@@ -70,6 +70,7 @@ def test_the_step_and_the_group_with_wrong_rewards_are_found(trained: Trained) -
     assert rewards == {0.0, planted.WRONG_REWARD}, "and its records are shown with their rewards"
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_bisection_names_the_step_the_group_and_its_records(trained: Trained) -> None:
     told = trained.tandem("bisect", RUN, planted.DECISION, "0", "--run_dir", str(trained.out))
     assert f"it turned in step {planted.PLANTED_STEP}:" in told
@@ -149,6 +150,7 @@ def test_a_replay_agrees_until_a_stored_log_prob_is_altered_and_then_names_the_t
     assert "agrees" in page
 
 
+@pytest.mark.thorough
 def test_tokens_of_other_weights_than_the_engine_serves_are_not_compared_unless_asked_for(trained: Trained) -> None:
     dispatches = {"_id": f"{planted.DECISION}:0"}
 

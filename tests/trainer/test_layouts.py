@@ -141,6 +141,7 @@ def test_experts_shared_out_train_the_parameters_of_one_process_and_report_its_n
             assert relative_difference(found, expected) < 1e-9, f"{layout} from the checkpoint of {saved_by}"
 
 
+@pytest.mark.thorough
 def test_the_processes_of_a_layer_hold_their_experts_and_write_all(tmp_path: Path) -> None:
     """In float32, by the kernel that takes many experts at once: measured 5e-6."""
     tiny_experts_model(dtype=torch.float32).save_pretrained(tmp_path / "model")

@@ -152,7 +152,9 @@ def test_two_processes_train_the_parameters_of_one_and_continue_its_checkpoint(t
         assert relative_difference(compared.continued(two, one), expected) < 1e-9
 
 
-@pytest.mark.parametrize("trainable", [LORA, FREEZE], ids=["lora", "freeze"])
+@pytest.mark.parametrize(
+    "trainable", [pytest.param(LORA, id="lora"), pytest.param(FREEZE, id="freeze", marks=pytest.mark.thorough)]
+)
 def test_processes_that_share_each_layer_train_the_parameters_of_one(trainable: Trainable) -> None:
     """Of a layer cut by columns the adapter's B is cut, of one cut by rows its A. Copied norms of heads stay frozen."""
     one, two = Layout(1), Layout(1, tp=2)

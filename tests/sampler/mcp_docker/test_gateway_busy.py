@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 HOURS = 3600.0
 
 
+@pytest.mark.thorough
 async def test_episodes_of_a_sampler_wait_for_a_full_gateway_and_no_slot_is_blamed(
     store: Store, tmp_path: Path
 ) -> None:

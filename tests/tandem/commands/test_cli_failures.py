@@ -120,6 +120,7 @@ def test_a_command_whose_database_is_gone_says_so_in_one_last_line(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.thorough
 def test_a_program_that_cannot_start_ends_with_its_cause_in_one_last_line(tmp_path: Path) -> None:
     assert PROGRAM_FAILURES.keys() == PROGRAMS.keys()
 
