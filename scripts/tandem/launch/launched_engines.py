@@ -1,14 +1,16 @@
 """The launcher's options of the engines: running ones, or which to start, and how."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from shared.configuration.loading import ServiceConfig
 from tandem.launch.comma_lists import CommaList, parts_of
+from tandem.launch.places import ROOT
 
-EngineKind = Literal["local", "sglang", "vllm", "none"]
+EngineKind = Literal["auto", "local", "sglang", "vllm", "none"]
+VLLM_ON_A_CPU = ROOT / ".vllm" / "install.stamp"  # written by scripts/vllm_cpu.sh install
 
 
 class LaunchedEngines(ServiceConfig):
@@ -23,8 +25,9 @@ class LaunchedEngines(ServiceConfig):
         ["local"],
         min_length=1,
         description="The engine to start: the local CPU engine (not the default where there are GPUs); the real SGLang or vLLM, "
-        "your own on GPUs, else on a CPU (scripts/sglang_cpu.sh or vllm_cpu.sh installs it once, about 3 GB); none: other "
-        "machines have the engines. Of several, comma separated (local,vllm), one each is started, not on GPUs.",
+        "your own on GPUs, else on a CPU (scripts/sglang_cpu.sh or vllm_cpu.sh installs it once, about 3 GB); auto: vLLM if "
+        "vllm_cpu.sh has installed it, else as if nothing were said; none: other machines have the engines. Of several, comma "
+        "separated (local,vllm), one each is started, not on GPUs.",
     )
 
     engine_flags: str = Field(
@@ -38,6 +41,15 @@ class LaunchedEngines(ServiceConfig):
         "each, which serves that version alone as soon as it is published. Not on GPUs.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def auto_is_what_is_installed(cls, values: Any) -> Any:
+        """Without vLLM for CPUs it is as if nothing were said: the local engine, or on GPUs SGLang."""
+        if not isinstance(values, dict) or parts_of(values.get("engine")) != ["auto"]:
+            return values
+        others = {name: value for name, value in values.items() if name != "engine"}
+        return others | {"engine": ["vllm"]} if VLLM_ON_A_CPU.is_file() else others
+
     @field_validator("engine")
     @classmethod
     def each_kind_is_named_once(cls, kinds: list[EngineKind]) -> list[EngineKind]:
@@ -45,8 +57,8 @@ class LaunchedEngines(ServiceConfig):
             raise ValueError(
                 f"ENGINE is {','.join(kinds)}; expected each kind once: more of one kind get keepers of their own"
             )
-        if "none" in kinds and len(kinds) > 1:
-            raise ValueError(f"ENGINE is {','.join(kinds)}; expected none alone, or the engines to start")
+        if len(kinds) > 1 and (alone := {"auto", "none"} & set(kinds)):
+            raise ValueError(f"ENGINE is {','.join(kinds)}; expected {min(alone)} alone, or the engines to start")
         return kinds
 
     @model_validator(mode="after")
