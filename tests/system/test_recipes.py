@@ -3,17 +3,24 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+from assets.recipes.calculator import make as calculator
+from assets.recipes.calculator.scorers import last_number
 from assets.recipes.numbers import make
 from assets.recipes.numbers.scorers import first_number
+from sampler.core.parsers.hermes import parse_hermes
 from tests.conftest import ROOT
 
+MODEL = ROOT / "assets" / "example" / "model"
 SCRIPT = ROOT / "scripts" / "recipe.sh"
 
 
@@ -59,6 +66,58 @@ def test_its_tasks_share_no_pair_and_no_place_is_right_more_often(
 )
 def test_its_score_is_of_the_first_number(reply: str, score: float) -> None:
     assert first_number(reply, ["42"]) == score
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_calculators_tasks_are_distinct_right_and_of_every_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["make", str(tmp_path)])
+    calculator.main()
+    tasks = read(tmp_path / "train.jsonl") + read(tmp_path / "eval.jsonl")
+    assert len({task["query"] for task in tasks}) == calculator.TRAIN + calculator.EVAL
+    signs = {"sum": "+", "Add": "+", "minus": "-", "Subtract": "-", "Take": "-", "times": "*", "product": "*"}
+    signs |= {"Multiply": "*", "divided": "/", "Divide": "/", "often": "/", "+": "+"}
+    seen: Counter[str] = Counter()
+    for task in tasks:
+        a, b = sorted((int(number) for number in re.findall(r"\d+", task["query"])), reverse=True)
+        (sign,) = {sign for word, sign in signs.items() if word in re.split(r"[ .?]", task["query"])}
+        assert float(task["answer"]) == {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[sign]
+        seen[sign] += 1
+    assert set(seen.values()) == {len(tasks) // 4}
+    asked = {line["messages"][0]["content"] for line in read(tmp_path / "warmup.jsonl")}
+    assert not asked & {task["query"] for task in tasks}
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("178377", 1.0),
+        ("178377.0", 1.0),
+        ("4821 * 37 is 178377.", 1.0),
+        ("178377 or 4", 0.0),
+        ("-178377", 0.0),
+        ("many", 0.0),
+    ],
+)
+def test_the_calculators_score_is_of_the_last_number(reply: str, score: float) -> None:
+    assert last_number(reply, ["178377"]) == score
+
+
+def test_the_calculators_warm_up_shows_calls_in_the_form_that_is_read() -> None:
+    conversation = calculator.conversation(4821, 37)
+    text = (ROOT / "assets" / "recipes" / "calculator" / "chat.jinja").read_text(encoding="utf-8")
+    shown = AutoTokenizer.from_pretrained(MODEL).apply_chat_template(
+        conversation["messages"], tools=conversation["tools"], chat_template=text, tokenize=False
+    )
+    assert json.dumps(calculator.CALCULATE) in shown
+    *_, reply, _, _, last, _ = re.split(r"<\|im_start\|>assistant\n|<\|im_end\|>\n", shown)
+    (call,) = parse_hermes(reply).tool_calls
+    assert (call.name, call.arguments) == ("calculate", {"expression": "4821 + 37"})
+    assert last_number(last, ["4858"]) == 1
 
 
 @pytest.mark.thorough

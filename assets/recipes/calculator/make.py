@@ -60,7 +60,9 @@ def main() -> None:
     tasks = [next(drawn) for _ in range(TRAIN + EVAL)]
     write(folder / "train.jsonl", [task(f"train-{number}", *each) for number, each in enumerate(tasks[:TRAIN])])
     write(folder / "eval.jsonl", [task(f"eval-{number}", *each) for number, each in enumerate(tasks[TRAIN:])])
-    write(folder / "warmup.jsonl", [conversation(*sum_of(random.Random(number))) for number in range(WARMUP)])
+    rng = random.Random(8)
+    sums = [(rng.randint(100, 9999), rng.randint(11, 99)) for _ in range(WARMUP)]
+    write(folder / "warmup.jsonl", [conversation(a, b) for a, b in sums])
 
 
 def questions(rng: random.Random) -> Iterator[tuple[str, int]]:
@@ -80,10 +82,6 @@ def questions(rng: random.Random) -> Iterator[tuple[str, int]]:
 
 def task(name: str, question: str, answer: int) -> dict[str, Any]:
     return {"id": name, "query": question, "answer": str(answer), "scorer": "last_number"}
-
-
-def sum_of(rng: random.Random) -> tuple[int, int]:
-    return rng.randint(100, 9999), rng.randint(11, 99)
 
 
 def conversation(a: int, b: int) -> dict[str, Any]:
