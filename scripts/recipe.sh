@@ -53,4 +53,5 @@ if [[ -f "$folder/warmup.yml" ]]; then
   export MODEL="$tasks/warm/final"
 fi
 export TRAIN_FILE="${TRAIN_FILE-$tasks/train.jsonl}" EVAL_FILE="${EVAL_FILE-$tasks/eval.jsonl}"
+export RECIPE="$recipe"  # by which minirl_example.sh knows that it was called from here
 exec scripts/minirl_example.sh "${RUN_NAME:-$recipe}" --config "$settings" "$@"

@@ -14,6 +14,13 @@ MUTANTS = (
         "tests/sampler/test_queues.py::test_waiting_counts_for_no_limit_around_it_and_work_does",
     ),
     Mutant(
+        "an answer is missed only by a scorer that reads one",
+        "sampler/core/episode/scoring.py",
+        "any(scorer_needs_answer(scorer.name) for scorer in sampler.scorers)",
+        "True",
+        "tests/sampler/test_score_shares.py::test_a_scorer_of_whole_replies_misses_no_answer",
+    ),
+    Mutant(
         "a wait for a scorer's thread ends",
         "sampler/core/scorers/calling.py",
         "async with queued(wait), asyncio.timeout(MOST_WAIT_S):",

@@ -1,9 +1,12 @@
 """After a dozen scored episodes a sampler says what share can teach nothing, and what to do."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from sampler.core.episode.episode import play
 from sampler.core.kinds.mcp_sampler import MCPSampler
+from sampler.core.scorers import register_scorer
 from sampler.core.service.score_shares import FIRST, FIRST_GROUPS, ScoreShares
 from sampler.settings import SamplerConfig
 from shared.documents import Slot, Task
@@ -61,6 +64,24 @@ async def play_all_more(store: Store, shares: ScoreShares) -> None:
         score = await play(sampler)
         assert score is not None
         shares.scored(sampler, score)
+
+
+@register_scorer("whole_reply_of_shares", needs_answer=False)
+def whole_reply(reply: str, accepted: Sequence[str]) -> float:
+    return 0.0
+
+
+async def test_a_scorer_of_whole_replies_misses_no_answer(store: Store) -> None:
+    task = make_task(0, num_generations=1)
+    payload = task.payload.model_copy(update={"scorer": "whole_reply_of_shares"})
+    await store.tasks.insert_new([task.model_copy(update={"payload": payload})])
+    shares = make_shares()
+    async with resources(store, [NO_TAGS], NO_AGENTS) as (shared, _):
+        sampler = MCPSampler(shared, await claim(store))
+        assert await play(sampler) == 0
+        for _ in range(FIRST):
+            shares.scored(sampler, 0.0)
+    assert "no_answer" not in shares.stats()
 
 
 def group(scores: list[float | None], seq: int, split: str = "train") -> Task:

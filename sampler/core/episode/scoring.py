@@ -16,7 +16,7 @@ from sampler.core.api_models import Agents
 from sampler.core.episode.log import EpisodeLog
 from sampler.core.episode.user_calls import call_user_code
 from sampler.core.errors import ScorerFailed
-from sampler.core.scorers import Score, ScoringRequest, is_finite_number, score_answer
+from sampler.core.scorers import Score, ScoringRequest, is_finite_number, score_answer, scorer_needs_answer
 from sampler.core.scorers.registry import is_group_scorer, require_scorer, with_floats
 from sampler.core.scorers.scored_text import ScoredText
 from sampler.core.scorers.weighted import combined, judge_metrics, metrics_of
@@ -146,7 +146,8 @@ def _checked(sampler: EvaluatedEpisode, score: Score) -> Score:
 async def score_text(sampler: PlayedEpisode, scored: ScoredText, answer: str | None) -> Score:
     """Apply the task's scorers to a reply, or a text that an agent returned. Raises ScoreComesLater where only feedback
     counts."""
-    sampler.episode.answer, sampler.episode.seeks_answer = answer, True
+    sampler.episode.answer = answer
+    sampler.episode.seeks_answer = any(scorer_needs_answer(scorer.name) for scorer in sampler.scorers)
     if needs_no_scorer(sampler):
         raise ScoreComesLater
     payload, judge = sampler.task.payload, sampler.resources.agents.judge
