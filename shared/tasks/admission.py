@@ -11,11 +11,15 @@ Groups that yielded a policy nothing, were set aside by its trainer or were skip
 everything opened is settled, the policy with the least room has enough data for its next step, so the policies cannot
 deadlock. Groups that fail repeatedly, up to one step's, count only while there is room: a retry's back-off holds no step up. A
 policy whose trainer has taken its last step limits no other; it keeps playing with its final weights.
+
+With `max_staleness` 0 the weights count as published once every engine that takes requests serves them: an episode that began on
+an engine that still loads would be a step old.
 """
 
 from collections.abc import Mapping, Sequence
 
-from shared.documents.run import Admission
+from shared.documents.run import Admission, PolicyVersion
+from shared.documents.states import ServiceStatus
 from shared.processes.waits import Wait
 from shared.store import Store
 from shared.store.admission import OffPolicyBudget
@@ -33,14 +37,40 @@ async def seq_limit(
     if missing:
         frozen = "it starts (the sampler's frozen_policies: those without a trainer)"
         return 0, Wait(f"the trainer of policy {missing[0]}", "it has not started", frozen)
+    doing: str | Wait = "sampling"
     budgets: dict[str, OffPolicyBudget] = {}
     for policy in policies:
         newest = await store.versions.newest(policy)
         step = newest.step if newest else 0
         admission = admissions[policy]
+        if newest and admission.max_staleness == 0 and (served := await _oldest_served(store, newest)) is not None:
+            step, doing = served.step, _following(newest, served)
         budgets[policy] = OffPolicyBudget(step, admission.groups_after(step), failing=admission.groups_per_step)
     training = {policy: budget for policy, budget in budgets.items() if not _ended(admissions[policy], budget)}
-    return await store.admission.seq_limit(owner, training or budgets), "sampling"
+    return await store.admission.seq_limit(owner, training or budgets), doing
+
+
+async def _oldest_served(store: Store, newest: PolicyVersion) -> PolicyVersion | None:
+    """What an engine that takes requests still serves instead of `newest`; None: all follow. Not counted: engines that lag on
+    purpose or serve one version for ever, and one that could not load it, for which nobody would wait in vain."""
+    services = await store.services.live(newest.policy)
+    behind = [
+        service.version
+        for service in services
+        if service.status is ServiceStatus.UP
+        and service.version < newest.version
+        and service.follow_every == 1
+        and service.serve_version is None
+        and not service.error
+    ]
+    return await store.versions.find(newest.policy, min(behind)) if behind else None
+
+
+def _following(newest: PolicyVersion, served: PolicyVersion) -> Wait:
+    still = f"one serves version {served.version} (max_staleness is 0)"
+    return Wait(
+        f"engines that serve version {newest.version} of policy {newest.policy}", still, "its keeper has loaded them"
+    )
 
 
 def _ended(admission: Admission, budget: OffPolicyBudget) -> bool:

@@ -11,6 +11,21 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "max_staleness 0 waits for the engines that follow",
+        "shared/tasks/admission.py",
+        "admission.max_staleness == 0 and",
+        "admission.max_staleness < 0 and",
+        "tests/shared/test_synchronous_admission.py::test_an_engine_that_still_serves_the_weights_before_opens_no_further_group",
+    ),
+    Mutant(
+        "max_staleness 0 waits for no engine that could not load the newest weights",
+        "shared/tasks/admission.py",
+        "        and not service.error\n",
+        "",
+        "tests/shared/test_synchronous_admission.py::"
+        "test_nobody_waits_for_an_engine_that_will_not_follow_or_takes_no_request",
+    ),
+    Mutant(
         "a start during an election waits for its end",
         "shared/store/primary.py",
         "            if not _members_answer(client):\n                raise\n",
