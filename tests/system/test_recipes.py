@@ -113,6 +113,7 @@ def test_the_calculators_warm_up_shows_calls_in_the_form_that_is_read() -> None:
     shown = AutoTokenizer.from_pretrained(MODEL).apply_chat_template(
         conversation["messages"], tools=conversation["tools"], chat_template=text, tokenize=False
     )
+    assert isinstance(shown, str)
     assert json.dumps(calculator.CALCULATE) in shown
     *_, reply, _, _, last, _ = re.split(r"<\|im_start\|>assistant\n|<\|im_end\|>\n", shown)
     (call,) = parse_hermes(reply).tool_calls
