@@ -6,6 +6,22 @@ KINDS = "tests/system/test_launch_two_kinds.py"
 
 MUTANTS = (
     Mutant(
+        "threads of a larger model: engines and trainers have the cores between them",
+        "scripts/tandem/launch/threads.py",
+        "cores // max(1, engines, trainers)",
+        "cores",
+        "tests/system/test_launch_threads.py::"
+        "test_a_larger_models_engines_and_trainers_have_the_cores_of_the_machine_between_them",
+    ),
+    Mutant(
+        "threads of a larger model: the trainer gets them too",
+        "scripts/tandem/launch/services.py",
+        "commands.trainer_environment(config, database) | threads",
+        "commands.trainer_environment(config, database)",
+        "tests/system/test_launch_threads.py::"
+        "test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_does_not",
+    ),
+    Mutant(
         "two kinds of engine: each is named once",
         "scripts/tandem/launch/launched_engines.py",
         "if len(set(kinds)) < len(kinds):",

@@ -19,6 +19,7 @@ from shared.processes.machine_memory import machine_memory_bytes
 from shared.weights.tensor_file import tensors_of
 
 FLOAT_BYTES = 4
+SMALL_MODEL = 20_000_000  # below this many parameters one thread is faster than several (matrices too small to share)
 CACHE_SHARE = 4  # by default one of so many parts of the machine's memory: trainer, samplers and database are beside it
 MAX_RUNNING = 64
 _WIDTH = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")

@@ -19,7 +19,15 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from sampler.engine.local.attention import Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.lean import LeanForward, NotLeanError
-from sampler.engine.local.memory import FLOAT_BYTES, MAX_RUNNING, SHAPE_KEYS, CacheShape, CacheTooSmall, plan_cache
+from sampler.engine.local.memory import (
+    FLOAT_BYTES,
+    MAX_RUNNING,
+    SHAPE_KEYS,
+    SMALL_MODEL,
+    CacheShape,
+    CacheTooSmall,
+    plan_cache,
+)
 from sampler.engine.local.occupation import own_storages
 from sampler.engine.local.stock import StockForward
 from shared.errors import ConfigError, DataError
@@ -29,7 +37,6 @@ from shared.weights.whole_model import check_loaded, check_tied
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # of logits, relative to their largest; a wrong mask or position is off by 1e-1
-SMALL_MODEL = 20_000_000  # below this many parameters one thread is faster than several (matrices too small to share)
 
 
 class UnsupportedModelError(ValueError):

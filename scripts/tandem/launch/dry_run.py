@@ -39,7 +39,7 @@ class Planned:
         self.say(f"{program.name}, log {as_shown(program.log_path)}")
         usual = commands.environment()
         for variable, value in program.environment.items():
-            if variable not in usual:
+            if usual.get(variable) != value:
                 self.say(f"    {variable}={shown(value) if '://' in value else value}")
         self.say(f"    {redacted(shlex.join(program.command))}")
         return cast(Child, None)  # there is none; nothing below asks it

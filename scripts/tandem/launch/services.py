@@ -14,6 +14,7 @@ from tandem.launch.children import Child, Children, Program, Starter
 from tandem.launch.engine_size import engine_size
 from tandem.launch.placement import EnginePlace
 from tandem.launch.settings import BUNDLED, LaunchConfig
+from tandem.launch.threads import shared_cores
 from tandem.launch.waiting import until
 
 ENVIRONMENTS_SERVED = re.compile(r"\b(serving .+ at http\S+) workers=", re.MULTILINE)
@@ -72,20 +73,20 @@ def _listens(url: str) -> bool:
 
 
 def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> None:
+    threads = shared_cores(policies)
     for config in policies:
         size = engine_size(policies, config)
         flags = size.flags if size else []
         for number, url, place, kind in _engines(config):
             part = config.part("engine", number)
-            command, environment = (
-                commands.keeper(config, url, place, flags, kind),
-                commands.with_database("keeper", database),
-            )
+            command = commands.keeper(config, url, place, flags, kind)
+            environment = commands.with_database("keeper", database) | threads
             if place is not None:
                 environment |= commands.on_gpus(config, place.gpus)
             children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
         for version in config.serve_versions * config.starts_engine:
-            part, environment = config.part("engine", f"at_{version}"), commands.with_database("keeper", database)
+            part = config.part("engine", f"at_{version}")
+            environment = commands.with_database("keeper", database) | threads
             command = [*commands.keeper(config, None, size=flags), "--serve_version", str(version)]
             children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
 
@@ -129,9 +130,10 @@ def _number(config: LaunchConfig, i: int) -> str:
 
 def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> dict[str, Child]:
     """Start the trainers; returns {policy: its trainer} without frozen policies; {} on a machine that joins."""
-    trainers = {}
+    trainers, threads = {}, shared_cores(policies)
     for config in (config for config in policies if config.trains):
-        command, environment = commands.trainer(config), commands.trainer_environment(config, database)
+        command = commands.trainer(config)
+        environment = commands.trainer_environment(config, database) | threads
         if config.placed:
             environment |= commands.on_gpus(config, config.placed.placement.trainer)
         name = _spoken(config.part("trainer", config.machines.machine_rank))

@@ -1,0 +1,72 @@
+"""Threads that a launch gives engines and trainers on processors."""
+
+import io
+import os
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from sampler.engine.local.memory import SMALL_MODEL
+from tandem.launch import dry_run
+from tandem.launch.policies import load_policies
+from tandem.launch.threads import shared_cores
+
+LARGE = 4 * SMALL_MODEL
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six cores, without GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+
+
+def size(monkeypatch: pytest.MonkeyPatch, model_bytes: int) -> None:
+    monkeypatch.setattr("tandem.launch.threads.weights_bytes", lambda folder: model_bytes)
+
+
+def threads(*arguments: str) -> str | None:
+    return shared_cores(load_policies(["demo", "--eval_file", "", *arguments])).get("OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize(
+    ("model_bytes", "arguments", "expected"),
+    [
+        (LARGE - 1, [], None),
+        (LARGE, [], "6"),
+        (LARGE, ["--num_processes", "2"], "3"),
+        (LARGE, ["--engine", "local,vllm"], "3"),
+        (LARGE, ["--num_processes", "6"], None),
+    ],
+)
+def test_a_larger_models_engines_and_trainers_have_the_cores_of_the_machine_between_them(
+    monkeypatch: pytest.MonkeyPatch, model_bytes: int, arguments: list[str], expected: str | None
+) -> None:
+    size(monkeypatch, model_bytes)
+    assert threads(*arguments) == expected
+
+
+def test_what_the_environment_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    size(monkeypatch, LARGE)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads() is None
+
+
+def test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size(monkeypatch, LARGE)
+    text = io.StringIO()
+    assert (
+        dry_run.show(Console(file=text, width=1000), load_policies(["demo", "--eval_file", "", "--num_samplers", "1"]))
+        == 0
+    )
+    parts = text.getvalue().split(", log ")
+    told = {before.splitlines()[-1].split()[0]: part for before, part in pairwise(parts)}
+    for name in ("engine", "trainer"):
+        for line in ("OMP_NUM_THREADS=6", "OMP_WAIT_POLICY=PASSIVE", "GOMP_SPINCOUNT=0"):
+            assert f"    {line}\n" in told[name]
+    assert "OMP_NUM_THREADS" not in told["sampler"]
