@@ -6,12 +6,12 @@ KINDS = "tests/system/test_launch_two_kinds.py"
 
 MUTANTS = (
     Mutant(
-        "threads of a larger model: engines and trainers have the cores between them",
+        "threads of a larger model: processes of a kind have the cores between them",
         "scripts/tandem/launch/threads.py",
-        "cores // max(1, engines, trainers)",
-        "cores",
+        "threads = cores // max(1, processes)",
+        "threads = cores",
         "tests/system/test_launch_threads.py::"
-        "test_a_larger_models_engines_and_trainers_have_the_cores_of_the_machine_between_them",
+        "test_processes_of_a_larger_model_have_the_cores_of_the_machine_between_them",
     ),
     Mutant(
         "threads of a larger model: the trainer gets them too",

@@ -10,7 +10,7 @@ from rich.console import Console
 from sampler.engine.local.memory import SMALL_MODEL
 from tandem.launch import dry_run
 from tandem.launch.policies import load_policies
-from tandem.launch.threads import shared_cores
+from tandem.launch.threads import engine_threads, trainer_threads
 
 LARGE = 4 * SMALL_MODEL
 
@@ -28,22 +28,24 @@ def size(monkeypatch: pytest.MonkeyPatch, model_bytes: int) -> None:
     monkeypatch.setattr("tandem.launch.threads.weights_bytes", lambda folder: model_bytes)
 
 
-def threads(*arguments: str) -> str | None:
-    return shared_cores(load_policies(["demo", "--eval_file", "", *arguments])).get("OMP_NUM_THREADS")
+def threads(*arguments: str) -> tuple[str | None, str | None]:
+    """Of an engine, and of a trainer's process."""
+    policies = load_policies(["demo", "--eval_file", "", *arguments])
+    return engine_threads(policies).get("OMP_NUM_THREADS"), trainer_threads(policies).get("OMP_NUM_THREADS")
 
 
 @pytest.mark.parametrize(
     ("model_bytes", "arguments", "expected"),
     [
-        (LARGE - 1, [], None),
-        (LARGE, [], "6"),
-        (LARGE, ["--num_processes", "2"], "3"),
-        (LARGE, ["--engine", "local,vllm"], "3"),
-        (LARGE, ["--num_processes", "6"], None),
+        (LARGE - 1, [], (None, None)),
+        (LARGE, [], ("3", "6")),
+        (LARGE, ["--num_processes", "2"], ("3", "3")),
+        (LARGE, ["--engine", "local,vllm"], (None, "6")),
+        (LARGE, ["--num_processes", "6"], ("3", None)),
     ],
 )
-def test_a_larger_models_engines_and_trainers_have_the_cores_of_the_machine_between_them(
-    monkeypatch: pytest.MonkeyPatch, model_bytes: int, arguments: list[str], expected: str | None
+def test_processes_of_a_larger_model_have_the_cores_of_the_machine_between_them(
+    monkeypatch: pytest.MonkeyPatch, model_bytes: int, arguments: list[str], expected: tuple[str | None, str | None]
 ) -> None:
     size(monkeypatch, model_bytes)
     assert threads(*arguments) == expected
@@ -52,7 +54,7 @@ def test_a_larger_models_engines_and_trainers_have_the_cores_of_the_machine_betw
 def test_what_the_environment_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     size(monkeypatch, LARGE)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert threads() is None
+    assert threads() == (None, None)
 
 
 def test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_does_not(
@@ -66,7 +68,7 @@ def test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_doe
     )
     parts = text.getvalue().split(", log ")
     told = {before.splitlines()[-1].split()[0]: part for before, part in pairwise(parts)}
-    for name in ("engine", "trainer"):
-        for line in ("OMP_NUM_THREADS=6", "OMP_WAIT_POLICY=PASSIVE", "GOMP_SPINCOUNT=0"):
+    for name, count in (("engine", 3), ("trainer", 6)):
+        for line in (f"OMP_NUM_THREADS={count}", "OMP_WAIT_POLICY=PASSIVE", "GOMP_SPINCOUNT=0"):
             assert f"    {line}\n" in told[name]
     assert "OMP_NUM_THREADS" not in told["sampler"]

@@ -14,7 +14,7 @@ from tandem.launch.children import Child, Children, Program, Starter
 from tandem.launch.engine_size import engine_size
 from tandem.launch.placement import EnginePlace
 from tandem.launch.settings import BUNDLED, LaunchConfig
-from tandem.launch.threads import shared_cores
+from tandem.launch.threads import engine_threads, trainer_threads
 from tandem.launch.waiting import until
 
 ENVIRONMENTS_SERVED = re.compile(r"\b(serving .+ at http\S+) workers=", re.MULTILINE)
@@ -73,7 +73,7 @@ def _listens(url: str) -> bool:
 
 
 def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> None:
-    threads = shared_cores(policies)
+    threads = engine_threads(policies)
     for config in policies:
         size = engine_size(policies, config)
         flags = size.flags if size else []
@@ -130,7 +130,7 @@ def _number(config: LaunchConfig, i: int) -> str:
 
 def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> dict[str, Child]:
     """Start the trainers; returns {policy: its trainer} without frozen policies; {} on a machine that joins."""
-    trainers, threads = {}, shared_cores(policies)
+    trainers, threads = {}, trainer_threads(policies)
     for config in (config for config in policies if config.trains):
         command = commands.trainer(config)
         environment = commands.trainer_environment(config, database) | threads
