@@ -31,14 +31,14 @@ MUTANTS = (
     Mutant(
         "two kinds of engine: none stands alone",
         "scripts/tandem/launch/launched_engines.py",
-        'if "none" in kinds and len(kinds) > 1:',
+        'if len(kinds) > 1 and (alone := {"auto", "none"} & set(kinds)):',
         "if False:",
         f"{KINDS}::test_a_list_that_names_no_engines_to_start_is_refused",
     ),
     Mutant(
         "two kinds of engine: flags are of one of them",
         "scripts/tandem/launch/launched_engines.py",
-        'len({"sglang", "vllm"} & set(self.engine)) != 1:',
+        'len({"sglang", "vllm"} & set(self.kinds)) != 1:',
         'not {"sglang", "vllm"} & set(self.engine):',
         f"{KINDS}::test_a_list_that_names_no_engines_to_start_is_refused",
     ),

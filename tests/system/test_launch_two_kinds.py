@@ -62,10 +62,12 @@ def test_auto_is_vllm_where_it_is_installed_for_cpus_else_as_if_nothing_were_sai
     stamp = tmp_path / "install.stamp"
     monkeypatch.setattr("tandem.launch.launched_engines.VLLM_ON_A_CPU", stamp)
     (owner,) = load_policies([*SMALL, "--engine", "auto"])
-    assert (owner.engine, "engine" in owner.model_fields_set) == (["local"], False)
+    assert (owner.kinds, owner.says_engine) == (["local"], False)
     stamp.touch()
     (owner,) = load_policies([*SMALL, "--engine", "auto"])
-    assert owner.engine == ["vllm"]
+    assert (owner.kinds, owner.says_engine) == (["vllm"], False)
+    (owner,) = load_policies([*SMALL, "--engine", "auto", "--engine_urls", "http://127.0.0.1:9"])
+    assert not owner.starts_engine
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class SharedProcess:
         if not running.users:
             self.replace(running)
             running.opening.cancel()  # no effect on an open session
-            await asyncio.wait({running.opening})
+            await asyncio.gather(running.opening, return_exceptions=True)
             await running.connection.close()
 
     def replace(self, running: _Running) -> None:

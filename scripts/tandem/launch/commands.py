@@ -54,9 +54,9 @@ def keeper(
     kind: str | None = None,
 ) -> Command:
     """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any; else the one
-    of `kind`, by default the first that `config.engine` names. `size`: flags of the local one."""
+    of `kind`, by default the first of `config.kinds`. `size`: flags of the local one."""
     engine = ["--engine_url", engine_url] if engine_url else []
-    kind = kind or config.engine[0]
+    kind = kind or config.kinds[0]
     if place is not None:
         engine = _on_gpus_of(config, place)
     elif kind in CPU_ENGINES:

@@ -55,7 +55,7 @@ class PlannedEngine:
 def engine_size(policies: Sequence[LaunchConfig], config: LaunchConfig) -> PlannedEngine | None:
     """Of the policy of `config`; None if this machine starts no local engine for it. Raises ConfigError."""
     starts_here = config.starts_engine and not (config.placed and config.placed.placement.engines)
-    keepers = {kind: keeper_settings(config, kind) for kind in config.engine if starts_here}
+    keepers = {kind: keeper_settings(config, kind) for kind in config.kinds if starts_here}
     keeper = keepers.get("local")
     if keeper is None or keeper.engine_command or keeper.engine_url:
         return None

@@ -1,6 +1,6 @@
 """The launcher's options of the engines: running ones, or which to start, and how."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -41,15 +41,6 @@ class LaunchedEngines(ServiceConfig):
         "each, which serves that version alone as soon as it is published. Not on GPUs.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def auto_is_what_is_installed(cls, values: Any) -> Any:
-        """Without vLLM for CPUs it is as if nothing were said: the local engine, or on GPUs SGLang."""
-        if not isinstance(values, dict) or parts_of(values.get("engine")) != ["auto"]:
-            return values
-        others = {name: value for name, value in values.items() if name != "engine"}
-        return others | {"engine": ["vllm"]} if VLLM_ON_A_CPU.is_file() else others
-
     @field_validator("engine")
     @classmethod
     def each_kind_is_named_once(cls, kinds: list[EngineKind]) -> list[EngineKind]:
@@ -63,14 +54,26 @@ class LaunchedEngines(ServiceConfig):
 
     @model_validator(mode="after")
     def engine_is_either_running_or_started(self) -> Self:
-        if self.engine_urls and "engine" in self.model_fields_set:
+        if self.engine_urls and self.says_engine:
             raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use running ones")
-        if self.engine_flags and len({"sglang", "vllm"} & set(self.engine)) != 1:
+        if self.engine_flags and len({"sglang", "vllm"} & set(self.kinds)) != 1:
             raise ValueError(
                 f"ENGINE_FLAGS is {self.engine_flags!r}, and ENGINE is {','.join(self.engine)}; expected ENGINE=sglang or vllm, "
                 "one of them, whose options they are"
             )
         return self
+
+    @property
+    def says_engine(self) -> bool:
+        """Whether it is said which: `auto` leaves it open."""
+        return "engine" in self.model_fields_set and self.engine != ["auto"]
+
+    @property
+    def kinds(self) -> list[EngineKind]:
+        """On processors."""
+        if self.engine == ["auto"]:
+            return ["vllm" if VLLM_ON_A_CPU.is_file() else "local"]
+        return self.engine
 
     @property
     def starts_engine(self) -> bool:

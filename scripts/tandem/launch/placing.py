@@ -66,9 +66,9 @@ def gpu_lines(policies: Sequence[LaunchConfig]) -> list[str]:
 
 def _wanted(config: LaunchConfig) -> Wanted:
     """ENGINE=local, if it is said, keeps the engine on the CPU; so does the bundled model where SGLang is not installed."""
-    settled = "engine" in config.model_fields_set or config.gpus or config.assume_gpus is not None
+    settled = config.says_engine or config.gpus or config.assume_gpus is not None
     by_default = bool(settled) or config.model != EXAMPLE_MODEL or shutil.which(SGLANG) is not None
-    local = config.engine == ["local"] and ("engine" in config.model_fields_set or not by_default)
+    local = config.engine in (["local"], ["auto"]) and (config.says_engine or not by_default)
     described = read_json_file(ROOT / config.model / "config.json", "a model's configuration", keys_once=False)
     heads = described.get("num_attention_heads") if isinstance(described, dict) else None
     return Wanted(

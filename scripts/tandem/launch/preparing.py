@@ -21,7 +21,7 @@ def prepare(policies: Sequence[LaunchConfig]) -> None:
         check_whole(ROOT / model, policies[0])
     check_truncation(policies)
     for kind in commands.CPU_ENGINES:
-        if any(kind in policy.engine and policy.starts_engine and not policy.placed for policy in policies):
+        if any(kind in policy.kinds and policy.starts_engine and not policy.placed for policy in policies):
             _install(kind)
 
 

@@ -109,8 +109,8 @@ def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | 
         ]
     if not config.starts_engine:
         return []
-    alone = len(config.engine) == 1
-    return [(config.machines.node if alone else f"{config.machines.node}-{k}", None, None, k) for k in config.engine]
+    alone = len(config.kinds) == 1
+    return [(config.machines.node if alone else f"{config.machines.node}-{k}", None, None, k) for k in config.kinds]
 
 
 def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database: str, tools_url: str | None) -> None:

@@ -40,7 +40,7 @@ def check_truncation(policies: Sequence[LaunchConfig]) -> None:
     if policies[0].only_evaluate:
         return
     truncation = sampler_settings(policies[0]).sampling.truncation
-    for kind in [kind for policy in policies if policy.trains and policy.starts_engine for kind in policy.engine]:
+    for kind in [kind for policy in policies if policy.trains and policy.starts_engine for kind in policy.kinds]:
         if problem := truncation.engine_problem(kind):
             raise ConfigError(problem)
 

@@ -21,7 +21,7 @@ SLEEPING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 def engine_threads(policies: Sequence[LaunchConfig]) -> dict[str, str]:
     """Variables of each engine that computes on this machine's processors; none where one thread is best."""
-    engines = sum(len(config.engine) + len(config.serve_versions) for config in policies if config.starts_engine)
+    engines = sum(len(config.kinds) + len(config.serve_versions) for config in policies if config.starts_engine)
     return _threads(policies, _cores() // 2, engines)
 
 
