@@ -42,7 +42,8 @@ if [[ -f "$folder/requirements.txt" ]]; then
 fi
 export MODEL="${MODEL:-$(scripts/setup_model.sh)}"
 if [[ -f "$folder/warmup.yml" ]]; then
-  stamp="$(cat "$folder/warmup.yml" "$tasks/warmup.jsonl" "$folder"/*.jinja "$MODEL/config.json" | sha256sum) $MODEL"
+  shopt -s nullglob
+  stamp="$(cat "$folder/warmup.yml" "$tasks/warmup.jsonl" "$folder"/*.jinja | sha256sum) $MODEL"
   if [[ ! -r "$tasks/warm.stamp" || "$(<"$tasks/warm.stamp")" != "$stamp" ]]; then
     say "warm-up: $(sed -n '1s/^# //p' "$folder/warmup.yml")"
     rm -rf "$tasks/warm" "$tasks/warm.stamp"

