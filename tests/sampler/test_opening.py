@@ -9,8 +9,10 @@ from sampler.core.scorers.answers import extract_answer
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.documents import TaskPayload
 
+WHOLE_REPLY = "tests_opening_whole_reply"
 
-@register_scorer("tests_opening_whole_reply", needs_answer=False)
+
+@register_scorer(WHOLE_REPLY, needs_answer=False)
 async def whole_reply(request: ScoringRequest) -> Score:
     return Score(1.0)
 
@@ -62,4 +64,4 @@ def test_a_mark_of_the_other_schema_does_not_count() -> None:
 
 
 def test_a_scorer_that_reads_the_whole_reply_needs_no_form() -> None:
-    assert [message["role"] for message in opening(scorer="tests_opening_whole_reply")] == ["user"]
+    assert [message["role"] for message in opening(scorer=WHOLE_REPLY)] == ["user"]

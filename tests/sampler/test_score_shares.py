@@ -1,12 +1,9 @@
 """After a dozen scored episodes a sampler says what share can teach nothing, and what to do."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from sampler.core.episode.episode import play
 from sampler.core.kinds.mcp_sampler import MCPSampler
-from sampler.core.scorers import register_scorer
 from sampler.core.service.score_shares import FIRST, FIRST_GROUPS, ScoreShares
 from sampler.settings import SamplerConfig
 from shared.documents import Slot, Task
@@ -19,6 +16,7 @@ from tests.sampler.gateway.gateways import gateway
 from tests.sampler.gateway.test_external import step
 from tests.sampler.running import running_sampler, until
 from tests.sampler.test_mcp_sampler import BOX, NO_AGENTS, calls, resources
+from tests.sampler.test_opening import WHOLE_REPLY
 from tests.shared.builders import claim, import_tasks, make_task
 
 RIGHT, WRONG, NO_TAGS = "<answer>4</answer>", "<answer>5</answer>", "It is four."
@@ -66,14 +64,9 @@ async def play_all_more(store: Store, shares: ScoreShares) -> None:
         shares.scored(sampler, score)
 
 
-@register_scorer("whole_reply_of_shares", needs_answer=False)
-def whole_reply(reply: str, accepted: Sequence[str]) -> float:
-    return 0.0
-
-
 async def test_a_scorer_of_whole_replies_misses_no_answer(store: Store) -> None:
     task = make_task(0, num_generations=1)
-    payload = task.payload.model_copy(update={"scorer": "whole_reply_of_shares"})
+    payload = task.payload.model_copy(update={"scorer": WHOLE_REPLY})
     await store.tasks.insert_new([task.model_copy(update={"payload": payload})])
     shares = make_shares()
     async with resources(store, [NO_TAGS], NO_AGENTS) as (shared, _):

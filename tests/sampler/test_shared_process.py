@@ -89,7 +89,7 @@ async def test_a_process_that_answers_nothing_is_ended_for_all_and_replaced(serv
         pid = await pid_of(other)
         async with ToolSession([server], limits=limits, traffic=traffic) as one:
             with pytest.raises(ToolTimeout):
-                await one.call("block", {"seconds": 3600.0}, timeout_s=0.5)
+                await one.call("freeze", {"seconds": 3600.0}, timeout_s=0.5)
         await until_ended(pid)
         with pytest.raises(ToolServerDied):
             await other.call("echo", {"text": "hello"})

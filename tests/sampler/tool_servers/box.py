@@ -66,7 +66,7 @@ async def slow(seconds: float) -> str:
 
 
 @server.tool()
-async def block(seconds: float) -> str:
+async def freeze(seconds: float) -> str:
     """Sleep, and answer nothing else meanwhile."""
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
     return "done"

@@ -1,4 +1,7 @@
-"""A stdio tool server without a library: it takes a while to start, and writes into a file when it began and when it was open."""
+"""A stdio tool server without a library: it takes a while to start, and writes into a file when it began and when it was open.
+
+slow_start.py FILE TOGETHER        opens once so many have begun
+"""
 
 import json
 import os
@@ -27,6 +30,8 @@ def answer(method: str, version: str) -> dict[str, Any]:
 
 def main() -> None:
     note("started")
+    while open(sys.argv[1], "rb").read().split().count(b"started") < int(sys.argv[2]):  # another process writes it
+        time.sleep(0.01)
     time.sleep(START_S)
     for line in sys.stdin:
         request = json.loads(line)
