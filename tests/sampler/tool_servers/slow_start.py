@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 START_S = 0.05
@@ -30,7 +31,7 @@ def answer(method: str, version: str) -> dict[str, Any]:
 
 def main() -> None:
     note("started")
-    while open(sys.argv[1], "rb").read().split().count(b"started") < int(sys.argv[2]):  # another process writes it
+    while Path(sys.argv[1]).read_bytes().split().count(b"started") < int(sys.argv[2]):  # another process writes it
         time.sleep(0.01)
     time.sleep(START_S)
     for line in sys.stdin:
