@@ -3,13 +3,18 @@
 import io
 import os
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rich.console import Console
 
 from sampler.engine.local.memory import SMALL_MODEL
 from tandem.launch import dry_run
+from tandem.launch.children import Children, Program
 from tandem.launch.policies import load_policies
+from tandem.launch.services import start_trainers
 from tandem.launch.threads import engine_threads, trainer_threads
 
 LARGE = 4 * SMALL_MODEL
@@ -72,3 +77,22 @@ def test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_doe
         for line in (f"OMP_NUM_THREADS={count}", "OMP_WAIT_POLICY=PASSIVE", "GOMP_SPINCOUNT=0"):
             assert f"    {line}\n" in told[name]
     assert "OMP_NUM_THREADS" not in told["sampler"]
+
+
+def test_a_trainer_that_is_started_again_has_the_share_that_it_had_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    size(monkeypatch, LARGE)
+    config = tmp_path / "two.yml"
+    config.write_text("launch: {policy: solver}\npolicies: {solver: {}, judge: {}}\n", encoding="utf-8")
+    policies = load_policies(["demo", "--eval_file", "", "--config", str(config)])
+    started: list[Program] = []
+    starting = cast(Children, SimpleNamespace(start=started.append))
+    assert start_trainers(policies, starting, "mongodb://db", []) == {}
+    for only in (["judge"], None):
+        start_trainers(policies, starting, "mongodb://db", only)
+    assert [(one.name, one.environment["OMP_NUM_THREADS"]) for one in started] == [
+        ("trainer judge 0", "3"),
+        ("trainer solver 0", "3"),
+        ("trainer judge 0", "3"),
+    ]

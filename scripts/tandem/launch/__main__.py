@@ -280,7 +280,7 @@ class Launch:
         inserted = await import_train(store, self.config)
         self.display.begin_phase(f"training ({inserted} tasks queued)" if inserted else "training")
         if inserted and self.config.machines.is_alone:  # a trainer that found none before them has ended
-            self.display.trainers |= start_trainers(self._ended(), self.children, self.database)
+            self.display.trainers |= start_trainers(self.policies, self.children, self.database, self._ended())
         for policy, trainer in list(self.display.trainers.items()):
             await self.children.wait_exit(trainer)
             metrics, run = self._read_metrics(policy), await store.runs.get()
@@ -294,10 +294,10 @@ class Launch:
             why = f"; it ended {end.reason}" if end is not None and used_up else ""
             self.display.note(f"trained {self._steps_text(policy)}{why}")
 
-    def _ended(self) -> list[LaunchConfig]:
+    def _ended(self) -> list[str]:
         """Policies whose trainers have ended well."""
         trainers = self.display.trainers
-        return [one for one in self.trained if (t := trainers.get(one.policy)) is not None and t.returncode == 0]
+        return [policy for policy, trainer in trainers.items() if trainer.returncode == 0]
 
     def _steps_text(self, policy: str) -> str:
         whose = f" of policy {policy}" if len(self.policies) > 1 else ""

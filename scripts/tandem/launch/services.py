@@ -6,7 +6,7 @@ Services without a given URL are started. Each child's log is logs/RUN_PART.log.
 import contextlib
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from tandem.launch import commands
@@ -128,10 +128,15 @@ def _number(config: LaunchConfig, i: int) -> str:
     return f"{config.machines.node}-{i}" if config.machines.join else str(i)
 
 
-def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> dict[str, Child]:
-    """Start the trainers; returns {policy: its trainer} without frozen policies; {} on a machine that joins."""
+def start_trainers(
+    policies: Sequence[LaunchConfig], children: Starter, database: str, only: Collection[str] | None = None
+) -> dict[str, Child]:
+    """Start the trainers; returns {policy: its trainer} without frozen policies; {} on a machine that joins.
+
+    `only`: those of these policies; None: of all.
+    """
     trainers, threads = {}, trainer_threads(policies)
-    for config in (config for config in policies if config.trains):
+    for config in (config for config in policies if config.trains and (only is None or config.policy in only)):
         command = commands.trainer(config)
         environment = commands.trainer_environment(config, database) | threads
         if config.placed:
