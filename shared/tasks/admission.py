@@ -51,8 +51,11 @@ async def seq_limit(
 
 
 async def _oldest_served(store: Store, newest: PolicyVersion) -> PolicyVersion | None:
-    """What an engine that takes requests still serves instead of `newest`; None: all follow. Not counted: engines that lag on
-    purpose or serve one version for ever, and one that could not load it, for which nobody would wait in vain."""
+    """The oldest version before `newest` that an engine which takes requests serves; None: all serve `newest`.
+
+    Three kinds of engine are not counted, since they will not load it: those with `follow_every` above 1, those with
+    `serve_version`, and those whose loading failed (`error`).
+    """
     services = await store.services.live(newest.policy)
     behind = [
         service.version

@@ -140,7 +140,7 @@ async def test_a_cancelled_opening_that_nobody_shares_leaves_no_process(server: 
             await asyncio.sleep(0.01)
 
 
-async def test_a_server_that_does_not_start_is_said_to_all(server: ToolServer) -> None:
+async def test_all_users_get_the_error_of_a_server_that_does_not_start(server: ToolServer) -> None:
     broken = replace(server, args=("-c", "import sys; sys.exit('no such table')"))
     opened = [ToolSession([broken], limits=LIMITS, traffic=Traffic()) for _ in range(3)]
     for outcome in await asyncio.gather(*(session.open() for session in opened), return_exceptions=True):

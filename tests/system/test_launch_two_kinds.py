@@ -56,7 +56,7 @@ def test_a_size_of_the_local_engine_that_the_other_keeper_would_refuse_is_refuse
         engine_size(policies, policies[0])
 
 
-def test_auto_is_vllm_where_it_is_installed_for_cpus_else_as_if_nothing_were_said(
+def test_auto_is_vllm_where_it_is_installed_for_cpus_else_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamp = tmp_path / "install.stamp"

@@ -46,11 +46,11 @@ class SharedProcess:
             connection = Connection(replace(user.server, episode=""), limits)
             opening = asyncio.create_task(connection.open(), name=f"mcp shared open {user.server.name}")
             running = self._running = _Running(connection, opening)
-            connection.on_list_changed = lambda: _tell(running)
+            connection.on_list_changed = lambda: _notify(running)
         running.users.add(user)
         try:
             await asyncio.shield(running.opening)
-        except BaseException:  # cancelled too
+        except BaseException:  # also of a cancelled episode: a user that never leaves would keep the process for ever
             await asyncio.shield(self.leave(user, running))
             raise
         return running
@@ -70,7 +70,8 @@ class SharedProcess:
             self._running = None
 
 
-def _tell(running: _Running) -> None:
+def _notify(running: _Running) -> None:
+    """Each user of a changed list of tools."""
     for user in list(running.users):
         user.num_list_changes += 1
         user.on_list_changed()

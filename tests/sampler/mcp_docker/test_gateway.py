@@ -208,6 +208,7 @@ async def test_a_server_that_does_not_start_is_named_with_its_stderr(tmp_path: P
             "'a': command is 'no-such-program', which is not on",
         ),
         ('{"mcpServers": {"a": {"url": "http://h/mcpapi"}}}', [], "'a': mcpapi is not MCP"),
+        ('{"mcpServers": {"a": {"command": "sh", "shared": true}}}', [], "'a': shared is true; here every session has"),
         ('{"mcpServers": {"a": {"command": "true"}}}', ["--network_servers", "b"], "network_servers: 'b' is no server"),
         ('{"mcpServers": {"a": {"command": "true"}}}', ["--host", "0.0.0.0"], "without a token"),
         ('{"mcpServers": {"a": {"command": "true"}}}', ["--token_file", "/dev/null"], "has no token"),

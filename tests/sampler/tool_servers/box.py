@@ -68,7 +68,7 @@ async def slow(seconds: float) -> str:
 @server.tool()
 async def freeze(seconds: float) -> str:
     """Sleep, and answer nothing else meanwhile."""
-    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+    time.sleep(seconds)  # noqa: ASYNC251 - stops the event loop, so that a ping has no answer either
     return "done"
 
 

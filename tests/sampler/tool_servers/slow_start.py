@@ -31,8 +31,8 @@ def answer(method: str, version: str) -> dict[str, Any]:
 
 def main() -> None:
     note("started")
-    while Path(sys.argv[1]).read_bytes().split().count(b"started") < int(sys.argv[2]):  # another process writes it
-        time.sleep(0.01)
+    while Path(sys.argv[1]).read_bytes().split().count(b"started") < int(sys.argv[2]):
+        time.sleep(0.01)  # the other servers write into the file, which tells nobody of it
     time.sleep(START_S)
     for line in sys.stdin:
         request = json.loads(line)
