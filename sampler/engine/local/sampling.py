@@ -2,7 +2,8 @@
 
 Log-probs are float32 log_softmax(logits / temperature) over what min-p, top-k and top-p leave of the vocabulary, as in vLLM
 with `processed_logprobs`; temperature 0 is greedy with log-probs at temperature 1 over all of it. Sampling inverts the
-cumulative distribution in float64: one uniform number per row, from the row's own generator.
+cumulative distribution: one uniform number per row, from the row's own generator. In a large vocabulary it finds the block of
+tokens first, then the token in it. So the sums in float64 run over a few hundred numbers of a row and not over all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import torch
 from torch import Tensor
 
 from sampler.engine.local.running import RunningSequence
+
+BLOCK = 256  # tokens
+ONE_SUM = 4096  # tokens of a vocabulary whose blocks would not save time; 32 rows of 49,152: 35 ms, with blocks 4
 
 _BELOW_ONE = 1 - 2.0**-40  # keeps uniform * total strictly below total, so that no token of probability 0 is chosen
 
@@ -55,11 +59,36 @@ def sample(logits: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
 
 
 def _draw(log_probs: Tensor, batch: SamplingBatch) -> Tensor:
-    cumulative = log_probs.exp().cumsum(-1, dtype=torch.float64)
-    uniform = torch.tensor([g.rng.random() * _BELOW_ONE for g in batch.generations], dtype=torch.float64)
-    target = (cumulative[:, -1] * uniform)[:, None]
-    tokens = torch.searchsorted(cumulative, target, right=True)[:, 0]
+    probs = log_probs.exp()
+    uniform = torch.tensor([[g.rng.random()] for g in batch.generations], dtype=torch.float64)
+    tokens = _by_blocks(probs, uniform) if probs.shape[1] > ONE_SUM else _invert(probs, uniform)[0][:, 0]
     return tokens if batch.greedy is None else torch.where(batch.greedy, log_probs.argmax(-1), tokens)
+
+
+def _by_blocks(probs: Tensor, uniform: Tensor) -> Tensor:
+    block, uniform = _invert(_block_sums(probs), uniform)
+    ids = block * BLOCK + torch.arange(BLOCK)
+    inside = ids < probs.shape[1]
+    place, _ = _invert(probs.gather(1, ids.clamp(max=probs.shape[1] - 1)).mul_(inside), uniform)
+    return ids.gather(1, place)[:, 0]
+
+
+def _block_sums(probs: Tensor) -> Tensor:
+    """[n, vocabulary] -> [n, blocks]; the last block may be shorter."""
+    whole = probs.shape[1] // BLOCK
+    sums = probs[:, : whole * BLOCK].unflatten(1, (whole, BLOCK)).sum(-1)
+    rest = probs[:, whole * BLOCK :]
+    return torch.cat((sums, rest.sum(-1, keepdim=True)), 1) if rest.shape[1] else sums
+
+
+def _invert(masses: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """The places [n, 1] at which `uniform` ([n, 1], of [0, 1)) of the `masses` [n, m] is reached, and what is left of it there, as
+    a uniform number again. A place of mass 0 is never chosen."""
+    cumulative = masses.cumsum(-1, dtype=torch.float64)
+    target = cumulative[:, -1:] * uniform.clamp(max=_BELOW_ONE)
+    place = torch.searchsorted(cumulative, target, right=True)
+    mass = masses.gather(1, place).double()
+    return place, (target - (cumulative.gather(1, place) - mass)).div_(mass).clamp_(0.0)
 
 
 def truncated(log_probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
