@@ -43,10 +43,10 @@ def threads(*arguments: str) -> tuple[str | None, str | None]:
     ("model_bytes", "arguments", "expected"),
     [
         (LARGE - 1, [], (None, None)),
-        (LARGE, [], ("3", "6")),
-        (LARGE, ["--num_processes", "2"], ("3", "3")),
-        (LARGE, ["--engine", "local,vllm"], (None, "6")),
-        (LARGE, ["--num_processes", "6"], ("3", None)),
+        (LARGE, [], ("6", "6")),
+        (LARGE, ["--num_processes", "2"], ("6", "3")),
+        (LARGE, ["--engine", "local,vllm"], ("3", "6")),
+        (LARGE, ["--num_processes", "6"], ("6", None)),
     ],
 )
 def test_processes_of_a_larger_model_have_the_cores_of_the_machine_between_them(
@@ -59,7 +59,10 @@ def test_processes_of_a_larger_model_have_the_cores_of_the_machine_between_them(
 def test_what_the_environment_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     size(monkeypatch, LARGE)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
     assert threads() == (None, None)
+    policies = load_policies(["demo", "--eval_file", ""])
+    assert trainer_threads(policies) == {"MALLOC_MMAP_THRESHOLD_": str(2**30)}
 
 
 def test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_does_not(
@@ -73,8 +76,13 @@ def test_engine_and_trainer_get_them_and_sleep_while_they_wait_and_a_sampler_doe
     )
     parts = text.getvalue().split(", log ")
     told = {before.splitlines()[-1].split()[0]: part for before, part in pairwise(parts)}
-    for name, count in (("engine", 3), ("trainer", 6)):
-        for line in (f"OMP_NUM_THREADS={count}", "OMP_WAIT_POLICY=PASSIVE", "GOMP_SPINCOUNT=0"):
+    for name, count in (("engine", 6), ("trainer", 6)):
+        for line in (
+            f"OMP_NUM_THREADS={count}",
+            "OMP_WAIT_POLICY=PASSIVE",
+            "GOMP_SPINCOUNT=0",
+            f"MALLOC_MMAP_THRESHOLD_={2**30}",
+        ):
             assert f"    {line}\n" in told[name]
     assert "OMP_NUM_THREADS" not in told["sampler"]
 

@@ -105,8 +105,8 @@ def test_no_tensor_grows_with_the_square_of_the_row() -> None:
         with LargestTensor() as seen:
             torch.autograd.grad(by_node(query, key, value, spans_of_row(row.ends_N)), (query, key, value), grad)
         largest.append(seen.numel)
-    assert largest[0] <= SPAN * SPAN
-    assert largest[1] <= max(SPAN * SPAN, 2 * largest[0])
+    assert largest[0] < 2000 * 2000 // 10
+    assert largest[1] <= 2 * largest[0]
 
 
 @pytest.mark.parametrize("size", [1, 4, 16, SPAN])

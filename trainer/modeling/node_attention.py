@@ -29,7 +29,7 @@ from shared.tokens.trie import Int64
 from trainer.process.private_apis import flash_for_cpu, flash_for_cpu_backward
 
 BY_NODE = "by_node"  # attn_implementation of transformers, registered below
-SPAN = 512
+SPAN = 128
 HARMLESS = ("position_ids", "cache_position", "use_cache", "is_causal", "output_router_logits", "output_attentions")
 
 
