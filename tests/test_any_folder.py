@@ -75,13 +75,13 @@ def test_every_program_is_a_command_that_never_imports_from_the_current_folder(p
 
 
 def test_the_programs_in_the_table_are_all_that_there_are() -> None:
-    """Every package of the services with a `__main__`, the launcher, and two files that are programs."""
+    """Every package of the services with a `__main__`, the launcher and the plan, and two files that are programs."""
     found = {
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
         for package in ("sampler", "trainer")
         for path in (ROOT / package).rglob("__main__.py")
     }
-    assert found | {"tandem.launch", "tandem.what_if.verify", "trainer.quantize"} == {
+    assert found | {"tandem.launch", "tandem.plan", "tandem.what_if.verify", "trainer.quantize"} == {
         module for module, *_ in PROGRAMS.values()
     }
 

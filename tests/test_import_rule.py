@@ -26,6 +26,7 @@ MAY_IMPORT = {  # folders with more freedom than their package
     "sampler/engine/loading/": TORCH,
     "sampler/engine/vllm/": TORCH,
     "scripts/tandem/launch/": {"sampler", "trainer"},
+    "scripts/tandem/plan/": {"sampler"} | TORCH,
     "scripts/tandem/what_if/": {"sampler", "trainer"} | TORCH,
 }
 WITH_TORCH = tuple(folder for folder in MAY_IMPORT if folder.startswith("sampler/"))

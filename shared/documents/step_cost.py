@@ -3,7 +3,10 @@
 from shared.documents.base import Document
 
 LONG_STEP_S = 600.0
-CHEAPER = "fewer num_generations or groups_per_step, a smaller max_new_tokens, a smaller model or a GPU make it shorter"
+CHEAPER = (
+    "fewer num_generations or groups_per_step, a smaller max_new_tokens, a smaller model or a GPU make it shorter; "
+    "`tandem plan`, with the options of this command, proposes settings for this machine"
+)
 
 
 class StepCost(Document):

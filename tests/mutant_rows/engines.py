@@ -12,7 +12,23 @@ CONTEXTS = "tests/sampler/test_short_contexts.py"
 TOOL_PROMPT = "tests/sampler/test_tool_prompt.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
+SAMPLING = "tests/sampler/engine/local/test_sampling.py"
+
 MUTANTS = (
+    Mutant(
+        "blocks of a vocabulary: a number of its own within the block",
+        "sampler/engine/local/sampling.py",
+        "(target - (cumulative.gather(1, place) - mass)).div_(mass).clamp_(0.0)",
+        "uniform",
+        f"{SAMPLING}::test_what_is_left_of_a_uniform_number_is_one_again",
+    ),
+    Mutant(
+        "blocks of a vocabulary: nothing beyond its end",
+        "sampler/engine/local/sampling.py",
+        ".mul_(inside)",
+        "",
+        f"{SAMPLING}::test_a_token_of_probability_0_is_never_drawn",
+    ),
     Mutant(
         "an engine that serves already says its context",
         "sampler/engine/keeper/lifecycle.py",

@@ -4,7 +4,30 @@ from tests.mutant_rows.mutant import Mutant
 
 KINDS = "tests/system/test_launch_two_kinds.py"
 
+PROPOSAL = "tests/tandem/plan/test_proposal.py"
+
 MUTANTS = (
+    Mutant(
+        "plan: what is given stays",
+        "scripts/tandem/plan/proposal.py",
+        'if "groups_per_step" not in given:',
+        "if True:",
+        f"{PROPOSAL}::test_what_is_given_stays",
+    ),
+    Mutant(
+        "plan: what does not fit is not proposed",
+        "scripts/tandem/plan/proposal.py",
+        "if one[-1].total <= room",
+        "if True",
+        f"{PROPOSAL}::test_memory_decides_what_is_trained",
+    ),
+    Mutant(
+        "plan: a step that takes too long is not proposed",
+        "scripts/tandem/plan/proposal.py",
+        "one.seconds(speed) <= STEP_S",
+        "True",
+        f"{PROPOSAL}::test_the_largest_step_of_a_minute_is_proposed",
+    ),
     Mutant(
         "threads of a larger model: processes of a kind have the cores between them",
         "scripts/tandem/launch/threads.py",

@@ -33,6 +33,7 @@ PROGRAMS = (
         "sampler.engine.keeper",
         "sampler.engine.keeper.health",
         "tandem.launch.check_model",
+        "tandem.plan",
     ),
     *(
         "sampler.engine.local",

@@ -92,7 +92,11 @@ class LeanForward:
         x = self.embed.index_select(0, plan.token_N)
         rotated, half = self.heads + self.kv_heads, self.head_dim // 2
         for index, layer in enumerate(self.layers):
-            qkv = _apply(layer.qkv, self._rms(x, layer.norm1), layer.qkv_bias).contiguous().view(len(x), -1, self.head_dim)
+            qkv = (
+                _apply(layer.qkv, self._rms(x, layer.norm1), layer.qkv_bias)
+                .contiguous()
+                .view(len(x), -1, self.head_dim)
+            )
             query_key = qkv[:, :rotated]
             if layer.qk_norm is not None:
                 query_key = self._norm_heads(query_key, layer.qk_norm)

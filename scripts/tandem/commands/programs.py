@@ -29,6 +29,12 @@ PROGRAMS = {  # {command: (module, the extra that it needs, a package of that ex
         "accelerate",
         "Train the bundled model on the bundled tasks on this machine: `tandem run demo --method minirl`.",
     ),
+    "plan": (
+        "tandem.plan",
+        "sampler,trainer,engine,local",
+        "torch",
+        "Say what a step of a run costs on this machine, and settings that fit it: `tandem run`'s options.",
+    ),
     "sampler": ("sampler", "sampler", "httpx", "Play a run's episodes."),
     "gateway": ("sampler.gateway", "sampler,gateway", "starlette", "Serve agents that run elsewhere."),
     "keeper": ("sampler.engine.keeper", "sampler", "httpx", "Run and update one inference engine of a run."),

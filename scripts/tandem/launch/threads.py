@@ -1,6 +1,6 @@
 """Threads and memory allocation of engines and trainers on processors.
 
-The matrices of a small model are too small to share: one thread each. Of a larger model the trainers have the cores of the machine
+The matrices of a small model are too small to share: one thread each. Of a larger model the trainers have the machine's cores
 between them, and so do the engines; threads that wait sleep instead of spinning, so that the two side by side lose nothing.
 OMP_NUM_THREADS in the launcher's environment, and a service's own setting, win.
 
@@ -25,7 +25,10 @@ from tandem.launch.settings import LaunchConfig
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SLEEPING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
-KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**33)}  # bytes; other C libraries ignore them
+KEPT = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**33),
+}  # bytes; other C libraries ignore them
 
 
 def engine_threads(policies: Sequence[LaunchConfig]) -> dict[str, str]:

@@ -13,6 +13,10 @@ from shared.names import shortened
 from tandem.launch.places import ROOT
 
 PATHS = {  # the sections of the settings that a launch reads
+    "groups_per_step": "data",
+    "max_tokens_per_row": "data",
+    "max_staleness": "data",
+    "learning_rate": "optimizer",
     "max_steps": "optimizer",
     "optim": "optimizer",
     "dtype": "model",
@@ -20,7 +24,7 @@ PATHS = {  # the sections of the settings that a launch reads
     "use_dora": "model.lora",
     "base_quantization": "model.lora",
 }
-EXPECTED: dict[type, str] = {int: "a whole number", bool: "true or false"}
+EXPECTED: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 Value = TypeVar("Value")
 
 

@@ -52,6 +52,7 @@ WITHOUT_DATABASE = (
 PROGRAM_FAILURES: dict[str, tuple[Sequence[str], str]] = {
     "run": (["a.b"], "a.b"),
     "demo": (["--num_samplers", "many"], "num_samplers"),
+    "plan": (["a.b"], "a.b"),
     "sampler": (["--run", "a b"], "model_name_or_path"),
     "trainer": (
         ["--run", "r", "--model_name_or_path", "nowhere", "--tp_size", "2", "--groups_per_step", "1"],

@@ -1,0 +1,2 @@
+# Worlds run in the Python that has the package.
+export ENVIRONMENT_PYTHON="$RECIPE_PYTHON"
