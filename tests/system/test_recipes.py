@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from assets.recipes.agent.arithmetic import calculate
 from assets.recipes.calculator import make as calculator
 from assets.recipes.calculator.scorers import last_number
+from assets.recipes.gsm8k.make import tasks as gsm8k
 from assets.recipes.numbers import make
 from assets.recipes.numbers.scorers import first_number
 from sampler.core.parsers.hermes import parse_hermes
@@ -22,6 +24,8 @@ from tests.conftest import ROOT
 
 MODEL = ROOT / "assets" / "example" / "model"
 SCRIPT = ROOT / "scripts" / "recipe.sh"
+RECIPES = sorted(folder for folder in (ROOT / "assets" / "recipes").iterdir())
+GAMES = Path(os.environ.get("GAMES_PYTHON", ROOT / ".games" / "venv" / "bin" / "python"))
 
 
 def recipe(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -121,9 +125,45 @@ def test_the_calculators_warm_up_shows_calls_in_the_form_that_is_read() -> None:
     assert last_number(last, ["4858"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("4821 + 37", "4858"),
+        ("9999 * 9999", "99980001"),
+        ("7 / 2", "3.5"),
+        ("(2 - 5) * 4", "-12"),
+        ("1 / 0", "error: ZeroDivisionError"),
+        ("__import__('os')", "error: TypeError"),
+        ("2 ** 9", "error: KeyError"),
+        ("5 apples", "error: SyntaxError"),
+    ],
+)
+def test_the_agents_calculator_knows_four_operations_and_runs_nothing(expression: str, answer: str) -> None:
+    assert calculate(expression) == answer
+
+
+def test_a_row_of_gsm8k_is_a_task() -> None:
+    row = {"question": "How many?", "answer": "So 2 * 600 = 1200.\n#### 1,200"}
+    (task,) = gsm8k("train", [row])
+    assert (task["id"], task["query"], task["answer"]) == ("train-0", "How many?", "1200")
+    with pytest.raises(ValueError, match="row 1 of eval: the solution has no ####"):
+        list(gsm8k("eval", [row, {"question": "?", "answer": "12"}]))
+
+
+@pytest.mark.skipif(not GAMES.is_file(), reason="no packages of games: scripts/setup_games.sh")
+@pytest.mark.parametrize("name", ["lake", "reasoning"])
+def test_the_tasks_of_a_world_are_those_of_its_package_and_held_out(name: str, tmp_path: Path) -> None:
+    subprocess.run([GAMES, "-m", f"assets.recipes.{name}.make", tmp_path], cwd=ROOT, check=True, timeout=120)
+    train, held_out, warm = (read(tmp_path / f"{split}.jsonl") for split in ("train", "eval", "warmup"))
+    assert len(train) > len(held_out) > 0
+    seeds = [{(t["metadata"]["environment"], t["metadata"]["index"]) for t in split} for split in (train, held_out)]
+    assert name == "lake" or not seeds[0] & seeds[1]
+    assert all(line["messages"][-1]["role"] == "assistant" for line in warm if name == "reasoning")
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name_of_recipe", sorted(folder.name for folder in (ROOT / "assets" / "recipes").iterdir()))
+@pytest.mark.parametrize("name_of_recipe", [folder.name for folder in RECIPES if not (folder / "model.txt").exists()])
 async def test_a_recipe_trains_the_pretrained_model(name_of_recipe: str) -> None:
     """Needs the package registry the first time. A checkpoint is 1.6 GB: nothing of the run is left."""
     name = f"recipe_{os.getpid()}"

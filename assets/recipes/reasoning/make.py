@@ -1,9 +1,9 @@
-"""Tasks of the recipe: three generators of reasoning-gym.
+"""Tasks of the recipe: three generators of reasoning-gym, on matrices of two by two.
 
 python -m assets.recipes.reasoning.make FOLDER      in a Python that has reasoning-gym: writes train, eval and warmup.jsonl
 
-The warm-up shows the answer's form on a few questions. Every second one of its answers is that of another question, so that it
-teaches no answer. No question of the evaluation occurs in training or in the warm-up.
+The warm-up shows the form of an answer; every second one of its answers is wrong on purpose (`assets/reasoning_gym/make.py`). No
+question of the evaluation occurs in training or in the warm-up, and no answer is frequent.
 """
 
 import json
@@ -13,58 +13,54 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
-from sampler.environments.own_random import OwnRandom
+from assets.reasoning_gym.make import FAMILIES, asked, slip
+from sampler.environments.adapters.reasoning_gym import FORM
 
-GENERATORS: dict[str, dict[str, Any]] = {  # their configurations
-    "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
-    "number_sorting": {"min_numbers": 3, "max_numbers": 4, "min_value": 0, "max_value": 99, "max_decimals": 0},
-    "spiral_matrix": {"min_n": 2, "max_n": 3},
-}
-EACH = {"eval": 32, "train": 320, "warmup": 24}  # of every generator, in this order
+EACH = {"eval": 24, "train": 320, "warmup": 64}  # questions of every generator
 FIRST_SEED = {"eval": 0, "train": 1_000, "warmup": 100_000}
+
+Question = tuple[str, int, str, str]  # generator, seed, question, answer
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    held_out: set[str] = set()
-    for split in EACH:
-        rows = [list(drawn(name, split, held_out)) for name in GENERATORS]
-        by_turns = [one for several in zip(*rows, strict=True) for one in several]
-        if split == "eval":
-            held_out = {question for *_, question, _ in by_turns}
-        write(folder / f"{split}.jsonl", warmup(by_turns) if split == "warmup" else [task(split, *o) for o in by_turns])
+    held_out = questions("eval", set())
+    without = {question for *_, question, _ in held_out}
+    write(folder / "eval.jsonl", [task("eval", *each) for each in held_out])
+    write(folder / "train.jsonl", [task("train", *each) for each in questions("train", without)])
+    write(folder / "warmup.jsonl", warmup(questions("warmup", without)))
 
 
-def drawn(name: str, split: str, without: set[str]) -> Iterator[tuple[str, int, list[dict[str, Any]], str, str]]:
-    """(generator, seed, messages, question, answer) of distinct questions."""
-    seed, asked = FIRST_SEED[split], set(without)
-    while len(asked) < len(without) + EACH[split]:
-        world = ReasoningGymEnvironment(name)
-        with OwnRandom(seed).drawn():
-            messages = [dict(message) for message in world.start(seed, {"config": GENERATORS[name]}).messages]
-        question = messages[-1]["content"]
-        if question not in asked:
-            asked.add(question)
-            yield name, seed, messages, question, world.answer
+def questions(split: str, without: set[str]) -> list[Question]:
+    """The generators by turns."""
+    rows = [list(drawn(family, split, without)) for family in FAMILIES]
+    return [each for row in zip(*rows, strict=True) for each in row]
+
+
+def drawn(family: str, split: str, without: set[str]) -> Iterator[Question]:
+    seed, found = FIRST_SEED[split], 0
+    while found < EACH[split]:
+        question, answer = asked(family, seed)
+        if question not in without:
+            yield family, seed, question, answer
+            found += 1
         seed += 1
 
 
-def task(split: str, name: str, seed: int, *_: object) -> dict[str, Any]:
-    metadata = {"environment": name, "index": seed, "custom_task": {"config": GENERATORS[name]}}
-    label = f"{split}-{name}-{seed}"
-    return {"id": label, "query": label, "source": name, "sampler": "environment", "metadata": metadata}
+def task(split: str, family: str, seed: int, *_: str) -> dict[str, Any]:
+    metadata = {"environment": family, "index": seed, "custom_task": FAMILIES[family]}
+    name = f"{split}-{family}-{seed}"
+    return {"id": name, "query": name, "source": family, "sampler": "environment", "metadata": metadata}
 
 
-def warmup(rows: list[tuple[str, int, list[dict[str, Any]], str, str]]) -> list[dict[str, Any]]:
-    lines = []
-    for number, (*_, messages, _, answer) in enumerate(rows):
-        other = rows[(number + len(GENERATORS)) % len(rows)][-1]  # of the same generator
-        said = answer if number // len(GENERATORS) % 2 else other
-        reply = {"role": "assistant", "content": f"<answer>{said}</answer>"}
-        lines.append({"messages": [*messages, reply], "tools": []})
-    random.Random(1).shuffle(lines)
+def warmup(rows: list[Question]) -> list[dict[str, Any]]:
+    rng, lines = random.Random(1), []
+    for number, (*_, question, answer) in enumerate(rows):
+        said = answer if number // len(FAMILIES) % 2 else slip(answer, rng)
+        turns = [("system", FORM), ("user", question), ("assistant", f"<answer>{said}</answer>")]
+        lines.append({"messages": [{"role": role, "content": text} for role, text in turns], "tools": []})
+    rng.shuffle(lines)
     return lines
 
 

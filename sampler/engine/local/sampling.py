@@ -82,7 +82,7 @@ def _block_sums(probs: Tensor) -> Tensor:
 
 
 def _invert(masses: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """`masses` [n, m], `uniform` [n, 1] of [0, 1) -> the places [n, 1] where it is reached, and how far it reaches into each, as a
+    """`masses` [n, m], `uniform` [n, 1] of [0, 1) -> the places [n, 1] where it is reached, and how far it reaches into each as a
     uniform number again. A place of mass 0 is never chosen."""
     cumulative = masses.cumsum(-1, dtype=torch.float64)
     target = cumulative[:, -1:] * uniform.clamp(max=_BELOW_ONE)

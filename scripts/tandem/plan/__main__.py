@@ -42,7 +42,7 @@ from tandem.plan.speed import Speed, measured
 
 GROUPS, MAX_STEPS = 16, 20  # the trainer's own default, and what a first run needs
 NEW_TOKENS, PROMPT_TOKENS = 64, 128  # where nothing says them
-AT_ONCE = 32  # episodes: more of them sample no faster on a few cores
+AT_ONCE = 64  # episodes: what the local engine runs at once
 ASKED = 64  # tasks whose questions are counted
 KINDS: dict[str, type] = {
     **{"groups_per_step": int, "max_tokens_per_row": int, "max_staleness": int, "max_steps": int, "lora_rank": int},
@@ -69,7 +69,7 @@ def main() -> int:
 def plan(config: LaunchConfig) -> Iterator[str]:
     """The lines of the YAML. Raises ConfigError, DataError."""
     cores, memory = len(os.sched_getaffinity(0)), machine_memory_bytes()
-    gpus = f"{len(config.placed.gpus)} GPUs" if config.placed else "no GPU"
+    gpus = f"{len(config.placed.names)} GPUs" if config.placed else "no GPU"
     yield f"# machine   {cores} cores, {in_gb(memory)} of memory, {gpus}"
     described = read_json_file(ROOT / config.model / "config.json", "a model's configuration", keys_once=False)
     yield f"# model     {config.model}: {weights_bytes(ROOT / config.model) / 4e6:,.1f} million parameters"
@@ -96,9 +96,8 @@ def plan(config: LaunchConfig) -> Iterator[str]:
     yield f"# prompts   {prompt} tokens, the mean of the first questions; without a system prompt and tools"
     engine = engine_size([config], config)
     engine_bytes = engine.weights_bytes + (engine.plan.cache_bytes if engine.plan else 0) if engine else 0
-    small = replace(as_given, at_once=min(AT_ONCE, at_once))
-    if "max_new_tokens" not in sampler.budget.model_fields_set:
-        small = replace(small, tokens=sampler.budget.max_turns * NEW_TOKENS)
+    turns, each = _turns(config, sampler), _given_or(sampler, "max_new_tokens", NEW_TOKENS)
+    small = replace(as_given, at_once=min(AT_ONCE, at_once), tokens=turns * each)
     proposed = propose(
         small,
         trained_as(config.trainer_settings),
@@ -158,6 +157,16 @@ def _prompt_tokens(config: LaunchConfig) -> int:
     return round(sum(len(ids) for ids in tokenizer(questions)["input_ids"]) / len(questions))
 
 
+def _turns(config: LaunchConfig, sampler: SamplerConfig) -> int:
+    """One, where nothing is there that would answer the model."""
+    answered = config.tools or config.environment_flags() or sampler.budget.max_turns == 1
+    return sampler.budget.max_turns if answered else _given_or(sampler, "max_turns", 1)
+
+
+def _given_or(sampler: SamplerConfig, name: str, otherwise: int) -> int:
+    return getattr(sampler.budget, name) if name in sampler.budget.model_fields_set else otherwise
+
+
 def _parts(config: LaunchConfig, way: TrainedAs, row: int) -> MemoryParts:
     try:
         return predicted(ROOT / config.model, way, row)
@@ -189,8 +198,8 @@ def _settings(
         "trainer": trainer,
         "sampler": {
             "advantage": "zscore",
-            "max_turns": sampler.budget.max_turns,
-            "max_new_tokens": proposed.step.tokens // sampler.budget.max_turns,
+            "max_turns": (turns := _turns(config, sampler)),
+            "max_new_tokens": proposed.step.tokens // turns,
             "max_concurrent_episodes": min(AT_ONCE, sampler.queue.max_concurrent_episodes),
         },
     }

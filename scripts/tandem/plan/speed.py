@@ -9,7 +9,7 @@ Attention, norms and the optimizer are not timed. What they add was measured onc
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,19 +78,19 @@ def _layer_shapes(config: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 def _seconds(matrices: Matrices) -> list[float]:
     """Of the products of them all, for each number of rows."""
-    rows = {count: {m.shape[1]: torch.randn(count, m.shape[1]) for m in matrices} for count in TIMED_ROWS}
-    return [
-        _timed(lambda by_width=by_width: [torch.mm(m, by_width[m.shape[1]].t()) for m in matrices])
-        for by_width in rows.values()
-    ]
+    found = []
+    for count in TIMED_ROWS:
+        inputs = {width: torch.randn(count, width).t() for width in {matrix.shape[1] for matrix in matrices}}
+        found.append(_timed(matrices, inputs))
+    return found
 
 
-def _timed(compute: Callable[[], object]) -> float:
+def _timed(matrices: Matrices, inputs: Mapping[int, torch.Tensor]) -> float:
     """The best of repetitions: what else runs on the machine makes some of them slower."""
-    compute()
     best, ends = float("inf"), time.perf_counter() + LEAST_S
-    while time.perf_counter() < ends:
+    while best == float("inf") or time.perf_counter() < ends:
         began = time.perf_counter()
-        compute()
+        for matrix in matrices:
+            torch.mm(matrix, inputs[matrix.shape[1]])
         best = min(best, time.perf_counter() - began)
     return best

@@ -170,25 +170,32 @@ async def test_hostile_texts_neither_run_nor_load_anything(mongod: Mongod, store
             assert page.problems == [], path
 
 
-async def test_every_page_can_be_used_by_keyboard_and_with_a_reader(mongod: Mongod, played: str) -> None:
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (WIDTHS[0], False),
+        (WIDTHS[-1], True),
+        *(pytest.param(width, False, marks=pytest.mark.thorough) for width in WIDTHS[1:]),
+    ],
+)
+async def test_every_page_can_be_used_by_keyboard_and_with_a_reader(
+    mongod: Mongod, played: str, width: int, *, dark: bool
+) -> None:
     if not AXE.is_file():
         pytest.skip("no axe-core: scripts/setup_browser.sh")
     axe = AXE.read_text(encoding="utf-8")
     wrong = []
     async with shown(mongod) as (page, url):
-        for dark, width in [(False, width) for width in WIDTHS] + [(True, 1280)]:
-            await page.set_view(dark=dark, width=width)
-            for path in paths(played):
-                await page.open(url + path)
-                await page.until(
-                    "!document.getElementById('charts') || document.getElementById('charts').dataset.drawn"
-                )
-                await page.run(axe + "; 1")
-                wrong += [f"{path}: a table leaves its card: {text}" for text in await page.run(BEYOND)]
-                wrong += [f"{path} at {width} px is wider: {text}" for text in await page.run(WIDER)]
-                wrong += [f"{path} at {width} px, dark={dark}: {found}" for found in await page.run(AXE_RUN)]
-                first = "document.querySelector('a[href], button, input').className"
-                assert await page.run(first) == "skip", f"{path}: the first key press leads past the navigation"
+        await page.set_view(dark=dark, width=width)
+        for path in paths(played):
+            await page.open(url + path)
+            await page.until("!document.getElementById('charts') || document.getElementById('charts').dataset.drawn")
+            await page.run(axe + "; 1")
+            wrong += [f"{path}: a table leaves its card: {text}" for text in await page.run(BEYOND)]
+            wrong += [f"{path} is wider: {text}" for text in await page.run(WIDER)]
+            wrong += [f"{path}: {found}" for found in await page.run(AXE_RUN)]
+            first = "document.querySelector('a[href], button, input').className"
+            assert await page.run(first) == "skip", f"{path}: the first key press leads past the navigation"
     assert not wrong, "\n".join(wrong)
 
 
