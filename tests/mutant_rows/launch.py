@@ -31,10 +31,17 @@ MUTANTS = (
     Mutant(
         "threads of a larger model: processes of a kind have the cores between them",
         "scripts/tandem/launch/threads.py",
-        "threads = cores // max(1, processes)",
-        "threads = cores",
+        "// max(1, processes)",
+        "",
         "tests/system/test_launch_threads.py::"
         "test_processes_of_a_larger_model_have_the_cores_of_the_machine_between_them",
+    ),
+    Mutant(
+        "memory of a larger model: what the environment says wins",
+        "scripts/tandem/launch/threads.py",
+        " if variable not in os.environ}",
+        "}",
+        "tests/system/test_launch_threads.py::test_what_the_environment_says_wins",
     ),
     Mutant(
         "threads of a larger model: the trainer gets them too",

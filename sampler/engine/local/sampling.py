@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sampler.engine.local.running import RunningSequence
 
-BLOCK = 256  # tokens
+VOCABULARY_BLOCK = 256  # tokens
 ONE_SUM = 4096  # tokens of a vocabulary whose blocks would not save time; 32 rows of 49,152: 35 ms, with blocks 4
 
 _BELOW_ONE = 1 - 2.0**-40  # keeps uniform * total strictly below total, so that no token of probability 0 is chosen
@@ -67,7 +67,7 @@ def _draw(log_probs: Tensor, batch: SamplingBatch) -> Tensor:
 
 def _by_blocks(probs: Tensor, uniform: Tensor) -> Tensor:
     block, uniform = _invert(_block_sums(probs), uniform)
-    ids = block * BLOCK + torch.arange(BLOCK)
+    ids = block * VOCABULARY_BLOCK + torch.arange(VOCABULARY_BLOCK)
     inside = ids < probs.shape[1]
     place, _ = _invert(probs.gather(1, ids.clamp(max=probs.shape[1] - 1)).mul_(inside), uniform)
     return ids.gather(1, place)[:, 0]
@@ -75,9 +75,9 @@ def _by_blocks(probs: Tensor, uniform: Tensor) -> Tensor:
 
 def _block_sums(probs: Tensor) -> Tensor:
     """[n, vocabulary] -> [n, blocks]; the last block may be shorter."""
-    whole = probs.shape[1] // BLOCK
-    sums = probs[:, : whole * BLOCK].unflatten(1, (whole, BLOCK)).sum(-1)
-    rest = probs[:, whole * BLOCK :]
+    whole = probs.shape[1] // VOCABULARY_BLOCK
+    sums = probs[:, : whole * VOCABULARY_BLOCK].unflatten(1, (whole, VOCABULARY_BLOCK)).sum(-1)
+    rest = probs[:, whole * VOCABULARY_BLOCK :]
     return torch.cat((sums, rest.sum(-1, keepdim=True)), 1) if rest.shape[1] else sums
 
 

@@ -37,7 +37,7 @@ from tandem.launch.places import ROOT
 from tandem.launch.policies import load_policies
 from tandem.launch.settings import LaunchConfig
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs, predicted, trained_as
-from tandem.plan.proposal import MEMORY_SHARE, Proposal, Step, propose
+from tandem.plan.proposal import MEMORY_SHARE, PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
 
 GROUPS, MAX_STEPS = 16, 20  # the trainer's own default, and what a first run needs
@@ -83,7 +83,7 @@ def plan(config: LaunchConfig) -> Iterator[str]:
         yield "# speed     not known: config.json does not say the model's shape as Llama's does; the smallest step is proposed"
     at_once = min(MAX_RUNNING, sampler.queue.max_concurrent_episodes * config.num_samplers)
     prompt = _prompt_tokens(config)
-    as_given = Step(
+    as_given = PlannedStep(
         groups=int(str(given.get("groups_per_step", GROUPS))),
         generations=config.num_generations,
         tokens=sampler.budget.max_turns * sampler.budget.max_new_tokens,
@@ -125,7 +125,7 @@ def _speed_text(speed: Speed, at_once: int) -> str:
     return f"{what}: predicted, each alone"
 
 
-def _step_text(step: Step, speed: Speed) -> str:
+def _step_text(step: PlannedStep, speed: Speed) -> str:
     sampling, learning = step.sampling_s(speed), step.learning_s(speed)
     return (
         f"{step.groups} groups x {step.generations} = {step.episodes:,} episodes of at most {step.tokens:,} sampled tokens: "

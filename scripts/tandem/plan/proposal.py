@@ -23,7 +23,7 @@ ADAPTER_RATE, FULL_RATE = 1e-4, 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PlannedStep:
     """`tokens`: that an episode may sample; `prompt`: of a task; `at_once`: episodes that run in parallel."""
 
     groups: int
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    step: Step
+    step: PlannedStep
     trained: TrainedAs
     row: int  # max_tokens_per_row
     parts: MemoryParts
@@ -66,7 +66,7 @@ class Proposal:
 
 
 def propose(
-    step: Step,
+    step: PlannedStep,
     trained: TrainedAs,
     given: Mapping[str, object],
     predicted: Callable[[TrainedAs, int], MemoryParts],

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs
-from tandem.plan.proposal import STEP_S, Proposal, Step, propose
+from tandem.plan.proposal import STEP_S, PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
 
-GIVEN = Step(groups=16, generations=8, tokens=10, prompt=20, at_once=4)
+GIVEN = PlannedStep(groups=16, generations=8, tokens=10, prompt=20, at_once=4)
 SHAPE = {
     **{"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2},
     **{"num_hidden_layers": 3, "vocab_size": 500},

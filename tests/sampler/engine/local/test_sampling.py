@@ -2,9 +2,9 @@
 
 import torch
 
-from sampler.engine.local.sampling import BLOCK, ONE_SUM, _by_blocks, _invert
+from sampler.engine.local.sampling import ONE_SUM, VOCABULARY_BLOCK, _by_blocks, _invert
 
-VOCABULARY = ONE_SUM + BLOCK + 7  # the last block is short
+VOCABULARY = ONE_SUM + VOCABULARY_BLOCK + 7  # the last block is short
 TINY = 1e-6  # of float32 sums
 
 
@@ -25,7 +25,7 @@ def test_blocks_draw_the_tokens_of_the_whole_distribution() -> None:
 
 
 def test_a_token_of_probability_0_is_never_drawn() -> None:
-    likely = [3, BLOCK - 1, 5 * BLOCK, VOCABULARY - 1]
+    likely = [3, VOCABULARY_BLOCK - 1, 5 * VOCABULARY_BLOCK, VOCABULARY - 1]
     probs = torch.zeros(VOCABULARY)
     probs[likely] = torch.tensor([0.1, 0.2, 0.3, 0.4])
     found = _by_blocks(probs.expand(1001, -1), uniforms(1001))
