@@ -66,6 +66,13 @@ MUTANTS = (
         f"{KINDS}::test_a_list_that_names_no_engines_to_start_is_refused",
     ),
     Mutant(
+        "auto: vLLM only where the processor multiplies bfloat16",
+        "scripts/tandem/launch/launched_engines.py",
+        "VLLM_ON_A_CPU.is_file() and _multiplies_bfloat16()",
+        "VLLM_ON_A_CPU.is_file()",
+        f"{KINDS}::test_auto_is_vllm_where_it_is_installed_and_the_processor_is_fast_with_it_else_the_default",
+    ),
+    Mutant(
         "two kinds of engine: flags are of one of them",
         "scripts/tandem/launch/launched_engines.py",
         'len({"sglang", "vllm"} & set(self.kinds)) != 1:',

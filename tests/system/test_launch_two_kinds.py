@@ -56,16 +56,24 @@ def test_a_size_of_the_local_engine_that_the_other_keeper_would_refuse_is_refuse
         engine_size(policies, policies[0])
 
 
-def test_auto_is_vllm_where_it_is_installed_for_cpus_else_the_default(
+def test_auto_is_vllm_where_it_is_installed_and_the_processor_is_fast_with_it_else_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stamp = tmp_path / "install.stamp"
+    stamp, cpu = tmp_path / "install.stamp", tmp_path / "cpuinfo"
+    cpu.write_text("processor : 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n", encoding="utf-8")
+    monkeypatch.setattr("tandem.launch.launched_engines.CPU_INFO", cpu)
     monkeypatch.setattr("tandem.launch.launched_engines.VLLM_ON_A_CPU", stamp)
     (owner,) = load_policies([*SMALL, "--engine", "auto"])
     assert (owner.kinds, owner.says_engine) == (["local"], False)
     stamp.touch()
     (owner,) = load_policies([*SMALL, "--engine", "auto"])
     assert (owner.kinds, owner.says_engine) == (["vllm"], False)
+    cpu.write_text("Features\t: fp asimd bf16\n", encoding="utf-8")
+    assert load_policies([*SMALL, "--engine", "auto"])[0].kinds == ["vllm"]
+    cpu.write_text("flags\t\t: fpu avx2\n", encoding="utf-8")
+    assert load_policies([*SMALL, "--engine", "auto"])[0].kinds == ["local"]
+    cpu.unlink()
+    assert load_policies([*SMALL, "--engine", "auto"])[0].kinds == ["local"]
     (owner,) = load_policies([*SMALL, "--engine", "auto", "--engine_urls", "http://127.0.0.1:9"])
     assert not owner.starts_engine
 
