@@ -10,10 +10,11 @@ what they give stays as given. For some seconds it times products of matrices on
 import os
 
 from shared.processes.interrupt import begin_program, run_command
-from tandem.launch.threads import SLEEPING
 
 if __name__ == "__main__":
     begin_program(is_command=True)
+    from tandem.launch.threads import SLEEPING
+
     os.environ.update(SLEEPING)  # read when torch is loaded: as the services' threads wait, these do
 
 import json
