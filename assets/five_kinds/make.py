@@ -15,11 +15,11 @@ puzzles are reasoning-gym's, small matrices to rotate.
 import json
 import random
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from assets.example.world import COLORS
+from assets.jsonl import write
 
 FORM = "Write your final answer between <answer> and </answer>."
 KNOWING = 0.5
@@ -103,10 +103,6 @@ def said(answer: str, rng: random.Random) -> str:
 
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def write(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

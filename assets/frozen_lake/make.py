@@ -6,13 +6,13 @@ About one move of three leads nearer to the goal on purpose, the others are rand
 them knows what a reply looks like. Reinforcement learning teaches the rest. The lake is the same 4 × 4 map in all tasks.
 """
 
-import json
 import random
 import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from assets.jsonl import write
 from sampler.environments.adapters.gymnasium import NAMES, GymnasiumEnvironment
 from sampler.environments.environment import RUNNING
 
@@ -69,10 +69,6 @@ def walk(rng: random.Random, nearer: dict[int, list[int]]) -> list[dict[str, Any
             break
     lake.close()
     return messages
-
-
-def write(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ begins from (but both may pass through the same ones later), against version 0.
 """
 
 import itertools
-import json
 import random
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from assets.jsonl import write
 from sampler.environments.adapters.textarena import TextArenaEnvironment
 from sampler.environments.environment import RUNNING
 
@@ -73,10 +72,6 @@ def game(piles: list[int], rng: random.Random) -> list[dict[str, Any]]:
         step = world.interact([reply])
     world.close()
     return [{"messages": talk, "tools": []} for talk in talks if talk]
-
-
-def write(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ how to find it. Reinforcement learning teaches the rest. No question of the eval
 and no answer is frequent: a model that always says the same has a score near 0.
 """
 
-import json
 import random
 import re
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from assets.jsonl import write
 from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from sampler.environments.own_random import OwnRandom
 
@@ -87,10 +87,6 @@ def slip(answer: str, rng: random.Random) -> str:
     figures = re.findall(r"\d", answer)
     shuffled = rng.sample(figures, len(figures))
     return re.sub(r"\d", lambda _: shuffled.pop(), answer)
-
-
-def write(path: Path, lines: Any) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ MUTANTS = (
         "sampler/engine/local/sampling.py",
         "(target - (cumulative.gather(1, place) - mass)).div_(mass).clamp_(0.0)",
         "uniform",
-        f"{SAMPLING}::test_what_is_left_of_a_uniform_number_is_one_again",
+        f"{SAMPLING}::test_the_remainder_of_a_uniform_number_is_uniform",
     ),
     Mutant(
         "blocks of a vocabulary: nothing beyond its end",

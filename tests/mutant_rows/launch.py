@@ -15,6 +15,13 @@ MUTANTS = (
         f"{PROPOSAL}::test_what_is_given_stays",
     ),
     Mutant(
+        "plan: the settings of a given YAML stay",
+        "scripts/tandem/plan/__main__.py",
+        " if _place_of(section, setting) is None}",
+        "}",
+        "tests/tandem/plan/test_plan_command.py::test_a_configuration_that_is_given_is_completed_and_not_replaced",
+    ),
+    Mutant(
         "plan: what does not fit is not proposed",
         "scripts/tandem/plan/proposal.py",
         "if one[-1].total <= room",

@@ -21,11 +21,11 @@ from assets.recipes.numbers import make
 from assets.recipes.numbers.scorers import first_number
 from sampler.core.parsers.hermes import parse_hermes
 from tests.conftest import ROOT
+from tests.sampler.environments.package_services import python_with
 
 MODEL = ROOT / "assets" / "example" / "model"
 SCRIPT = ROOT / "scripts" / "recipe.sh"
 RECIPES = sorted(folder for folder in (ROOT / "assets" / "recipes").iterdir())
-GAMES = Path(os.environ.get("GAMES_PYTHON", ROOT / ".games" / "venv" / "bin" / "python"))
 
 
 def recipe(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -150,10 +150,11 @@ def test_a_row_of_gsm8k_is_a_task() -> None:
         list(gsm8k("eval", [row, {"question": "?", "answer": "12"}]))
 
 
-@pytest.mark.skipif(not GAMES.is_file(), reason="no packages of games: scripts/setup_games.sh")
-@pytest.mark.parametrize("name", ["blackjack", "reasoning"])
-def test_the_tasks_of_a_world_are_those_of_its_package_and_held_out(name: str, tmp_path: Path) -> None:
-    subprocess.run([GAMES, "-m", f"assets.recipes.{name}.make", tmp_path], cwd=ROOT, check=True, timeout=120)
+@pytest.mark.parametrize(("name", "package"), [("blackjack", "gymnasium"), ("reasoning", "reasoning_gym")])
+def test_the_tasks_of_a_world_are_those_of_its_package_and_held_out(name: str, package: str, tmp_path: Path) -> None:
+    subprocess.run(
+        [python_with(package), "-m", f"assets.recipes.{name}.make", tmp_path], cwd=ROOT, check=True, timeout=120
+    )
     train, held_out, warm = (read(tmp_path / f"{split}.jsonl") for split in ("train", "eval", "warmup"))
     assert len(train) > len(held_out) > 0
     seeds = [{(t["metadata"]["environment"], t["metadata"]["index"]) for t in split} for split in (train, held_out)]

@@ -6,12 +6,12 @@ A task is a seed, and so its cards. The warm-up is of players who hit and stick 
 nothing of the game. No seed of the evaluation occurs in training or in the warm-up.
 """
 
-import json
 import random
 import sys
 from pathlib import Path
 from typing import Any
 
+from assets.jsonl import write
 from sampler.environments.adapters.gymnasium import NAMES, GymnasiumEnvironment
 from sampler.environments.environment import RUNNING
 
@@ -49,10 +49,6 @@ def hand(rng: random.Random, seed: int) -> list[dict[str, Any]]:
         step = game.interact(messages[-1:])
     game.close()
     return messages
-
-
-def write(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

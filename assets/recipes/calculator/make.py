@@ -6,13 +6,14 @@ The warm-up shows the form of a call, with sums asked in one way. The tasks ask 
 question's words mean as an expression is left to be learned. No question of the evaluation occurs in training.
 """
 
-import json
 import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from assets.jsonl import write
 
 TRAIN, EVAL, WARMUP = 640, 64, 64
 CALCULATE = {  # as mcp-server-calculator describes its tool
@@ -95,10 +96,6 @@ def conversation(a: int, b: int) -> dict[str, Any]:
         ],
         "tools": [CALCULATE],
     }
-
-
-def write(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 python -m assets.recipes.gsm8k.make FOLDER          in a Python that has `datasets`: writes train (7,473) and eval.jsonl (1,319)
 """
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from assets.jsonl import write
 
 SPLITS = {"train": "train", "eval": "test"}  # {ours: theirs}
 MARK = "####"  # before the answer, on the last line of a solution
@@ -19,8 +20,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for split, theirs in SPLITS.items():
-        lines = tasks(split, load_dataset("openai/gsm8k", "main", split=theirs))
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write(folder / f"{split}.jsonl", tasks(split, load_dataset("openai/gsm8k", "main", split=theirs)))
 
 
 def tasks(split: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

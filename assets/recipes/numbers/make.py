@@ -6,10 +6,11 @@ No pair of the evaluation occurs in training, in neither order. The larger numbe
 always naming one of them is right half of the time.
 """
 
-import json
 import random
 import sys
 from pathlib import Path
+
+from assets.jsonl import write
 
 TRAIN, EVAL, NUMBERS = 640, 64, range(1, 100)
 
@@ -18,8 +19,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     drawn = pairs(random.Random(7), TRAIN + EVAL)
-    write(folder / "train.jsonl", "train", drawn[:TRAIN])
-    write(folder / "eval.jsonl", "eval", drawn[TRAIN:])
+    write(folder / "train.jsonl", tasks("train", drawn[:TRAIN]))
+    write(folder / "eval.jsonl", tasks("eval", drawn[TRAIN:]))
 
 
 def pairs(rng: random.Random, count: int) -> list[tuple[int, int]]:
@@ -31,8 +32,8 @@ def pairs(rng: random.Random, count: int) -> list[tuple[int, int]]:
     return [(high, low) if number % 2 else (low, high) for number, (low, high) in enumerate(found)]
 
 
-def write(path: Path, split: str, drawn: list[tuple[int, int]]) -> None:
-    lines = [
+def tasks(split: str, drawn: list[tuple[int, int]]) -> list[dict[str, str]]:
+    return [
         {
             "id": f"{split}-{number}",
             "query": f"Which number is larger, {first} or {second}? Reply with one number only.",
@@ -41,7 +42,6 @@ def write(path: Path, split: str, drawn: list[tuple[int, int]]) -> None:
         }
         for number, (first, second) in enumerate(drawn)
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

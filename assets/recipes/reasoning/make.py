@@ -6,13 +6,13 @@ The warm-up shows the form of an answer; every second one of its answers is wron
 question of the evaluation occurs in training or in the warm-up, and no answer is frequent.
 """
 
-import json
 import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from assets.jsonl import write
 from assets.reasoning_gym.make import FAMILIES, asked, slip
 from sampler.environments.adapters.reasoning_gym import FORM
 
@@ -62,10 +62,6 @@ def warmup(rows: list[Question]) -> list[dict[str, Any]]:
         lines.append({"messages": [{"role": role, "content": text} for role, text in turns], "tools": []})
     rng.shuffle(lines)
     return lines
-
-
-def write(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ python -m assets.recipes.shell.make FOLDER          writes train.jsonl and eval.
 The bundled environment makes each task from its seed. The held-out ones are of kinds that do not occur in training.
 """
 
-import json
 import sys
 from pathlib import Path
+
+from assets.jsonl import write
 
 COUNTS = {"train": 2000, "eval": 100}
 
@@ -16,8 +17,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in COUNTS.items():
-        lines = [task(split, seed) for seed in range(count)]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write(folder / f"{split}.jsonl", [task(split, seed) for seed in range(count)])
 
 
 def task(split: str, seed: int) -> dict[str, object]:

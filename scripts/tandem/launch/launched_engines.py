@@ -84,8 +84,7 @@ class LaunchedEngines(ServiceConfig):
 
 
 def _multiplies_bfloat16() -> bool:
-    """Where processors do, vLLM samples twice the local engine's tokens of a real model. On two cores with AVX2 alone vLLM starts
-    in minutes, and samples 34 to 78 tokens/s of 135 million parameters, the local engine 78 to 112."""
+    """By the first processor's flags. docs/run/engines.md has the throughput with and without."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -10,7 +10,7 @@ Throughput of a model of 135 million parameters in float32 on two cores (AVX2), 
     forward and backward, alone               60             96
     decoding of 32 requests, alone            97            131
     two engines at once, each             104 and 99     91 and 100
-    an engine beside a training           72 and 78      85 and 84
+    decoding while a trainer runs         72 and 78      85 and 84
 
 glibc gives large blocks back to the kernel at each free and gets them again, as zeroed pages, at the next allocation: 300,000
 page faults a training step. So it keeps them here: the step takes 0.94 of the time and the same memory at its peak.

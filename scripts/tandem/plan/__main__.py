@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
     os.environ.update(SLEEPING)  # read when torch is loaded: as the services' threads wait, these do
 
+import copy
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from transformers import AutoTokenizer
 
 from sampler.engine.local.memory import MAX_RUNNING, in_gb, weights_bytes
 from sampler.settings import SamplerConfig
+from shared.configuration.loading import read_sections
 from shared.documents.step_cost import spoken
 from shared.errors import ConfigError, DataError
 from shared.files.json_file import read_json_file
@@ -37,6 +39,7 @@ from tandem.launch.engine_size import engine_size
 from tandem.launch.places import ROOT
 from tandem.launch.policies import load_policies
 from tandem.launch.settings import LaunchConfig
+from tandem.launch.step_cost import tokens_of_episode
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs, predicted, trained_as
 from tandem.plan.proposal import MEMORY_SHARE, PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
@@ -87,7 +90,7 @@ def plan(config: LaunchConfig) -> Iterator[str]:
     as_given = PlannedStep(
         groups=int(str(given.get("groups_per_step", GROUPS))),
         generations=config.num_generations,
-        tokens=sampler.budget.max_turns * sampler.budget.max_new_tokens,
+        tokens=tokens_of_episode(sampler),
         prompt=prompt,
         at_once=at_once,
     )
@@ -98,7 +101,7 @@ def plan(config: LaunchConfig) -> Iterator[str]:
     engine = engine_size([config], config)
     engine_bytes = engine.weights_bytes + (engine.plan.cache_bytes if engine.plan else 0) if engine else 0
     turns, each = _turns(config, sampler), _given_or(sampler, "max_new_tokens", NEW_TOKENS)
-    small = replace(as_given, at_once=min(AT_ONCE, at_once), tokens=turns * each)
+    small = replace(as_given, at_once=min(AT_ONCE, at_once), tokens=min(turns * each, sampler.budget.max_tokens))
     proposed = propose(
         small,
         trained_as(config.trainer_settings),
@@ -177,8 +180,8 @@ def _parts(config: LaunchConfig, way: TrainedAs, row: int) -> MemoryParts:
 
 def _settings(
     config: LaunchConfig, sampler: SamplerConfig, given: Mapping[str, object], proposed: Proposal
-) -> dict[str, dict[str, object]]:
-    """Given ones as they are."""
+) -> dict[str, dict[str, Any]]:
+    """The sections of the YAML and the services' flags, as they are given, and what they lack as it is proposed."""
     way = proposed.trained
     trainer: dict[str, object] = {
         "loss": "GRPO",
@@ -194,16 +197,39 @@ def _settings(
         trainer["lora_rank"] = way.lora_rank
     if way.base_quantization != "none":
         trainer["base_quantization"] = way.base_quantization
-    return {
+    turns = _turns(config, sampler)
+    lacking: dict[str, dict[str, object]] = {
         "launch": {"num_samplers": config.num_samplers, "num_generations": config.num_generations},
         "trainer": trainer,
         "sampler": {
             "advantage": "zscore",
-            "max_turns": (turns := _turns(config, sampler)),
-            "max_new_tokens": proposed.step.tokens // turns,
+            "max_turns": turns,
+            "max_new_tokens": _given_or(sampler, "max_new_tokens", NEW_TOKENS),
             "max_concurrent_episodes": min(AT_ONCE, sampler.queue.max_concurrent_episodes),
         },
     }
+    sections: dict[str, dict[str, Any]] = copy.deepcopy(read_sections(ROOT / config.config)) if config.config else {}
+    for name, flags in config.service_flags.items():
+        for flag in flags:
+            setting, value = flag.removeprefix("--").split("=", 1)
+            _set(sections.setdefault(name, {}), setting.rpartition(".")[2], yaml.safe_load(value))
+    for name, values in lacking.items():
+        section = sections[name] = sections.get(name) or {}
+        section |= {setting: value for setting, value in values.items() if _place_of(section, setting) is None}
+    return sections
+
+
+def _set(section: dict[str, Any], name: str, value: object) -> None:
+    place = _place_of(section, name)
+    (section if place is None else place)[name] = value
+
+
+def _place_of(section: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The mapping that has the setting: the section, or one of its parts; a part of the same name is no setting."""
+    if name in section and not isinstance(section[name], dict):
+        return section
+    parts = (part for part in section.values() if isinstance(part, dict))
+    return next((found for part in parts if (found := _place_of(part, name)) is not None), None)
 
 
 if __name__ == "__main__":

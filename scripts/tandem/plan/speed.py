@@ -25,8 +25,8 @@ Matrices = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds. `row`: what a decode step takes for each of its rows, beside `step`. `token`: to train one through the layers;
-    `head`: through the head, as sampled tokens are, beside it."""
+    """Seconds. A decode step of n rows takes `step` + n * `row`. Training takes `token` for each computed token, and `head` more
+    for each token that has a loss, since only its logits are computed."""
 
     step: float
     row: float

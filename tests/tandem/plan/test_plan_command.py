@@ -38,6 +38,27 @@ def test_it_prints_settings_that_a_run_takes_and_keeps_what_is_given(
     assert not (ROOT / "output" / "planned").exists()
 
 
+def test_a_configuration_that_is_given_is_completed_and_not_replaced(tmp_path: Path) -> None:
+    given = tmp_path / "given.yml"
+    given.write_text(
+        "launch: {num_generations: 4}\n"
+        "trainer: {loss: MINIRL, optimizer: {learning_rate: 0.5, warmup_steps: 7}}\n"
+        "sampler: {advantage: mean, max_turns: 3}\n"
+        "keeper: {drain_s: 9}\n",
+        encoding="utf-8",
+    )
+    done = plan("--config", str(given), "--warmup_steps", "8", "--drain_s", "5")
+    assert (done.returncode, done.stderr) == (0, "")
+    settings = yaml.safe_load(done.stdout)
+    assert settings["trainer"]["loss"] == "MINIRL"
+    assert settings["trainer"]["optimizer"] == {"learning_rate": 0.5, "warmup_steps": 8}
+    assert not {"learning_rate", "warmup_steps"} & settings["trainer"].keys()
+    assert settings["trainer"]["groups_per_step"] in (2, 4, 8)
+    assert (settings["sampler"]["advantage"], settings["sampler"]["max_turns"]) == ("mean", 3)
+    assert settings["launch"]["num_generations"] == 4
+    assert settings["keeper"] == {"drain_s": 5}
+
+
 def test_a_wrong_option_is_refused() -> None:
     done = plan("--max_turnz", "2")
     assert (done.returncode, done.stdout) == (2, "")

@@ -34,8 +34,8 @@ def test_a_token_of_probability_0_is_never_drawn() -> None:
     torch.testing.assert_close(shares, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=2e-3, rtol=0)
 
 
-def test_what_is_left_of_a_uniform_number_is_one_again() -> None:
-    """A draw within the block that was found needs a number of its own: how far the first one reached into the block."""
+def test_the_remainder_of_a_uniform_number_is_uniform() -> None:
+    """The draw within a block needs a second uniform number: the remainder of the first one, scaled to the block's mass."""
     masses = torch.tensor([[1.0, 0.0, 3.0]]).expand(8, -1)
     place, left = _invert(masses, (torch.arange(8, dtype=torch.float64)[:, None] + 0.5) / 8)
     assert place[:, 0].tolist() == [0, 0, 2, 2, 2, 2, 2, 2]
