@@ -84,7 +84,7 @@ class LaunchedEngines(ServiceConfig):
 
 
 def _multiplies_bfloat16() -> bool:
-    """By the first processor's flags. docs/run/engines.md has the throughput with and without."""
+    """By the first processor's flags. Without it vLLM samples no faster than the local engine (docs/run/engines.md)."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
