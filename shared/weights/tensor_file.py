@@ -3,7 +3,7 @@
 import json
 import struct
 from dataclasses import dataclass
-from io import SEEK_END, BytesIO
+from io import SEEK_END
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,24 +31,26 @@ class FileTensor:
     end: int
 
 
-def tensors_of(file: Path, data: bytes | None = None) -> list[FileTensor]:
+def tensors_of(file: Path, data: bytes | memoryview | None = None) -> list[FileTensor]:
     """Tensors in byte order, contiguous, up to the end of the file. `data`: the bytes of `file`, if already read.
 
     Raises DataError if the header is unreadable or does not describe the whole file.
     """
     try:
-        with file.open("rb") if data is None else BytesIO(data) as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            if length > MAX_HEADER_BYTES:
-                raise ValueError(f"its header would have {length} bytes")
-            header: dict[str, Any] = json.loads(opened.read(length))
-            size = opened.seek(0, SEEK_END)
+        if data is None:
+            with file.open("rb") as opened:
+                encoded = opened.read(_header_bytes(opened.read(8)))
+                size = opened.seek(0, SEEK_END)
+        else:
+            encoded, size = bytes(data[8 : 8 + _header_bytes(data[:8])]), len(data)
+        header: dict[str, Any] = json.loads(encoded)
         header.pop("__metadata__", None)
-        parsed = [_tensor(name, entry, 8 + length) for name, entry in header.items()]
+        first = 8 + len(encoded)
+        parsed = [_tensor(name, entry, first) for name, entry in header.items()]
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise DataError(f"{file} is not a whole safetensors file: {type(exc).__name__}: {exc}") from exc
     parsed.sort(key=lambda tensor: (tensor.start, tensor.end))
-    reached = 8 + length
+    reached = first
     for tensor in parsed:
         if tensor.start != reached:
             raise DataError(f"{file}: tensor {tensor.name} begins at byte {tensor.start}; expected {reached}")
@@ -56,6 +58,13 @@ def tensors_of(file: Path, data: bytes | None = None) -> list[FileTensor]:
     if size != reached:
         raise DataError(f"{file} is not a whole safetensors file: it has {size} bytes, its tensors need {reached}")
     return parsed
+
+
+def _header_bytes(prefix: bytes | memoryview) -> int:
+    (length,) = struct.unpack("<Q", prefix)
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header would have {length} bytes")
+    return int(length)
 
 
 def _tensor(name: str, entry: dict[str, Any], base: int) -> FileTensor:

@@ -1,4 +1,7 @@
-"""Atomic writing of directories: under a temporary name, flushed to disk, then renamed."""
+"""Atomic writing of directories: under a temporary name, flushed to disk, then renamed.
+
+A kill leaves a whole directory or none. So does a power cut, unless the writer flushes later, by `flush_directory`.
+"""
 
 import contextlib
 import os
@@ -16,8 +19,8 @@ TEMPORARY = ".tmp-"
 VOID = ".void-"
 
 
-def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> None:
-    """Write the directory `target` atomically and durably. Removes leftovers of killed writers first.
+def write_directory_atomically(target: Path, fill: Callable[[Path], None], *, flush: bool = True) -> None:
+    """Write the directory `target` atomically and, with `flush`, durably. Removes leftovers of killed writers first.
 
     Raises DataError if it cannot be written (for example a full disk), after removing the partial directory. Raises LeaseLost
     if another process has replaced this one (`remove_leftovers`).
@@ -29,7 +32,7 @@ def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> No
     temporary = temporary_directory(target)
     try:
         fill(temporary)
-        publish_directory(temporary, target)
+        publish_directory(temporary, target, flush=flush)
     except (OSError, SafetensorError) as exc:
         if not temporary.exists():
             raise LeaseLost(f"{temporary} was removed: another process has replaced this one, which ends") from exc
@@ -44,16 +47,37 @@ def temporary_directory(target: Path, writer: str = "") -> Path:
     return Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY + writer, dir=target.parent))
 
 
-def publish_directory(temporary: Path, target: Path) -> None:
+def publish_directory(temporary: Path, target: Path, *, flush: bool = True) -> None:
     """Make `temporary` readable for all and flush it to disk, then rename it to `target`.
 
     mkdtemp and safetensors create private files, but engines may run as another user.
     """
     for path in [*temporary.rglob("*"), temporary]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-        _fsync(path)
+    if flush:
+        _flush_contents(temporary)
     os.rename(temporary, target)
-    _fsync(target.parent)
+    if flush:
+        _fsync(target.parent)
+
+
+def flush_directory(directory: Path) -> None:
+    """Flush what was written without `flush`: the contents, then the name. Nothing to do if it was removed meanwhile.
+
+    Raises DataError if the disk refuses.
+    """
+    try:
+        _flush_contents(directory)
+        _fsync(directory.parent)
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise DataError(f"{directory} could not be flushed to disk: {exc}; repair the disk, and start again") from exc
+
+
+def _flush_contents(directory: Path) -> None:
+    for path in [*directory.rglob("*"), directory]:
+        _fsync(path)
 
 
 def remove_leftovers(parent: Path, name: str) -> None:

@@ -1,6 +1,8 @@
 """Publishing: weights are written to a temporary directory, renamed, checksummed and announced in `policy_versions`.
 
-Engines follow by themselves.
+Engines follow by themselves. A version is flushed to disk after it was announced, while engines read it, and before the next one
+is written. So a power cut can damage the newest version alone. A resume from an earlier step withdraws it anyway; a resume from
+its own step finds the damage, withdraws it, and publishes the weights again.
 
     OUTPUT/versions/step-000012-3/   the weights after 12 steps, published by the trainer's third start
         model.safetensors, config.json, …   the complete directory, and
@@ -20,18 +22,20 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from shared.documents.offers import BroadcastOffer
-from shared.documents.run import FileEntry, PolicyVersion
+from shared.documents.run import FIRST_VERSION, FileEntry, PolicyVersion
+from shared.errors import DataError
 from shared.files.output_names import step_folder
 from shared.weights.assembly import ancestors
 from shared.weights.files import manifest_of
-from trainer.checkpoints.atomic_directories import remove_leftovers
+from trainer.checkpoints.atomic_directories import flush_directory, remove_leftovers
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.broadcast import Broadcaster
-from trainer.publishing.version_files import State, Written, version_files
+from trainer.publishing.version_files import State, Written, verify_version, version_files
 from trainer.settings.config import TrainerConfig
 from trainer.step.learner import Learner
 from trainer.step.shared_device import TrainerDevice
@@ -63,6 +67,8 @@ class Publisher:
         self._newest_full = -1
         self._answered_at = -1  # step whose weights were published again
         self._since_full = 0
+        self._flusher = ThreadPoolExecutor(1, "flush")  # one flush at a time
+        self._flush: Future[None] | None = None  # of the last version
         self._broadcaster: Broadcaster | None = None
         if parallel.is_main and (settings := config.publish.transport.broadcast(parallel.device)) is not None:
             self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
@@ -91,9 +97,7 @@ class Publisher:
             withdrawn = self._bridge(self._store.versions.withdraw_after(policy, step, trainer_generation))
             if withdrawn:
                 log.info("withdrew %d versions after step %d, which the resume undoes", withdrawn, step)
-        newest = self._parallel.broadcast_object(
-            self._bridge(self._store.versions.newest(self._config.policy)) if self._parallel.is_main else None
-        )
+        newest = self._parallel.broadcast_object(self._newest_whole(step) if self._parallel.is_main else None)
         if newest is None or newest.step != step:
             with self._device.held(self._learner):
                 self.publish(step)
@@ -122,19 +126,42 @@ class Publisher:
         return result | {"publish/seconds": time.monotonic() - started}
 
     def end(self) -> None:
-        """Wait for a running broadcast, within its limits."""
+        """Wait until the last version is on the disk, and for a running broadcast, within its limits. Raises DataError."""
+        self._finish_flush()
         if self._broadcaster is not None:
             limits = self._broadcaster.settings
             self._bridge(self._broadcaster.end(), timeout_s=120 + limits.join_s + limits.limit_s)
 
     # ------------------------------------------------------------------ rank 0
 
+    def _newest_whole(self, step: int) -> PolicyVersion | None:
+        """The newest version; one of `step` itself that a power cut damaged is withdrawn before."""
+        policy = self._config.policy
+        newest = self._bridge(self._store.versions.newest(policy))
+        if newest is None or newest.version == FIRST_VERSION or newest.step != step:
+            return newest
+        try:
+            verify_version(newest)
+        except DataError as exc:
+            log.warning(
+                "version %d is damaged: publishing the weights of step %d again cause=%s", newest.version, step, exc
+            )
+            self._bridge(self._store.versions.withdraw_after(policy, step - 1, self._trainer_generation))
+            return self._bridge(self._store.versions.newest(policy))
+        return newest
+
+    def _finish_flush(self) -> None:
+        if self._flush is not None:
+            self._flush.result()
+
     def _publish_main(self, step: int, state: State) -> dict[str, float]:
+        self._finish_flush()
         last = step == self._config.optimizer.max_steps
         due = self._config.publish.publish_mode == "delta" and self._since_full + 1 >= self._config.publish.full_every
         full = self._files.needs_full or due or last or self._full_is_requested()
         written = self._files.write(self._new_folder(step), state, full=full)
         version = self._announce(step, written, self._offer())
+        self._flush = self._flusher.submit(flush_directory, written.path)
         self._since_full = 0 if full else self._since_full + 1
         if full:
             self._newest_full = version.version

@@ -4,7 +4,8 @@
     delta      weights.delta                             the changes since the previous version; periodically a complete one
     adapter    adapter/adapter_model.safetensors, …      the adapter of version 0; a complete one on request
 
-In each mode `Written.files` describes the complete directory, whether it was written or followers assemble it.
+In each mode `Written.files` describes the complete directory, whether it was written or followers assemble it. Nothing is flushed
+to disk here: engines read the new files at once.
 """
 
 import shutil
@@ -19,7 +20,7 @@ from shared.documents.run import FileEntry, PolicyVersion, VersionKind
 from shared.errors import ConfigError, DataError
 from shared.weights.adapters import ADAPTER_FOLDER, base_matrices, merge_into, merged_files
 from shared.weights.deltas import DeltaSize
-from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of
+from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of, verify_files
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import lora_layers
@@ -67,12 +68,23 @@ class VersionFiles(Protocol):
         ...
 
     def write(self, target: Path, state: State, *, full: bool) -> Written:
-        """Write the new directory `target`. On rank 0."""
+        """Write the new directory `target`, which has yet to be flushed. On rank 0."""
         ...
 
     def remember(self, version: PolicyVersion, state: State) -> None:
         """Keep the announced version for later changes. On rank 0."""
         ...
+
+
+def verify_version(version: PolicyVersion) -> None:
+    """Raises DataError unless the directory of `version` has the announced files."""
+    folder = Path(version.path)
+    if version.kind == "full":
+        verify_files(folder, version.files)
+    if version.delta is not None:
+        verify_files(folder, {DELTA_FILE: version.delta})
+    if version.adapter is not None:
+        verify_files(folder / ADAPTER_FOLDER, version.adapter)
 
 
 def version_files(config: TrainerConfig, learner: Learner, parallel: Parallel) -> VersionFiles:
@@ -112,7 +124,7 @@ class WeightFiles:
             if self._last is not None:
                 size = self._last.write_changes(temporary / DELTA_FILE, state, torch.get_num_threads())
 
-        write_directory_atomically(target, fill)
+        write_directory_atomically(target, fill, flush=False)
         files: dict[str, FileEntry] = manifest_of(target)
         delta = files.pop(DELTA_FILE, None)
         written = Written(target, "full" if full else "delta", files)
@@ -183,7 +195,7 @@ class AdapterFiles:
             else:
                 files = merged_files(self._base, self._first, adapter, threads)
 
-        write_directory_atomically(target, fill)
+        write_directory_atomically(target, fill, flush=False)
         return Written(
             target,
             "full" if full else "adapter",

@@ -18,6 +18,7 @@ from torch.distributed import PrefixStore, distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from sampler.engine.api.served import Announced, GroupPlace
+from sampler.engine.loading.finite import all_finite
 from shared.errors import DataError
 
 LIMIT = timedelta(seconds=60)
@@ -100,5 +101,5 @@ def check_fit(tensors: dict[str, Tensor], live: dict[str, Tensor]) -> None:
             raise DataError(f"this model has no tensor {name}")
         if tensor.shape != live[name].shape:
             raise DataError(f"tensor {name} has shape {tuple(tensor.shape)}; expected {tuple(live[name].shape)}")
-        if not torch.isfinite(tensor).all():
+        if not all_finite(tensor):
             raise DataError(f"tensor {name} holds NaN or infinite values")

@@ -8,29 +8,55 @@ shape, and reports success despite missing tensors; here each is an error messag
 from __future__ import annotations
 
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as parse_safetensors
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sampler.engine.loading.checkpoint import ExpectedCheckpoint
+from sampler.engine.loading.finite import all_finite
 from shared.errors import DataError
 from shared.weights.layout import weight_files
+from shared.weights.tensor_file import tensors_of
 
 
 def read_checkpoint(model_path: Path, expected: ExpectedCheckpoint) -> dict[str, Tensor]:
     """The verified float32 tensors of the folder. Raises DataError with the found and expected values."""
     expected.check(model_path)
-    tensors: dict[str, Tensor] = {}
-    for file in weight_files(model_path):
-        try:
-            tensors |= parse_safetensors(file.read_bytes())  # bytes, not mmap: the file may change meanwhile
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{file} is not a whole safetensors file: {error}") from error
+    tensors = {name: tensor for file in weight_files(model_path) for name, tensor in _read(file).items()}
     return {name: _finite(name, tensor.float()) for name, tensor in tensors.items()}
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    """One buffer of the whole file, and its tensors as views. It is read, not mapped: the file may change meanwhile."""
+    try:
+        content = torch.empty(file.stat().st_size, dtype=torch.uint8)
+        view = content.numpy().data
+        with file.open("rb", buffering=0) as opened:
+            _fill(view, opened)
+    except OSError as error:
+        raise DataError(f"{file} is not a whole safetensors file: {error}") from error
+    return {
+        tensor.name: _typed(content[tensor.start : tensor.end], getattr(torch, tensor.dtype)).reshape(tensor.shape)
+        for tensor in tensors_of(file, view)
+    }
+
+
+def _fill(view: memoryview, opened: FileIO) -> None:
+    """Raises OSError if the file has become shorter."""
+    reached = 0
+    while reached < len(view) and (count := opened.readinto(view[reached:])):
+        reached += count
+    if reached < len(view):
+        raise OSError(f"it ended after {reached} bytes; expected {len(view)}")
+
+
+def _typed(content: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of a file whose header is not padded, a tensor may begin where its type may not: a copy then."""
+    aligned = content.storage_offset() % dtype.itemsize == 0
+    return (content if aligned else content.clone()).view(dtype)
 
 
 def copy_into(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
@@ -60,6 +86,6 @@ def by_model_names(model: PreTrainedModel, model_path: Path, tensors: dict[str, 
 
 
 def _finite(name: str, tensor: Tensor) -> Tensor:
-    if not torch.isfinite(tensor).all():
+    if not all_finite(tensor):
         raise DataError(f"tensor {name} holds NaN or infinite values")
     return tensor
