@@ -15,6 +15,8 @@ import bson
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from shared.store.signals import SIGNALS
+
 WRITES = frozenset({"insert", "update", "delete", "findAndModify"})
 QUESTIONS = frozenset({"find", "aggregate", "getMore"})
 OF_THE_CONNECTION = ("lsid", "$clusterTime", "$db", "txnNumber", "$readPreference")
@@ -48,9 +50,9 @@ async def send(database: AsyncDatabase[dict[str, Any]], commands: list[dict[str,
 
 
 async def everything(database: AsyncDatabase[dict[str, Any]]) -> Everything:
-    """Every document, as stored."""
+    """Every document, as stored; signals say only that it is worth looking."""
     names = await database.list_collection_names()
-    return {name: await database[name].find().sort("_id", 1).to_list() for name in sorted(names)}
+    return {name: await database[name].find().sort("_id", 1).to_list() for name in sorted(names) if name != SIGNALS}
 
 
 class Line:

@@ -41,6 +41,7 @@ from shared.store.rules import RuleVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.sessions import SessionVerbs
 from shared.store.settings import SettingsVerbs
+from shared.store.signals import Signals
 from shared.store.steps import StepVerbs
 from shared.store.stored import StoredDocuments
 from shared.store.tasks import TaskVerbs
@@ -66,24 +67,25 @@ class Store:
         self.run = run
         self._contact: Callable[[], AbstractContextManager[None]] = nullcontext
         self.database = database
-        self.tasks = TaskVerbs(database)
+        self.signals = Signals(database)
+        self.tasks = TaskVerbs(database, self.signals)
         self.admission = AdmissionVerbs(database)
-        self.evaluation = EvaluationVerbs(database, self.tasks)
-        self.feedback = FeedbackVerbs(database)
+        self.evaluation = EvaluationVerbs(database, self.tasks, self.signals)
+        self.feedback = FeedbackVerbs(database, self.signals)
         self.group_scores = GroupScoreVerbs(database)
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
         self.malformed = MalformedVerbs(database)
-        self.data = RecordDataVerbs(database, self.malformed)
+        self.data = RecordDataVerbs(database, self.malformed, self.signals)
         self.steps = StepVerbs(database)
         self.trainer_logprobs = TrainerLogprobVerbs(database)
         self.sessions = SessionVerbs(database)
         self.notes = NoteVerbs(database)
-        self.runs = RunVerbs(database)
+        self.runs = RunVerbs(database, self.signals)
         self.settings = SettingsVerbs(database)
-        self.rules = RuleVerbs(database)
-        self.versions = VersionVerbs(database)
-        self.services = ServiceVerbs(database)
+        self.rules = RuleVerbs(database, self.signals)
+        self.versions = VersionVerbs(database, self.signals)
+        self.services = ServiceVerbs(database, self.signals)
         self.environments = EnvironmentVerbs(database)
         self.workers = WorkerVerbs(database)
         self.leases = LeaseVerbs(database)
@@ -150,6 +152,9 @@ class Store:
                     await store.runs.read()  # of another schema version: refused
                 elif create:
                     await store.begin()
-            yield store
+            try:
+                yield store
+            finally:
+                await store.signals.close()
         finally:
             await client.close()

@@ -16,6 +16,7 @@ from shared.names import EVAL_SPLIT
 from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
 from shared.store.retry import survives_outages
+from shared.store.signals import Signal, Signals
 from shared.store.tasks import TASKS_AT_ONCE, TaskVerbs
 
 Document = dict[str, Any]
@@ -23,10 +24,10 @@ Document = dict[str, Any]
 
 @survives_outages
 class EvaluationVerbs:
-    def __init__(self, database: AsyncDatabase[Document], tasks: TaskVerbs) -> None:
+    def __init__(self, database: AsyncDatabase[Document], tasks: TaskVerbs, signals: Signals) -> None:
         self._tasks: AsyncCollection[Document] = database["tasks"]
         self._records: AsyncCollection[Document] = database["records"]
-        self._verbs = tasks
+        self._verbs, self._signals = tasks, signals
 
     async def queue_round(self, policy: str, version: int) -> int:
         """Queue the held-out set for `version`; returns the number of new tasks. A repetition queues only missing tasks."""
@@ -68,6 +69,7 @@ class EvaluationVerbs:
                 "$currentDate": {"settled_at": True},
             },
         )
+        self._signals.send(Signal.DATA)
         return result.modified_count
 
     # ------------------------------------------------------------------ questions

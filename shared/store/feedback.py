@@ -21,6 +21,7 @@ from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import NOW, literal, literals, merge_slot
 from shared.store.retry import survives_outages
+from shared.store.signals import Signal, Signals
 from shared.store.slots import close_group
 from shared.store.spoilt_tasks import SpoiltTasks
 
@@ -41,7 +42,8 @@ class WaitingEpisode:
 
 @survives_outages
 class FeedbackVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
+        self._signals = signals
         self._tasks: AsyncCollection[Document] = database["tasks"]
         self._records: AsyncCollection[Document] = database["records"]
         self._dispatches: AsyncCollection[Document] = database["dispatched_sampling_tasks"]
@@ -77,7 +79,10 @@ class FeedbackVerbs:
             [{"$set": {"slots": merge_slot(waits, change)}}, *close_group()],
             return_document=ReturnDocument.AFTER,
         )
-        return None if document is None else Task.from_mongo(document)
+        if document is None:
+            return None
+        self._signals.send(Signal.TASKS)
+        return Task.from_mongo(document)
 
     async def end_overdue(self, policy: str) -> Task | None:
         """End the waiting of one task's episodes whose deadline is over; None: there is none."""

@@ -16,13 +16,15 @@ from shared.store.liveness import is_live
 from shared.store.malformed import read_or_log, readable
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
+from shared.store.signals import Signal, Signals
 
 Document = dict[str, Any]
 
 
 @survives_outages
 class VersionVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
+        self._signals = signals
         self._versions: AsyncCollection[Document] = database["policy_versions"]
 
     async def ensure_indexes(self) -> None:
@@ -116,6 +118,7 @@ class VersionVerbs:
             result = await self._versions.update_one({"_id": new.id}, insert_once(new.to_mongo()), upsert=True)
         except DuplicateKeyError:  # by a concurrent insertion
             return False
+        self._signals.send(Signal.VERSIONS)
         return result.upserted_id is not None
 
     async def get(self, policy: str, version: int) -> PolicyVersion:
@@ -152,6 +155,7 @@ class VersionVerbs:
             {**theirs, "withdrawn_to": None, "step": {"$gt": step}}, {"$set": {"withdrawn_to": step}}
         )
         await self._versions.update_many({**theirs, "withdrawn_to": {"$gt": step}}, {"$set": {"withdrawn_to": step}})
+        self._signals.send(Signal.VERSIONS)
         return gone.modified_count
 
     async def join_broadcast(self, policy: str, version: int, engine: Joined) -> bool:
@@ -217,8 +221,10 @@ def _version(policy: str, version: int, step: int, **values: Any) -> PolicyVersi
 
 @survives_outages
 class ServiceVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
+        self._signals = signals
         self._services: AsyncCollection[Document] = database["inference_services"]
+        self._reported: dict[str, tuple[ServiceStatus, int]] = {}  # by this process
 
     async def heartbeat(self, service: InferenceService) -> None:
         """Register a service, or update its heartbeat and state."""
@@ -228,12 +234,20 @@ class ServiceVerbs:
         await self._services.update_one(
             {"_id": service.id}, [{"$set": {**literals(values), "heartbeat": NOW}}], upsert=True
         )
+        reported = (service.status, service.version)
+        if self._reported.get(service.id) != reported:
+            self._reported[service.id] = reported
+            self._signals.send(Signal.SERVICES)
 
     async def set_status(self, url: str, status: ServiceStatus, error: str | None = None) -> None:
         await self._services.update_one({"_id": url}, {"$set": {"status": status.value, "error": error}})
+        self._reported.pop(url, None)
+        self._signals.send(Signal.SERVICES)
 
     async def remove(self, url: str) -> None:
         await self._services.delete_one({"_id": url})
+        self._reported.pop(url, None)
+        self._signals.send(Signal.SERVICES)
 
     async def live(self, policy: str) -> list[InferenceService]:
         """Services of a policy that are alive and not DOWN."""

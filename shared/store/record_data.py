@@ -22,6 +22,7 @@ from shared.store.indexes import add_index
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
+from shared.store.signals import Signal, Signals
 
 Document = dict[str, Any]
 
@@ -53,8 +54,8 @@ READ_AT_ONCE = 500  # records; by default the second batch has up to 16 MB
 
 @survives_outages
 class RecordDataVerbs:
-    def __init__(self, database: AsyncDatabase[Document], malformed: MalformedVerbs) -> None:
-        self._malformed = malformed
+    def __init__(self, database: AsyncDatabase[Document], malformed: MalformedVerbs, signals: Signals) -> None:
+        self._malformed, self._signals = malformed, signals
         self._data: AsyncCollection[Document] = database["record_data"]
         self._records: AsyncCollection[Document] = database["records"]
 
@@ -77,6 +78,7 @@ class RecordDataVerbs:
         if group:
             new = [UpdateOne({"_id": d.id}, insert_once(d.to_mongo()), upsert=True) for d in group]
             await self._data.bulk_write(new, ordered=False)
+            self._signals.send(Signal.DATA)
 
     # ------------------------------------------------------------------ the trainer's stream
 
@@ -166,6 +168,7 @@ class RecordDataVerbs:
             },
             {"$set": {"status": status.value, "reason": reason, "claim": None}},
         )
+        self._signals.send(Signal.DATA)
 
     async def commit_step(self, policy: str, claim: DataClaim, *, max_trained_count: int) -> list[str]:
         """After the optimizer step: mark all data borrowed for it as used. Idempotent.

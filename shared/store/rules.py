@@ -12,13 +12,15 @@ from shared.store.indexes import add_index
 from shared.store.malformed import readable
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
+from shared.store.signals import Signal, Signals
 
 Document = dict[str, Any]
 
 
 @survives_outages
 class RuleVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
+        self._signals = signals
         self._rules = database[RunRules.collection]
 
     async def ensure_indexes(self) -> None:
@@ -27,6 +29,7 @@ class RuleVerbs:
     async def add(self, rules: RunRules) -> RunRules:
         """Write a number; returns what stands under it now: another process may have been first."""
         await self._rules.update_one({"_id": rules.id}, insert_once(rules.to_mongo(), time="since"), upsert=True)
+        self._signals.send(Signal.RUN)
         stored = await self._rules.find_one({"_id": rules.id})
         if stored is None:
             raise DataError(f"{RunRules.collection} {rules.id}: it was written and is gone")

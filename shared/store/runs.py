@@ -15,6 +15,7 @@ from shared.store.liveness import is_live
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
+from shared.store.signals import Signal, Signals
 
 Document = dict[str, Any]
 RUN_ID = "run"
@@ -47,7 +48,8 @@ PAUSED_OR_GOES_ON = {"$cond": [{"$eq": ["$state", RunState.PAUSED.value]}, "$sta
 
 @survives_outages
 class RunVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
+        self._signals = signals
         self._runs: AsyncCollection[Document] = database["runs"]
         self._name = database.name
 
@@ -87,6 +89,7 @@ class RunVerbs:
         """Pause or resume; returns False if nothing changed. After a pause, a run whose trainers have ended is ENDED."""
         then = state.value if state is RunState.PAUSED else GOES_ON
         done = await self._runs.update_one({"_id": RUN_ID}, [{"$set": {"state": then}}])
+        self._signals.send(Signal.RUN)
         return done.modified_count == 1
 
     async def is_paused(self) -> bool:
@@ -143,6 +146,7 @@ class RunVerbs:
                 f"policy {policy}: another trainer started, or saved a checkpoint, at the same time; stop it, or let it "
                 "finish, and start again"
             )
+        self._signals.send(Signal.RUN)
         return (before or 0) + 1
 
     async def note_checkpoint(self, policy: str, trainer_generation: int, checkpoint: SavedCheckpoint) -> None:
@@ -163,6 +167,7 @@ class RunVerbs:
             {"_id": RUN_ID, f"trainer_generations.{policy}": end.trainer_generation, f"ends.{policy}": None},
             [{"$set": {f"ends.{policy}": fields}}, {"$set": {"state": PAUSED_OR_GOES_ON}}],
         )
+        self._signals.send(Signal.RUN)
 
     async def is_current_trainer(self, policy: str, trainer_generation: int) -> bool:
         return (

@@ -31,6 +31,7 @@ from shared.store.pipelines import (
     merge_slot,
 )
 from shared.store.retry import DUPLICATE_KEY, survives_outages
+from shared.store.signals import Signal, Signals
 from shared.store.slots import (
     CLAIMABLE_NOW,
     Unplayable,
@@ -56,7 +57,8 @@ PLAYED_TO_THE_END = (SlotStatus.WAITING, SlotStatus.SCORED)  # by the attempt th
 # 24 methods: the verbs of one collection
 @survives_outages
 class TaskVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
+        self._signals = signals
         self._tasks: AsyncCollection[Document] = database["tasks"]
         self._spoilt = SpoiltTasks(self._tasks, MalformedVerbs(database))
 
@@ -99,7 +101,10 @@ class TaskVerbs:
             if others or exc.details["writeConcernErrors"]:
                 raise
         new = {"_id": {"$in": [d["_id"] for d in documents]}, "created_at": None}
-        return (await self._tasks.update_many(new, [{"$set": {"created_at": NOW}}])).modified_count
+        inserted = (await self._tasks.update_many(new, [{"$set": {"created_at": NOW}}])).modified_count
+        if inserted:
+            self._signals.send(Signal.TASKS)
+        return inserted
 
     # ------------------------------------------------------------------ claim
 
@@ -238,7 +243,10 @@ class TaskVerbs:
             document = await self._left_before(claim, ends)
         if document is None:
             raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
-        return bool(document["status"] == TaskStatus.COMPLETED)
+        completed = bool(document["status"] == TaskStatus.COMPLETED)
+        if completed or SlotStatus.OPEN in ends:
+            self._signals.send(Signal.TASKS)
+        return completed
 
     async def is_played_by(self, claim: Claim) -> bool:
         """Whether this attempt, and no other, gave the slot its score, or waits for it."""
@@ -285,6 +293,7 @@ class TaskVerbs:
         result = await self._tasks.update_one(
             {"_id": task.id, "status": TaskStatus.COMPLETED}, settled(outcome, data_of, abandoned=abandoned)
         )
+        self._signals.send(Signal.DATA)
         return result.modified_count == 1
 
     # ------------------------------------------------------------------ the curriculum

@@ -23,6 +23,7 @@ READ = ("find",)
 ADD = ("find", "insert", "update")  # an insertion is an update with `upsert`
 WRITE = (*ADD, "remove")
 INDEX = ("createIndex",)
+SIGNAL = ("find", "insert", "createCollection", "convertToCapped")
 BROWSE = (
     *READ,
     "listCollections",
@@ -39,8 +40,9 @@ RULES = ("run_rules",)  # what decides what is learned: read, and declared by th
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
 PUBLISHED = ("policy_versions", "inference_services", "environment_services", "leases")
 TRAINED = ("trained_steps", "trainer_logprobs")  # what the trainer says of its steps
+SIGNALED = ("signals",)  # that something has changed
 WRITTEN = ("notes", "saved_views")  # what people write while they read a run
-COLLECTIONS = (*DATA, *RULES, *TOLD, *PUBLISHED, *TRAINED, *WRITTEN)
+COLLECTIONS = (*DATA, *RULES, *TOLD, *PUBLISHED, *TRAINED, *WRITTEN, *SIGNALED)
 EVERY = ""  # in a role's resource: every database, every collection
 
 USER_EXISTS, ROLE_EXISTS = 51003, 51002
@@ -71,7 +73,7 @@ def _rights(**groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for kind, collections in groups.items():
         for name in collections:
             rights[name] = (*INDEX, *actions[kind])
-    return rights
+    return rights | dict.fromkeys(SIGNALED, SIGNAL)
 
 
 ROLES = (

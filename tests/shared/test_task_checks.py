@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sampler.bundled_scorers import tenant  # noqa: F401  # registers them
 from sampler.core.scorers import registry
 from shared.documents import TaskPayload
 from shared.store import Store

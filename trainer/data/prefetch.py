@@ -12,12 +12,14 @@ its own share.
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from shared.store.signals import Looks, Signal
 from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.process.parallel import Peers
+from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 
-POLL_EVERY_S = 0.25
+GAP_S = 0.25  # at least, between two looks
 READ_AT_ONCE = 4  # groups: `finish` waits for those being read
 FINISH_TIMEOUT_S = 300.0
 
@@ -25,19 +27,23 @@ FINISH_TIMEOUT_S = 300.0
 class Prefetch:
     """One thread, between `start` and `finish`. `own`: this rank's place among those that share the data."""
 
-    def __init__(self, selector: GroupSelector, reader: Reader, config: TrainerConfig, own: Peers) -> None:
+    def __init__(
+        self, bridge: StoreBridge, selector: GroupSelector, reader: Reader, config: TrainerConfig, own: Peers
+    ) -> None:
+        self._bridge = bridge
         self._selector = selector
         self._reader = reader
         self._config = config
         self._own = own
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._looking: Future[PrefetchBuffer] | None = None
 
     def start(self, step: int, buffer: PrefetchBuffer) -> None:
         """Fill `buffer` for `step`; it belongs to the thread until `finish` gives it back. What it had of other groups goes."""
         assert self._looking is None, "one step at a time"
         self._stop.clear()
+        self._wake.clear()
         self._looking = self._thread.submit(self.fill, buffer, step)
 
     def finish(self) -> PrefetchBuffer:
@@ -51,6 +57,7 @@ class Prefetch:
     def stop(self) -> None:
         """Look no more: what is about to be borrowed would seem to be gone."""
         self._stop.set()
+        self._wake.set()
 
     def close(self) -> None:
         self.stop()
@@ -61,6 +68,7 @@ class Prefetch:
         buffer.step, buffer.packed, buffer.unusable = step, {}, {}
         ready = {group.task for group in self._selector.candidates(step).fresh}
         buffer.groups = {task: group for task, group in buffer.groups.items() if task in ready}
+        looks = Looks(self._bridge.store.signals, [Signal.DATA], GAP_S)
         while not self._stop.is_set():
             candidates = self._selector.candidates(step)
             if self._stop.is_set():
@@ -73,10 +81,18 @@ class Prefetch:
                 buffer.groups |= loaded
                 buffer.unusable |= unusable
             elif unread:
-                self._stop.wait(POLL_EVERY_S)  # for `next_batch`, which sets aside what cannot be trained
+                self._pause(looks)  # for `next_batch`, which sets aside what cannot be trained
             elif not self._pack_one(buffer, shares, candidates):
-                self._stop.wait(POLL_EVERY_S)
+                self._pause(looks)
         return buffer
+
+    def _pause(self, looks: Looks) -> None:
+        """Until the next look, or `stop`."""
+        pausing = self._bridge.background(looks.pause())
+        pausing.add_done_callback(lambda _: self._wake.set())
+        self._wake.wait()
+        self._wake.clear()
+        pausing.cancel()
 
     def _probable_shares(self, candidates: Candidates) -> list[list[Group]]:
         probable = candidates.fresh[: self._config.data.groups_per_step]

@@ -19,6 +19,7 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
 from shared.processes.waits import Wait
+from shared.store.signals import Looks, Signal
 from trainer.data.equal_groups import EqualGroups, has_advantage
 from trainer.data.groups import Candidates, Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
@@ -35,7 +36,7 @@ from trainer.trees.staleness import Staleness
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1
+GAP_S = 0.1  # at least, between two looks
 TELL_PEERS_EVERY_S = 30.0  # ranks that wait stand in a collective: show them a sign of life well before its time-out
 
 
@@ -96,9 +97,8 @@ class RecordStream:
 
     def __enter__(self) -> Self:
         if self._config.data.prefetch:
-            self._prefetch = Prefetch(
-                GroupSelector(self._bridge, self._config), self._reader, self._config, self._parallel.data
-            )
+            selector = GroupSelector(self._bridge, self._config)
+            self._prefetch = Prefetch(self._bridge, selector, self._reader, self._config, self._parallel.data)
         return self
 
     def __exit__(
@@ -205,6 +205,7 @@ class RecordStream:
 
     def _wait_for_groups(self, step: int) -> WaitResult:
         deadline = time.monotonic() + TELL_PEERS_EVERY_S
+        looks = Looks(self._store.signals, (Signal.DATA, Signal.RUN, Signal.TASKS), GAP_S)
         while time.monotonic() < deadline:
             if self.stopping:
                 return "told to stop"
@@ -220,7 +221,7 @@ class RecordStream:
                 return self._supply.why_used_up(len(candidates.fresh))
             if not self.paused:
                 self.waiting = self._supply.wait(step, len(candidates.fresh))
-            time.sleep(POLL_S)
+            self._bridge(looks.pause(at_most_s=self._supply.look_again_s, until=lambda: self.stopping))
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)
         log.info("step=%d waits: %s", step, "paused" if self.paused or self.waiting is None else self.waiting.why)

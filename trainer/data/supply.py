@@ -11,6 +11,7 @@ import time
 
 from shared.processes.waits import Wait
 from shared.store.outlook import Outlook
+from shared.store.signals import LONGEST_S
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 
@@ -45,6 +46,11 @@ class TaskSupply:
         self._used_up_since = self._used_up_since or now
         limit_s = self._config.data.wait_for_tasks_s
         return limit_s is not None and now - self._used_up_since >= limit_s
+
+    @property
+    def look_again_s(self) -> float:
+        """When to look again at the latest: nothing announces that `wait_for_tasks_s` is over."""
+        return LONGEST_S if self._used_up_since is None else POLL_EVERY_S
 
     def wait(self, step: int, ready: int) -> Wait:
         """What the trainer waits for before `step`."""

@@ -1,7 +1,8 @@
 """Building blocks of the service's loops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 
 async def every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
@@ -18,3 +19,16 @@ async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
+
+
+async def first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of them ends, and cancel the others. Raises what the first raises."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()

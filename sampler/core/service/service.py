@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import socket
 import time
 from collections import Counter, deque
@@ -32,7 +31,7 @@ from sampler.core.service.concurrency import Concurrency, LoadReport
 from sampler.core.service.first_episodes import FirstEpisodes
 from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
 from sampler.core.service.kinds import SamplerKinds, new_episode
-from sampler.core.service.loops import every, wait_for
+from sampler.core.service.loops import every, first_of, wait_for
 from sampler.core.service.playable import Playable
 from sampler.core.service.process import ServiceProcess, service_process
 from sampler.core.service.ruled_resources import RuledResources
@@ -51,6 +50,7 @@ from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait, waiting
 from shared.store.malformed import log_once
+from shared.store.signals import LONGEST_S, Looks, Signal
 from shared.tasks.admission import seq_limit
 from shared.unforeseen import bug_of, is_of_the_process
 
@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
 COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among what its heartbeats say
+BUSY_LOOK_S = 1.0  # as often as engines report
 COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
 
 
@@ -84,7 +85,7 @@ class SamplerService:
         self._activity = Activity()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
-        self._place_free = asyncio.Event()
+        self._place_free, self._looked = asyncio.Event(), asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._concurrency = Concurrency(
             config.queue.max_concurrent_episodes, adaptive=config.queue.adaptive_concurrency
@@ -125,16 +126,14 @@ class SamplerService:
         await self._store.runs.note_settings(self.kind, identity)
         await self._refresh()
         loops = {
-            "view": (self._refresh, self._config.queue.poll_s),
-            "renew": (self._renew, self._renew_s),
-            "beat": (self._beat, self._config.queue.heartbeat_s),
-            "rules": (self._rules.refresh, self._config.queue.heartbeat_s),
+            "renew": every(self._renew, self._renew_s),
+            "beat": every(self._beat, self._config.queue.heartbeat_s),
+            "rules": self._follow_rules(),
+            "view": self._follow_changes(),
         }
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [
-                    group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
-                ]
+                helpers = [group.create_task(loop, name=name) for name, loop in loops.items()]
                 helpers.append(group.create_task(self._settling.run(), name="settle"))
                 naming = [one for one in demands if self._kinds.use_tools(one.sampler)]
                 if naming:
@@ -149,6 +148,20 @@ class SamplerService:
             await self._store.workers.leave(self._worker, failure_now())
 
     # ------------------------------------------------------------------ view
+
+    async def _follow_changes(self) -> None:
+        """Look when something changed; while episodes are played, also at what the engines report."""
+        looks = Looks(self._store.signals, tuple(Signal), self._config.queue.poll_s)
+        while True:
+            await looks.pause(at_most_s=BUSY_LOOK_S if self._episodes else LONGEST_S)
+            await self._refresh()
+            self._looked.set()
+
+    async def _follow_rules(self) -> None:
+        looks = Looks(self._store.signals, [Signal.RUN], self._config.queue.heartbeat_s)
+        while True:
+            await looks.pause()
+            await self._rules.refresh()
 
     async def _refresh(self) -> None:
         try:
@@ -206,9 +219,10 @@ class SamplerService:
                 self._place_free.clear()
                 await wait_for(self._place_free, 1.0)
                 continue
+            self._looked.clear()
             claim = await self._claim()
             if claim is None:
-                await wait_for(self._stop, self._config.queue.poll_s * random.uniform(0.5, 1.0))
+                await first_of(self._stop.wait(), self._looked.wait())
             else:
                 await self._start(group, claim)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from sampler.core.api_models import Judge
-from sampler.core.service.loops import wait_for
+from sampler.core.service.loops import first_of
 from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.settlement.failed import fail_settlement
@@ -12,9 +12,10 @@ from sampler.core.settlement.group_scoring import GroupScoring
 from sampler.core.settlement.settle import claim_next, settle
 from shared.documents import Task
 from shared.store import Store
+from shared.store.signals import Looks, Signal
 from shared.unforeseen import Bugs, bug_of, is_of_the_process
 
-SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
+SETTLE_GAP_S = 2.0  # at least, between two looks for groups that others completed or left
 
 
 class Settling:
@@ -49,9 +50,10 @@ class Settling:
 
     async def run(self) -> None:
         """Until it is cancelled; groups that are being scored are then free for others at once."""
+        looks = Looks(self._store.signals, [Signal.TASKS], SETTLE_GAP_S)
         async with asyncio.TaskGroup() as self._group:
             while True:
-                await wait_for(self.wanted, SETTLE_IDLE_S)
+                await first_of(self.wanted.wait(), looks.pause())
                 self.wanted.clear()
                 await self.settle_all(self._group)
 

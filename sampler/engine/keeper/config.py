@@ -117,7 +117,12 @@ class KeeperConfig(ServiceConfig):
         "None: a folder in the system's temporary directory that only this user can read.",
     )
     drain_s: float = Field(600.0, ge=0, description="Mode drain: requests still running after this time are retracted.")
-    poll_s: float = Field(0.25, gt=0, description="Interval at which the wanted version is polled.")
+    poll_s: float = Field(
+        0.25,
+        gt=0,
+        description="Shortest time between two looks for the wanted version. It follows a signal; without one looks are rarer, "
+        "up to 10 s.",
+    )
     heartbeat_s: float = Field(1.0, gt=0, description="Interval at which the engine's load is read and stored.")
     max_restarts: int = Field(
         5,

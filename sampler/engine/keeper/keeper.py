@@ -44,6 +44,7 @@ from shared.errors import DataError
 from shared.processes.failure import failure_now
 from shared.processes.waits import Activity
 from shared.store import Store
+from shared.store.signals import LONGEST_S, Looks, Signal
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.layout import check_layout, read_layout
 
@@ -111,7 +112,7 @@ class Keeper:
                 await self._beat()
                 async with asyncio.TaskGroup() as group:
                     loops = [
-                        group.create_task(every(self._follow, self._config.poll_s), name="follow"),
+                        group.create_task(self._follow_changes(), name="follow"),
                         group.create_task(every(self._beat, self._config.heartbeat_s), name="beat"),
                     ]
                     await stop.wait()
@@ -151,6 +152,16 @@ class Keeper:
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
 
     # ------------------------------------------------------------------ weights
+
+    async def _follow_changes(self) -> None:
+        """Look at once when a version is published, or a round of evaluation begins or ends, and when the engine has ended."""
+        kinds = (Signal.VERSIONS, Signal.TASKS, Signal.DATA)
+        looks = Looks(self._store.signals, kinds, self._config.poll_s)
+        while True:
+            shared_or_behind = self._share is not None or self._serving < 0
+            at_most_s = self._config.poll_s if shared_or_behind else LONGEST_S
+            await looks.pause(at_most_s=at_most_s, until=lambda: self._engine.has_ended)
+            await self._follow()
 
     async def _follow(self) -> None:
         """Bring the engine to the wanted version, if necessary."""

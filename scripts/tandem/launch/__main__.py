@@ -41,6 +41,7 @@ from shared.processes.mongod import Mongod
 from shared.processes.waits import as_clock
 from shared.redaction import redacted, shown
 from shared.store import Store
+from shared.store.signals import Looks, Signal
 from tandem.launch import dry_run, report, summary, summary_text
 from tandem.launch.cause import cause_of, full_disk
 from tandem.launch.children import POLL_S, ChildDied, Children
@@ -342,13 +343,19 @@ class Launch:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _refresh(self, store: Store) -> None:
+        looks = Looks(store.signals, tuple(Signal), SNAPSHOT_S)
         while True:
             for policy in self.metrics:
                 self._read_metrics(policy)
             self.display.snapshot = await take_snapshot(store, list(self.metrics))
-            for child in self.children.losses():
-                self.display.note(f"the run continues without {child.crash_report()}")
-            await asyncio.sleep(SNAPSHOT_S)
+            await looks.pause(until=self._has_news)
+
+    def _has_news(self) -> bool:
+        """Of what stands in files and of processes here: a new step, or a lost child, which is noted."""
+        for child in self.children.losses():
+            self.display.note(f"the run continues without {child.crash_report()}")
+        seen = {policy: metrics.last_step for policy, metrics in self.metrics.items()}
+        return any(self._read_metrics(policy).last_step > step for policy, step in seen.items())
 
 
 if __name__ == "__main__":
