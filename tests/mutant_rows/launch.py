@@ -29,11 +29,11 @@ MUTANTS = (
         f"{PROPOSAL}::test_memory_decides_what_is_trained",
     ),
     Mutant(
-        "plan: a step that takes too long is not proposed",
+        "plan: small steps are proposed",
         "scripts/tandem/plan/proposal.py",
-        "one.seconds(speed) <= STEP_S",
-        "True",
-        f"{PROPOSAL}::test_the_largest_step_of_a_minute_is_proposed",
+        "step = replace(step, groups=GROUPS)",
+        "pass",
+        f"{PROPOSAL}::test_small_steps_are_proposed",
     ),
     Mutant(
         "threads of a larger model: processes of a kind have the cores between them",

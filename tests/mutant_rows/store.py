@@ -8,6 +8,7 @@ SETTINGS = "tests/shared/test_store_settings.py"
 ADMISSION = "tests/sampler/test_admission.py"
 USERS = "tests/system/test_database_users.py"
 DEVICES = "tests/shared/test_leases.py"
+SIGNALED = "tests/shared/test_signals.py"
 
 MUTANTS = (
     Mutant(
@@ -283,5 +284,47 @@ MUTANTS = (
         '{"asleep_for": None, "free_at": after(stay_s)}',
         '{"asleep_for": None}',
         "tests/shared/test_leases.py::test_an_engine_that_counted_as_dead_is_waited_for_once_it_wakes",
+    ),
+    Mutant(
+        "signals: a collection that is not capped",
+        "shared/store/signals.py",
+        'await self._database.command("convertToCapped", SIGNALS, size=CAPPED_BYTES)',
+        "pass",
+        f"{SIGNALED}::test_the_collection_is_bounded_whoever_made_it",
+    ),
+    Mutant(
+        "signals: a store that closes sends its own",
+        "shared/store/signals.py",
+        "            await asyncio.wait([self._sending], timeout=AGAIN_S)\n",
+        "",
+        f"{SIGNALED}::test_a_store_that_closes_sends_what_it_has_to_say",
+    ),
+    Mutant(
+        "signals: those in between are one",
+        "shared/store/signals.py",
+        "            await asyncio.sleep(GAP_S)\n",
+        "            await asyncio.sleep(0)\n",
+        f"{SIGNALED}::test_many_signals_of_a_process_are_few",
+    ),
+    Mutant(
+        "signals: looks become rarer",
+        "shared/store/signals.py",
+        "min(LONGEST_S, 2 * self._interval_s)",
+        "self._interval_s",
+        f"{SIGNALED}::test_without_signals_looks_become_rarer",
+    ),
+    Mutant(
+        "signals: looks are not more frequent than the gap allows",
+        "shared/store/signals.py",
+        "            await asyncio.sleep(max(0.0, early))\n",
+        "            await asyncio.sleep(0)\n",
+        f"{SIGNALED}::test_after_a_signal_looks_are_frequent_again_but_not_more_than_the_gap_allows",
+    ),
+    Mutant(
+        "signals: a slot that is given back",
+        "shared/store/tasks.py",
+        "if completed or SlotStatus.OPEN in ends:",
+        "if completed:",
+        f"{SIGNALED}::test_each_verb_tells_who_may_wait_for_it",
     ),
 )

@@ -44,7 +44,7 @@ from tandem.launch.trainer_memory import MemoryParts, TrainedAs, predicted, trai
 from tandem.plan.proposal import MEMORY_SHARE, PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
 
-GROUPS, MAX_STEPS = 16, 20  # the trainer's own default, and what a first run needs
+GROUPS, MAX_STEPS = 16, 40  # the trainer's own default, and what a first run needs
 NEW_TOKENS, PROMPT_TOKENS = 64, 128  # where nothing says them
 AT_ONCE = 64  # episodes: what the local engine runs at once
 ASKED = 64  # tasks whose questions are counted
@@ -84,7 +84,7 @@ def plan(config: LaunchConfig) -> Iterator[str]:
     }
     sampler, speed = sampler_settings([config]), _speed(described, cores)
     if speed is None:
-        yield "# speed     not known: config.json does not say the model's shape as Llama's does; the smallest step is proposed"
+        yield "# speed     not known: config.json does not say the model's shape as Llama's does"
     at_once = min(MAX_RUNNING, sampler.queue.max_concurrent_episodes * config.num_samplers)
     prompt = _prompt_tokens(config)
     as_given = PlannedStep(
@@ -107,7 +107,6 @@ def plan(config: LaunchConfig) -> Iterator[str]:
         trained_as(config.trainer_settings),
         given,
         lambda way, row: _parts(config, way, row),
-        speed=speed,
         room=int(MEMORY_SHARE * memory) - engine_bytes,
     )
     if speed is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs
-from tandem.plan.proposal import STEP_S, PlannedStep, Proposal, propose
+from tandem.plan.proposal import PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
 
 GIVEN = PlannedStep(groups=16, generations=8, tokens=10, prompt=20, at_once=4)
@@ -25,8 +25,8 @@ def parts(way: TrainedAs, row: int) -> MemoryParts:
     return MemoryParts(weights, 0, 0, 0 if way.lora_rank else 800, activations=row)
 
 
-def proposed(given: Mapping[str, object] = {}, times: float = 1.0, room: int = 10_000) -> Proposal:
-    return propose(GIVEN, TrainedAs(), given, parts, speed=speed(times), room=room)
+def proposed(given: Mapping[str, object] = {}, room: int = 10_000) -> Proposal:
+    return propose(GIVEN, TrainedAs(), given, parts, room=room)
 
 
 def test_a_step_counts_a_groups_prompt_once_and_rounds_of_those_that_wait() -> None:
@@ -35,15 +35,9 @@ def test_a_step_counts_a_groups_prompt_once_and_rounds_of_those_that_wait() -> N
     assert GIVEN.learning_s(speed(1.0)) == pytest.approx(1600 * 0.006 + 1280 * 0.005)
 
 
-@pytest.mark.parametrize(("times", "groups"), [(1.0, 8), (3.7, 8), (3.9, 4), (7.8, 2), (1e6, 2)])
-def test_the_largest_step_of_a_minute_is_proposed(times: float, groups: int) -> None:
-    found = proposed(times=times).step
-    assert (found.groups, found.generations) == (groups, GIVEN.generations)
-    assert found.seconds(speed(times)) <= STEP_S or groups == 2
-
-
-def test_without_a_speed_the_smallest_step_is_proposed() -> None:
-    assert propose(GIVEN, TrainedAs(), {}, parts, speed=None, room=10_000).step.groups == 2
+def test_small_steps_are_proposed() -> None:
+    found = proposed().step
+    assert (found.groups, found.generations, found.tokens) == (2, GIVEN.generations, GIVEN.tokens)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +57,7 @@ def test_memory_decides_what_is_trained(room: int, rank: int, base: str, row: in
 
 
 def test_what_is_given_stays() -> None:
-    found = proposed({"groups_per_step": 16, "lora_rank": 0, "max_tokens_per_row": 4096}, times=1e6, room=100)
+    found = proposed({"groups_per_step": 16, "lora_rank": 0, "max_tokens_per_row": 4096}, room=100)
     assert (found.step, found.trained, found.row, found.fits) == (GIVEN, TrainedAs(), 4096, False)
 
 
