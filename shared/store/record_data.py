@@ -18,7 +18,7 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.base import Document as Model
 from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
-from shared.store.indexes import add_index
+from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
@@ -49,6 +49,7 @@ class ReadyRow(Model):
 GROUP_FIELDS = [name for name in ReadyRow.model_fields if name != "id"]
 MARKS = ("trained_count", "last_trained_step", "revision")
 UNDONE_AT_ONCE = 1000
+MOST_COUNTED = 10_000  # records
 READ_AT_ONCE = 500  # records; by default the second batch has up to 16 MB
 
 
@@ -234,11 +235,13 @@ class RecordDataVerbs:
         return {row["_id"]: row["n"] async for row in cursor}
 
     async def count_ready_groups(self, policy: str) -> int:
-        """Number of complete waiting groups among the 10,000 oldest records, which bounds the cost."""
+        """Number of complete waiting groups among the `MOST_COUNTED` oldest records, which bounds the cost."""
         match = {"policy": policy, "status": DataStatus.READY, "claim": None}
         group = {"_id": "$task", "size": {"$first": "$group_size"}, "n": {"$sum": 1}}
-        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": 10_000}, {"$group": group}]
-        cursor = await self._data.aggregate([*oldest, {"$match": {"$expr": {"$eq": ["$n", "$size"]}}}, {"$count": "n"}])
+        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": MOST_COUNTED}, {"$group": group}]
+        stages = [*oldest, {"$match": {"$expr": {"$eq": ["$n", "$size"]}}}, {"$count": "n"}]
+        # Named: with much data waiting the planner takes an index that is not in the order of `seq`, and reads all of it.
+        cursor = await with_index("stream", lambda by: self._data.aggregate(stages, **by))
         rows = await cursor.to_list()
         return int(rows[0]["n"]) if rows else 0
 

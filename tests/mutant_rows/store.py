@@ -327,4 +327,11 @@ MUTANTS = (
         "if completed:",
         f"{SIGNALED}::test_each_verb_tells_who_may_wait_for_it",
     ),
+    Mutant(
+        "ready groups are counted along the index of the stream",
+        "shared/store/record_data.py",
+        'await with_index("stream", lambda by: self._data.aggregate(stages, **by))',
+        'await self._data.aggregate(stages, hint="epochs")',
+        "tests/shared/test_looks.py::test_with_much_data_waiting_no_more_than_the_bound_is_counted",
+    ),
 )

@@ -174,6 +174,11 @@ def _data(seq: int, kind: str) -> Iterator[Document]:
         yield {**found, **marks, "last_trained_step": step, "claim": None}
 
 
+def ready_data(seq: int) -> Iterator[Document]:
+    """Of a group that waits to be trained."""
+    return _data(seq, "ready")
+
+
 def _eval_task(k: int, version: int) -> Document:
     task = _task(version * EVAL_TASKS + k, TaskStatus.SETTLED)
     named = {"_id": f"main:eval:{version}:t{k}", "tid": f"t{k}", "epoch": version, "at_version": version}

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from shared.processes.mongod import Mongod
-from shared.store import Store
-from tests.shared.looks import OFTEN, Examined, examine, fill
+from shared.store import Store, record_data
+from tests.shared.looks import OFTEN, Examined, examine, fill, ready_data
 
 SIZES = (200, 2_000)  # finished groups
 SLACK = 4  # keys: a plan that skips along an index looks at one more for each thing that it skips to
@@ -36,3 +36,14 @@ def test_a_polling_query_reads_no_more_of_a_run_that_is_ten_times_as_long(
     assert long.keys <= short.keys + SLACK, long
     assert long.documents <= short.documents, long
     assert long.plans, "it was seen by the profiler"
+
+
+async def test_with_much_data_waiting_no_more_than_the_bound_is_counted(
+    mongod: Mongod, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_data, "MOST_COUNTED", 100)
+    waiting = [document for seq in range(1_000) for document in ready_data(seq)]
+    await store.database["record_data"].insert_many(waiting)
+    assert await store.data.count_ready_groups("main") == 50
+    found = await examine(mongod.connection_string, store, lambda store: store.data.count_ready_groups("main"))
+    assert (found.documents, found.keys) <= (100, 101), found
