@@ -19,6 +19,15 @@ REASONS: dict[str, tuple[str, ...]] = {
         "shared/http/pages.py:serving_thread.serve",
         "shared/http/server.py:HttpServer.main_loop",
     ),
+    "a part of a wait: its caller says what it waits for, and until when": (
+        "sampler/core/service/loops.py:first_of",
+        "shared/store/signals.py:Looks.pause",
+    ),
+    "signals of the run, which are sent and heard beside the work; nothing waits for them without a limit of seconds": (
+        "shared/store/signals.py:Signals._listen",
+        "shared/store/signals.py:Signals._send_due",
+        "shared/store/signals.py:Signals.close",
+    ),
     "the end of a process that was killed or asked to end, with a limit of seconds": (
         "sampler/engine/keeper/child.py:EngineChild.kill",
         "sampler/engine/keeper/child.py:_sweep",
@@ -77,7 +86,6 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "no wait: a renewal, or work in a thread next to the step, for which nothing waits": (
         "sampler/core/settlement/group_scoring.py:GroupScoring._renewed.renew",
-        "trainer/data/prefetch.py:Prefetch.fill",
         "trainer/step/shared_device.py:TrainerDevice._renew",
         "scripts/tandem/launch/step_cost.py:_size",
         "scripts/tandem/launch/step_cost.py:_mean_tokens",

@@ -191,19 +191,19 @@ class Looks:
     """When a waiter looks at the database again: at a signal, else after ever longer times. Never twice within `gap_s`."""
 
     def __init__(self, signals: Signals, kinds: Collection[Signal], gap_s: float) -> None:
-        self._signals, self._kinds, self._gap_s = signals, frozenset(kinds), gap_s
+        self._signals, self._kinds, self.gap_s = signals, frozenset(kinds), gap_s
         self._interval_s = gap_s
         self._mark = signals.mark(self._kinds)
         self._looked_at = time.monotonic()
 
     async def pause(self, *, at_most_s: float = LONGEST_S, until: Callable[[], bool] = lambda: False) -> None:
         """From one look to the next. `until` is asked every `gap_s`, and ends it."""
-        end = self._looked_at + min(self._interval_s, max(at_most_s, self._gap_s))
+        end = self._looked_at + min(self._interval_s, max(at_most_s, self.gap_s))
         told = False
         while not (told or until()) and (left := end - time.monotonic()) > 0:
-            told = await self._signals.wait(self._kinds, self._mark, min(left, self._gap_s))
+            told = await self._signals.wait(self._kinds, self._mark, min(left, self.gap_s))
         if told:
-            early = self._looked_at + self._gap_s * random.uniform(0.5, 1.0) - time.monotonic()
+            early = self._looked_at + self.gap_s * random.uniform(0.5, 1.0) - time.monotonic()
             await asyncio.sleep(max(0.0, early))
-        self._interval_s = self._gap_s if told else min(LONGEST_S, 2 * self._interval_s)
+        self._interval_s = self.gap_s if told else min(LONGEST_S, 2 * self._interval_s)
         self._mark, self._looked_at = self._signals.mark(self._kinds), time.monotonic()

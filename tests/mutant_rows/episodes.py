@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "renewal of leases: the loop",
         "sampler/core/service/service.py",
-        '            "renew": (self._renew, self._renew_s),\n',
+        '            "renew": every(self._renew, self._renew_s),\n',
         "",
         f"{LEASES}::test_the_lease_of_a_long_episode_is_renewed_while_it_is_played",
     ),

@@ -4,11 +4,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from shared.store.signals import LONGEST_S, Looks
+
 
 async def every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
     """Run `work` repeatedly, first after one period."""
     while True:
         await asyncio.sleep(period_s)
+        await work()
+
+
+async def at_signals(
+    looks: Looks,
+    work: Callable[[], Awaitable[None]],
+    soon: Callable[[], bool] = lambda: False,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run `work` repeatedly, first after one pause. While `soon` pauses stay as short as they may be; `until` ends a pause."""
+    while True:
+        await looks.pause(at_most_s=looks.gap_s if soon() else LONGEST_S, until=until)
         await work()
 
 

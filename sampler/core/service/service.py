@@ -31,7 +31,7 @@ from sampler.core.service.concurrency import Concurrency, LoadReport
 from sampler.core.service.first_episodes import FirstEpisodes
 from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
 from sampler.core.service.kinds import SamplerKinds, new_episode
-from sampler.core.service.loops import every, first_of, wait_for
+from sampler.core.service.loops import at_signals, every, first_of, wait_for
 from sampler.core.service.playable import Playable
 from sampler.core.service.process import ServiceProcess, service_process
 from sampler.core.service.ruled_resources import RuledResources
@@ -128,7 +128,9 @@ class SamplerService:
         loops = {
             "renew": every(self._renew, self._renew_s),
             "beat": every(self._beat, self._config.queue.heartbeat_s),
-            "rules": self._follow_rules(),
+            "rules": at_signals(
+                Looks(self._store.signals, [Signal.RUN], self._config.queue.heartbeat_s), self._rules.refresh
+            ),
             "view": self._follow_changes(),
         }
         try:
@@ -156,12 +158,6 @@ class SamplerService:
             await looks.pause(at_most_s=BUSY_LOOK_S if self._episodes else LONGEST_S)
             await self._refresh()
             self._looked.set()
-
-    async def _follow_rules(self) -> None:
-        looks = Looks(self._store.signals, [Signal.RUN], self._config.queue.heartbeat_s)
-        while True:
-            await looks.pause()
-            await self._rules.refresh()
 
     async def _refresh(self) -> None:
         try:

@@ -28,7 +28,7 @@ from typing import Literal
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.reports import EngineLoad
 from sampler.core.errors import EngineError, EngineRefused, EngineUnavailable
-from sampler.core.service.loops import every
+from sampler.core.service.loops import at_signals, every
 from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.config import KeeperConfig
@@ -44,12 +44,13 @@ from shared.errors import DataError
 from shared.processes.failure import failure_now
 from shared.processes.waits import Activity
 from shared.store import Store
-from shared.store.signals import LONGEST_S, Looks, Signal
+from shared.store.signals import Looks, Signal
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.layout import check_layout, read_layout
 
 log = logging.getLogger(__name__)
 
+FOLLOWED = (Signal.VERSIONS, Signal.TASKS, Signal.DATA)  # a version, the begin or the end of a round of evaluation
 SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
@@ -110,9 +111,11 @@ class Keeper:
                     await self._start_engine()
                     await self._follow()
                 await self._beat()
+                looks = Looks(self._store.signals, FOLLOWED, self._config.poll_s)
+                soon, ended = lambda: self._share is not None or self._serving < 0, lambda: self._engine.has_ended
                 async with asyncio.TaskGroup() as group:
                     loops = [
-                        group.create_task(self._follow_changes(), name="follow"),
+                        group.create_task(at_signals(looks, self._follow, soon, ended), name="follow"),
                         group.create_task(every(self._beat, self._config.heartbeat_s), name="beat"),
                     ]
                     await stop.wait()
@@ -152,16 +155,6 @@ class Keeper:
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
 
     # ------------------------------------------------------------------ weights
-
-    async def _follow_changes(self) -> None:
-        """Look at once when a version is published, or a round of evaluation begins or ends, and when the engine has ended."""
-        kinds = (Signal.VERSIONS, Signal.TASKS, Signal.DATA)
-        looks = Looks(self._store.signals, kinds, self._config.poll_s)
-        while True:
-            shared_or_behind = self._share is not None or self._serving < 0
-            at_most_s = self._config.poll_s if shared_or_behind else LONGEST_S
-            await looks.pause(at_most_s=at_most_s, until=lambda: self._engine.has_ended)
-            await self._follow()
 
     async def _follow(self) -> None:
         """Bring the engine to the wanted version, if necessary."""
