@@ -21,9 +21,9 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "a part of a wait: its caller says what it waits for, and until when": (
         "sampler/core/service/loops.py:first_of",
-        "shared/store/signals.py:Looks.pause",
+        "shared/store/poll_timer.py:PollTimer.pause",
     ),
-    "signals of the run, which are sent and heard beside the work; nothing waits for them without a limit of seconds": (
+    "tasks that send and receive signals in the background: each caller that waits for a signal has a time limit": (
         "shared/store/signals.py:Signals._listen",
         "shared/store/signals.py:Signals._send_due",
         "shared/store/signals.py:Signals.close",

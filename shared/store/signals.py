@@ -1,20 +1,17 @@
-"""Signals: a service that waits is told when something has changed, instead of asking again and again.
+"""Signals: a service that waits for a change of the database is notified of it.
 
-    a verb writes ─▶ {kinds: [data]} into `signals` ─▶ the server answers the cursors that wait for it ─▶ each waiter looks
+    a verb writes ─▶ {kinds: [data]} into `signals` ─▶ the server answers the cursors that wait for it ─▶ each waiter polls
 
-`signals` is a capped collection: the last `CAPPED_BYTES` of them. A tailable cursor waits in the server, on a single server as
-on a replica set. A signal says only that it is worth looking. It is neither acknowledged nor journaled, and a killed writer never
-sends its own. So waiters also look by themselves, ever less often (`Looks`): what time brings, such as the end of a lease, has no
-signal.
+`signals` is a capped collection of `CAPPED_BYTES`. A tailable cursor waits in the server, on a single server as on a replica set.
+A signal names the kinds of documents that changed, and nothing else. It is neither acknowledged nor journaled, and a writer that
+is killed after its write sends none. So services also poll, with a growing interval (`shared/store/poll_timer.py`).
 """
 
 import asyncio
 import contextlib
 import logging
-import random
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -34,7 +31,6 @@ CAPPED_BYTES = 1 << 16  # about a thousand
 GAP_S = 0.02  # between two signals of a process: those in between are one
 AWAIT_S = 5.0  # the server answers a waiting cursor after this, with nothing
 AGAIN_S = 1.0  # after the database could not be asked
-LONGEST_S = 10.0  # between two looks without a signal
 NOT_CAPPED, NAMESPACE_EXISTS = 2, 48
 
 
@@ -49,7 +45,7 @@ class Signal(StrEnum):
 
 
 class Signals:
-    """Of one run. `send` returns at once; `close` sends what is left."""
+    """The signals of one run. `send` returns at once; `close` sends those that are pending."""
 
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._database = database
@@ -64,30 +60,30 @@ class Signals:
         self._exists = self._refused = False
 
     def send(self, *kinds: Signal) -> None:
-        """After a write."""
+        """Announce a write that has been acknowledged."""
         self._due.update(kinds)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send_due(), name="send signals")
 
-    def mark(self, kinds: Iterable[Signal]) -> int:
-        """Take it before looking, and give it to `wait`."""
+    def received(self, kinds: Iterable[Signal]) -> int:
+        """Number of signals of `kinds` that this process has received. Read it before a query, and pass it to `wait`."""
         return sum(self._counts[kind] for kind in kinds)
 
-    async def wait(self, kinds: Collection[Signal], mark: int, timeout_s: float) -> bool:
-        """Until there was a signal of one of `kinds` since `mark`; False: the time is over."""
-        if self.mark(kinds) != mark:
+    async def wait(self, kinds: Collection[Signal], received: int, timeout_s: float) -> bool:
+        """Wait for one more signal of `kinds` than `received`. False after `timeout_s`."""
+        if self.received(kinds) != received:
             return True
-        told = asyncio.Event()
-        self._waiters[told] = kinds
+        changed = asyncio.Event()
+        self._waiters[changed] = kinds
         if self._listening is None or self._listening.done():
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="listen to signals")
         try:
             async with asyncio.timeout(timeout_s):
-                await told.wait()
+                await changed.wait()
         except TimeoutError:
             return False
         finally:
-            del self._waiters[told]
+            del self._waiters[changed]
         return True
 
     async def close(self) -> None:
@@ -112,7 +108,7 @@ class Signals:
             await asyncio.sleep(GAP_S)
 
     async def _listen(self) -> None:
-        """While somebody waits. In between the cursor keeps its place."""
+        """Receive signals while a waiter exists. The cursor stays open for the next one, and keeps its position."""
         while self._waiters and not self._refused:
             try:
                 await self._next()
@@ -122,13 +118,12 @@ class Signals:
                 await asyncio.sleep(AGAIN_S)
 
     def _note(self, exc: PyMongoError) -> None:
-        """Without signals waiters look by themselves."""
+        """Log why no signal is sent or received. Without the rights no further attempt is made."""
         if isinstance(exc, OperationFailure) and exc.code in REFUSALS:
             self._refused = True
             log.warning(
-                "signals are refused: waiting services look at most every %g s, and learn of changes late; "
-                "`tandem database prepare` gives the rights cause=%s",
-                LONGEST_S,
+                "signals are refused: services poll instead, and notice changes late; `tandem database prepare` grants the "
+                "rights cause=%s",
                 exc.details and exc.details.get("errmsg"),
             )
         else:
@@ -137,19 +132,22 @@ class Signals:
     async def _next(self) -> None:
         if self._cursor is None:
             self._cursor = await self._opened()
-            self._tell(Signal)  # whatever was sent before
+            self._notify(Signal)  # earlier signals were missed: each kind may have changed
         try:
             signal = await self._cursor.next()
         except StopAsyncIteration:
-            if not self._cursor.alive:  # overtaken by the newest ones
+            if not self._cursor.alive:  # newer signals have overwritten its position
                 await self._forget_cursor()
             return
-        self._tell([kind for kind in Signal if kind.value in str(signal.get("kinds"))])
+        kinds = signal.get("kinds")
+        self._notify([kind for kind in Signal if isinstance(kinds, list) and kind.value in kinds])
 
     async def _opened(self) -> AsyncCursor[Document]:
-        """A cursor behind all that is there now."""
+        """A cursor positioned after the newest signal."""
         await self._create()
         newest = await self._read.find_one(sort=[("$natural", -1)])
+        if newest is None:
+            await self._read.insert_one({"kinds": []})  # a tailable cursor over an empty collection ends at once
         cursor = self._read.find(cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(int(1000 * AWAIT_S))
         try:
             while newest is not None and (await cursor.next())["_id"] != newest["_id"]:
@@ -157,24 +155,23 @@ class Signals:
         except StopAsyncIteration:
             pass
         except OperationFailure as exc:
-            if exc.code == NOT_CAPPED:  # the database was dropped, and who believed that the collection exists made it
+            if exc.code == NOT_CAPPED:  # the database was dropped, and an insertion made the collection again
                 await self._database.command("convertToCapped", SIGNALS, size=CAPPED_BYTES)
             raise
         return cursor
 
-    def _tell(self, kinds: Iterable[Signal]) -> None:
+    def _notify(self, kinds: Iterable[Signal]) -> None:
         self._counts.update(kinds)
-        for told, wanted in self._waiters.items():
-            if any(kind in wanted for kind in kinds):
-                told.set()
+        for changed, awaited in self._waiters.items():
+            if any(kind in awaited for kind in kinds):
+                changed.set()
 
     async def _create(self) -> None:
-        """An insertion alone would make a collection without bound."""
+        """Make the capped collection. An insertion alone would make an unbounded one."""
         if self._exists:
             return
         try:
             await self._database.create_collection(SIGNALS, check_exists=False, capped=True, size=CAPPED_BYTES)
-            await self._read.insert_one({"kinds": []})  # a cursor over nothing ends at once
         except OperationFailure as exc:
             if exc.code != NAMESPACE_EXISTS:
                 raise
@@ -185,25 +182,3 @@ class Signals:
         if cursor is not None:
             with contextlib.suppress(PyMongoError):
                 await cursor.close()
-
-
-class Looks:
-    """When a waiter looks at the database again: at a signal, else after ever longer times. Never twice within `gap_s`."""
-
-    def __init__(self, signals: Signals, kinds: Collection[Signal], gap_s: float) -> None:
-        self._signals, self._kinds, self.gap_s = signals, frozenset(kinds), gap_s
-        self._interval_s = gap_s
-        self._mark = signals.mark(self._kinds)
-        self._looked_at = time.monotonic()
-
-    async def pause(self, *, at_most_s: float = LONGEST_S, until: Callable[[], bool] = lambda: False) -> None:
-        """From one look to the next. `until` is asked every `gap_s`, and ends it."""
-        end = self._looked_at + min(self._interval_s, max(at_most_s, self.gap_s))
-        told = False
-        while not (told or until()) and (left := end - time.monotonic()) > 0:
-            told = await self._signals.wait(self._kinds, self._mark, min(left, self.gap_s))
-        if told:
-            early = self._looked_at + self.gap_s * random.uniform(0.5, 1.0) - time.monotonic()
-            await asyncio.sleep(max(0.0, early))
-        self._interval_s = self.gap_s if told else min(LONGEST_S, 2 * self._interval_s)
-        self._mark, self._looked_at = self._signals.mark(self._kinds), time.monotonic()

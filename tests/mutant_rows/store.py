@@ -9,6 +9,7 @@ ADMISSION = "tests/sampler/test_admission.py"
 USERS = "tests/system/test_database_users.py"
 DEVICES = "tests/shared/test_leases.py"
 SIGNALED = "tests/shared/test_signals.py"
+TIMER = "tests/shared/test_poll_timer.py"
 
 MUTANTS = (
     Mutant(
@@ -290,42 +291,42 @@ MUTANTS = (
         "shared/store/signals.py",
         'await self._database.command("convertToCapped", SIGNALS, size=CAPPED_BYTES)',
         "pass",
-        f"{SIGNALED}::test_the_collection_is_bounded_whoever_made_it",
+        f"{SIGNALED}::test_a_collection_made_by_an_insertion_is_capped_later",
     ),
     Mutant(
-        "signals: a store that closes sends its own",
+        "signals: a closing store sends its pending ones",
         "shared/store/signals.py",
         "            await asyncio.wait([self._sending], timeout=AGAIN_S)\n",
         "",
-        f"{SIGNALED}::test_a_store_that_closes_sends_what_it_has_to_say",
+        f"{SIGNALED}::test_a_closing_store_sends_its_pending_signals",
     ),
     Mutant(
-        "signals: those in between are one",
+        "signals: those in quick succession are merged",
         "shared/store/signals.py",
         "            await asyncio.sleep(GAP_S)\n",
         "            await asyncio.sleep(0)\n",
-        f"{SIGNALED}::test_many_signals_of_a_process_are_few",
+        f"{SIGNALED}::test_signals_in_quick_succession_are_merged",
     ),
     Mutant(
-        "signals: looks become rarer",
-        "shared/store/signals.py",
+        "signals: the interval of queries grows",
+        "shared/store/poll_timer.py",
         "min(LONGEST_S, 2 * self._interval_s)",
         "self._interval_s",
-        f"{SIGNALED}::test_without_signals_looks_become_rarer",
+        f"{TIMER}::test_without_signals_the_interval_grows",
     ),
     Mutant(
-        "signals: looks are not more frequent than the gap allows",
-        "shared/store/signals.py",
-        "            await asyncio.sleep(max(0.0, early))\n",
+        "signals: the shortest interval of queries",
+        "shared/store/poll_timer.py",
+        "            await asyncio.sleep(max(0.0, earliest - time.monotonic()))\n",
         "            await asyncio.sleep(0)\n",
-        f"{SIGNALED}::test_after_a_signal_looks_are_frequent_again_but_not_more_than_the_gap_allows",
+        f"{TIMER}::test_after_a_signal_the_interval_is_the_shortest_again",
     ),
     Mutant(
         "signals: a slot that is given back",
         "shared/store/tasks.py",
         "if completed or SlotStatus.OPEN in ends:",
         "if completed:",
-        f"{SIGNALED}::test_each_verb_tells_who_may_wait_for_it",
+        f"{SIGNALED}::test_each_verb_sends_its_signal",
     ),
     Mutant(
         "ready groups are counted along the index of the stream",
@@ -333,5 +334,12 @@ MUTANTS = (
         'await with_index("stream", lambda by: self._data.aggregate(stages, **by))',
         'await self._data.aggregate(stages, hint="epochs")',
         "tests/shared/test_looks.py::test_with_much_data_waiting_no_more_than_the_bound_is_counted",
+    ),
+    Mutant(
+        "signals: an empty collection",
+        "shared/store/signals.py",
+        "        if newest is None:\n",
+        "        if False:\n",
+        f"{SIGNALED}::test_an_empty_collection_is_no_busy_loop",
     ),
 )

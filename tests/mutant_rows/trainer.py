@@ -292,7 +292,7 @@ MUTANTS = (
         "sampler/engine/loading/finite.py",
         "    return bool(torch.isfinite(low) & torch.isfinite(high))",
         "    return bool(torch.isfinite(high))",
-        "tests/sampler/engine/test_finite.py::test_one_bad_value_is_found_wherever_it_is",
+        "tests/sampler/engine/test_finite.py::test_one_value_that_is_not_finite_is_detected",
     ),
     Mutant(
         "weights that an engine requested are gathered with the device held",

@@ -12,14 +12,15 @@ its own share.
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from shared.store.signals import Looks, Signal
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.process.parallel import Peers
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 
-GAP_S = 0.25  # at least, between two looks
+POLL_S = 0.25  # shortest interval of queries
 READ_AT_ONCE = 4  # groups: `finish` waits for those being read
 FINISH_TIMEOUT_S = 300.0
 
@@ -68,7 +69,7 @@ class Prefetch:
         buffer.step, buffer.packed, buffer.unusable = step, {}, {}
         ready = {group.task for group in self._selector.candidates(step).fresh}
         buffer.groups = {task: group for task, group in buffer.groups.items() if task in ready}
-        looks = Looks(self._bridge.store.signals, [Signal.DATA], GAP_S)
+        timer = PollTimer(self._bridge.store.signals, [Signal.DATA], POLL_S)
         while not self._stop.is_set():
             candidates = self._selector.candidates(step)
             if self._stop.is_set():
@@ -81,14 +82,14 @@ class Prefetch:
                 buffer.groups |= loaded
                 buffer.unusable |= unusable
             elif unread:
-                self._pause(looks)  # for `next_batch`, which sets aside what cannot be trained
+                self._pause(timer)  # for `next_batch`, which sets aside what cannot be trained
             elif not self._pack_one(buffer, shares, candidates):
-                self._pause(looks)
+                self._pause(timer)
         return buffer
 
-    def _pause(self, looks: Looks) -> None:
-        """Until the next look, or `stop`."""
-        pausing = self._bridge.background(looks.pause())
+    def _pause(self, timer: PollTimer) -> None:
+        """Wait for the next query, or for `stop`."""
+        pausing = self._bridge.background(timer.pause())
         pausing.add_done_callback(lambda _: self._wake.set())
         self._wake.wait()
         self._wake.clear()

@@ -19,7 +19,8 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
 from shared.processes.waits import Wait
-from shared.store.signals import Looks, Signal
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from trainer.data.equal_groups import EqualGroups, has_advantage
 from trainer.data.groups import Candidates, Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
@@ -36,7 +37,7 @@ from trainer.trees.staleness import Staleness
 
 log = logging.getLogger(__name__)
 
-GAP_S = 0.1  # at least, between two looks
+POLL_S = 0.1  # shortest interval of queries
 TELL_PEERS_EVERY_S = 30.0  # ranks that wait stand in a collective: show them a sign of life well before its time-out
 
 
@@ -79,6 +80,7 @@ class RecordStream:
         self._trainer_generation = trainer_generation
         self._selector = GroupSelector(bridge, config)
         self._supply = TaskSupply(bridge, config)
+        self._timer = PollTimer(bridge.store.signals, (Signal.DATA, Signal.RUN, Signal.TASKS), POLL_S)
         self._equal = EqualGroups(config)
         self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
@@ -205,7 +207,6 @@ class RecordStream:
 
     def _wait_for_groups(self, step: int) -> WaitResult:
         deadline = time.monotonic() + TELL_PEERS_EVERY_S
-        looks = Looks(self._store.signals, (Signal.DATA, Signal.RUN, Signal.TASKS), GAP_S)
         while time.monotonic() < deadline:
             if self.stopping:
                 return "told to stop"
@@ -221,7 +222,7 @@ class RecordStream:
                 return self._supply.why_used_up(len(candidates.fresh))
             if not self.paused:
                 self.waiting = self._supply.wait(step, len(candidates.fresh))
-            self._bridge(looks.pause(at_most_s=self._supply.look_again_s, until=lambda: self.stopping))
+            self._bridge(self._timer.pause(longest_s=self._supply.longest_pause_s, until=lambda: self.stopping))
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)
         log.info("step=%d waits: %s", step, "paused" if self.paused or self.waiting is None else self.waiting.why)

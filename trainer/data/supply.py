@@ -11,7 +11,7 @@ import time
 
 from shared.processes.waits import Wait
 from shared.store.outlook import Outlook
-from shared.store.signals import LONGEST_S
+from shared.store.poll_timer import LONGEST_S
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 
@@ -48,8 +48,8 @@ class TaskSupply:
         return limit_s is not None and now - self._used_up_since >= limit_s
 
     @property
-    def look_again_s(self) -> float:
-        """When to look again at the latest: nothing announces that `wait_for_tasks_s` is over."""
+    def longest_pause_s(self) -> float:
+        """Between two queries: no signal announces the end of `wait_for_tasks_s`."""
         return LONGEST_S if self._used_up_since is None else POLL_EVERY_S
 
     def wait(self, step: int, ready: int) -> Wait:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from shared.store.signals import LONGEST_S, Looks
+from shared.store.poll_timer import LONGEST_S, PollTimer
 
 
 async def every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
@@ -14,15 +14,15 @@ async def every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
         await work()
 
 
-async def at_signals(
-    looks: Looks,
+async def poll(
+    timer: PollTimer,
     work: Callable[[], Awaitable[None]],
-    soon: Callable[[], bool] = lambda: False,
+    longest_s: Callable[[], float] = lambda: LONGEST_S,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run `work` repeatedly, first after one pause. While `soon` pauses stay as short as they may be; `until` ends a pause."""
+    """Run `work` repeatedly, first after one pause. `longest_s` limits each pause, `until` ends it."""
     while True:
-        await looks.pause(at_most_s=looks.gap_s if soon() else LONGEST_S, until=until)
+        await timer.pause(longest_s=longest_s(), until=until)
         await work()
 
 
@@ -36,7 +36,7 @@ async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
 
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of them ends, and cancel the others. Raises what the first raises."""
+    """Wait until one of `works` ends, and cancel the others. Raises the exception of the one that ended."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -31,7 +31,7 @@ from sampler.core.service.concurrency import Concurrency, LoadReport
 from sampler.core.service.first_episodes import FirstEpisodes
 from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
 from sampler.core.service.kinds import SamplerKinds, new_episode
-from sampler.core.service.loops import at_signals, every, first_of, wait_for
+from sampler.core.service.loops import every, first_of, poll, wait_for
 from sampler.core.service.playable import Playable
 from sampler.core.service.process import ServiceProcess, service_process
 from sampler.core.service.ruled_resources import RuledResources
@@ -50,7 +50,8 @@ from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait, waiting
 from shared.store.malformed import log_once
-from shared.store.signals import LONGEST_S, Looks, Signal
+from shared.store.poll_timer import LONGEST_S, PollTimer
+from shared.store.signals import Signal
 from shared.tasks.admission import seq_limit
 from shared.unforeseen import bug_of, is_of_the_process
 
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 
 RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
 COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among what its heartbeats say
-BUSY_LOOK_S = 1.0  # as often as engines report
+ENGINES_REPORT_S = 1.0  # a keeper's interval
 COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
 
 
@@ -85,7 +86,7 @@ class SamplerService:
         self._activity = Activity()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
-        self._place_free, self._looked = asyncio.Event(), asyncio.Event()
+        self._place_free, self._view_updated = asyncio.Event(), asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._concurrency = Concurrency(
             config.queue.max_concurrent_episodes, adaptive=config.queue.adaptive_concurrency
@@ -125,13 +126,12 @@ class SamplerService:
         identity = await self._store.settings.keep(self.kind, settings, self._worker)
         await self._store.runs.note_settings(self.kind, identity)
         await self._refresh()
+        signals, queue = self._store.signals, self._config.queue
         loops = {
             "renew": every(self._renew, self._renew_s),
-            "beat": every(self._beat, self._config.queue.heartbeat_s),
-            "rules": at_signals(
-                Looks(self._store.signals, [Signal.RUN], self._config.queue.heartbeat_s), self._rules.refresh
-            ),
-            "view": self._follow_changes(),
+            "beat": every(self._beat, queue.heartbeat_s),
+            "rules": poll(PollTimer(signals, [Signal.RUN], queue.heartbeat_s), self._rules.refresh),
+            "view": poll(PollTimer(signals, tuple(Signal), queue.poll_s), self._update_view, self._longest_pause_s),
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -151,13 +151,15 @@ class SamplerService:
 
     # ------------------------------------------------------------------ view
 
-    async def _follow_changes(self) -> None:
-        """Look when something changed; while episodes are played, also at what the engines report."""
-        looks = Looks(self._store.signals, tuple(Signal), self._config.queue.poll_s)
-        while True:
-            await looks.pause(at_most_s=BUSY_LOOK_S if self._episodes else LONGEST_S)
-            await self._refresh()
-            self._looked.set()
+    def _longest_pause_s(self) -> float:
+        """Engines report their load, and tool servers free places, without a signal."""
+        if not self._resources.tool_traffic.has_room():
+            return self._config.queue.poll_s
+        return ENGINES_REPORT_S if self._episodes else LONGEST_S
+
+    async def _update_view(self) -> None:
+        await self._refresh()
+        self._view_updated.set()
 
     async def _refresh(self) -> None:
         try:
@@ -215,10 +217,10 @@ class SamplerService:
                 self._place_free.clear()
                 await wait_for(self._place_free, 1.0)
                 continue
-            self._looked.clear()
+            self._view_updated.clear()
             claim = await self._claim()
             if claim is None:
-                await first_of(self._stop.wait(), self._looked.wait())
+                await first_of(self._stop.wait(), self._view_updated.wait())
             else:
                 await self._start(group, claim)
 

@@ -12,10 +12,11 @@ from sampler.core.settlement.group_scoring import GroupScoring
 from sampler.core.settlement.settle import claim_next, settle
 from shared.documents import Task
 from shared.store import Store
-from shared.store.signals import Looks, Signal
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from shared.unforeseen import Bugs, bug_of, is_of_the_process
 
-SETTLE_GAP_S = 2.0  # at least, between two looks for groups that others completed or left
+SETTLE_POLL_S = 2.0  # shortest interval of queries for groups that other processes completed or left
 
 
 class Settling:
@@ -50,10 +51,10 @@ class Settling:
 
     async def run(self) -> None:
         """Until it is cancelled; groups that are being scored are then free for others at once."""
-        looks = Looks(self._store.signals, [Signal.TASKS], SETTLE_GAP_S)
+        timer = PollTimer(self._store.signals, [Signal.TASKS], SETTLE_POLL_S)
         async with asyncio.TaskGroup() as self._group:
             while True:
-                await first_of(self.wanted.wait(), looks.pause())
+                await first_of(self.wanted.wait(), timer.pause())
                 self.wanted.clear()
                 await self.settle_all(self._group)
 

@@ -31,8 +31,8 @@ class QueueSettings(Section):
     grace_s: Seconds = Field(30.0, description="Time for running episodes to end after SIGTERM; the rest is released.")
     poll_s: Seconds = Field(
         0.3,
-        description="Shortest time between two looks for work and for the trainer's progress. It follows a signal; without one "
-        "looks become rarer, up to 10 s.",
+        description="Shortest interval of queries for work and for the trainer's progress. A signal triggers one; without "
+        "signals the interval grows to 10 s.",
     )
     heartbeat_s: Seconds = Field(HEARTBEAT_S, description="Interval of this process's heartbeats.")
     episode_timeout_s: Seconds = Field(

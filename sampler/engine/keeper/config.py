@@ -120,8 +120,8 @@ class KeeperConfig(ServiceConfig):
     poll_s: float = Field(
         0.25,
         gt=0,
-        description="Shortest time between two looks for the wanted version. It follows a signal; without one looks are rarer, "
-        "up to 10 s.",
+        description="Shortest interval of queries for the wanted version. A signal triggers one; without signals the interval "
+        "grows to 10 s.",
     )
     heartbeat_s: float = Field(1.0, gt=0, description="Interval at which the engine's load is read and stored.")
     max_restarts: int = Field(

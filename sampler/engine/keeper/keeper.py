@@ -28,7 +28,7 @@ from typing import Literal
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.reports import EngineLoad
 from sampler.core.errors import EngineError, EngineRefused, EngineUnavailable
-from sampler.core.service.loops import at_signals, every
+from sampler.core.service.loops import every, poll
 from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.config import KeeperConfig
@@ -44,7 +44,8 @@ from shared.errors import DataError
 from shared.processes.failure import failure_now
 from shared.processes.waits import Activity
 from shared.store import Store
-from shared.store.signals import Looks, Signal
+from shared.store.poll_timer import LONGEST_S, PollTimer
+from shared.store.signals import Signal
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.layout import check_layout, read_layout
 
@@ -111,11 +112,19 @@ class Keeper:
                     await self._start_engine()
                     await self._follow()
                 await self._beat()
-                looks = Looks(self._store.signals, FOLLOWED, self._config.poll_s)
-                soon, ended = lambda: self._share is not None or self._serving < 0, lambda: self._engine.has_ended
                 async with asyncio.TaskGroup() as group:
                     loops = [
-                        group.create_task(at_signals(looks, self._follow, soon, ended), name="follow"),
+                        group.create_task(
+                            poll(
+                                PollTimer(self._store.signals, FOLLOWED, self._config.poll_s),
+                                self._follow,
+                                lambda: (
+                                    LONGEST_S if self._share is None and self._serving >= 0 else self._config.poll_s
+                                ),
+                                until=lambda: self._engine.has_ended,
+                            ),
+                            name="follow",
+                        ),
                         group.create_task(every(self._beat, self._config.heartbeat_s), name="beat"),
                     ]
                     await stop.wait()

@@ -24,8 +24,6 @@ import logging
 import math
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +39,12 @@ from shared.processes.mongod import Mongod
 from shared.processes.waits import as_clock
 from shared.redaction import redacted, shown
 from shared.store import Store
-from shared.store.signals import Looks, Signal
 from tandem.launch import dry_run, report, summary, summary_text
 from tandem.launch.cause import cause_of, full_disk
 from tandem.launch.children import POLL_S, ChildDied, Children
 from tandem.launch.clock import PhaseClock
 from tandem.launch.display import Display
-from tandem.launch.figures import StepMetrics, take_snapshot
+from tandem.launch.figures import StepMetrics
 from tandem.launch.following import until_over
 from tandem.launch.lock import RunLock
 from tandem.launch.nodes import place_lines, stop_line
@@ -55,6 +52,7 @@ from tandem.launch.places import ROOT
 from tandem.launch.placing import gpu_lines
 from tandem.launch.policies import load_policies
 from tandem.launch.preparing import prepare
+from tandem.launch.refreshing import refreshed
 from tandem.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
 from tandem.launch.services import (
     memory_lines,
@@ -69,7 +67,6 @@ from tandem.launch.step_cost import costs_shown
 from tandem.launch.task_checks import check_tasks, check_tools
 from tandem.launch.waiting import signals_set, until
 
-SNAPSHOT_S = 2.0
 ALL_BUT_DATABASE = ("trainer", "sampler", "keeper", "tools", "environments")
 NO_TOOLS = "none (MCP_MANAGER_URL names a server; `bundled` is the example's)"
 NO_EVALUATION = "no evaluation (EVAL_FILE names held-out tasks)"
@@ -183,7 +180,7 @@ class Launch:
         await self.start_database()
         async with (
             Store.open(self.database, config.run) as store,
-            self._refreshed(store),
+            refreshed(self.display, self.children, self.metrics, store),
             costs_shown(store, self.policies, self.display.note),
         ):
             if config.machines.is_main and await self.is_finished(store):
@@ -331,31 +328,6 @@ class Launch:
     def _read_metrics(self, policy: str) -> StepMetrics:
         self.metrics[policy].read()
         return self.metrics[policy]
-
-    @asynccontextmanager
-    async def _refreshed(self, store: Store) -> AsyncIterator[None]:
-        """Refresh the display's figures within this context."""
-        task = asyncio.create_task(self._refresh(store), name="refresh")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _refresh(self, store: Store) -> None:
-        looks = Looks(store.signals, tuple(Signal), SNAPSHOT_S)
-        while True:
-            for policy in self.metrics:
-                self._read_metrics(policy)
-            self.display.snapshot = await take_snapshot(store, list(self.metrics))
-            await looks.pause(until=self._has_news)
-
-    def _has_news(self) -> bool:
-        """Of what stands in files and of processes here: a new step, or a lost child, which is noted."""
-        for child in self.children.losses():
-            self.display.note(f"the run continues without {child.crash_report()}")
-        seen = {policy: metrics.last_step for policy, metrics in self.metrics.items()}
-        return any(self._read_metrics(policy).last_step > step for policy, step in seen.items())
 
 
 if __name__ == "__main__":

@@ -297,6 +297,11 @@ class Children:
     def _is_essential(self, child: Child) -> bool:
         return child.kind not in REPLICAS or all(c.is_lost for c in self.of_kind(child.kind))
 
+    @property
+    def has_losses(self) -> bool:
+        """Whether `losses` would return one."""
+        return any(c.is_lost and c.name not in self._reported for c in self.children)
+
     def losses(self) -> list[Child]:
         """Replicas lost since the last call."""
         new = [c for c in self.children if c.is_lost and c.name not in self._reported]

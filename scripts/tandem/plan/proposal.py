@@ -46,10 +46,6 @@ class PlannedStep:
     def learning_s(self, speed: Speed) -> float:
         return speed.learning_s(self.computed, self.episodes * self.tokens)
 
-    def seconds(self, speed: Speed) -> float:
-        """Both, since engine and trainer share the cores."""
-        return self.sampling_s(speed) + self.learning_s(speed)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:

@@ -11,7 +11,7 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("count", [1, 3, 17, 1000, 65_537])
-def test_one_bad_value_is_found_wherever_it_is(dtype: torch.dtype, bad: float, count: int) -> None:
+def test_one_value_that_is_not_finite_is_detected(dtype: torch.dtype, bad: float, count: int) -> None:
     torch.manual_seed(0)
     values = torch.randn(count).to(dtype)
     assert all_finite(values)
