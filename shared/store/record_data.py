@@ -49,7 +49,7 @@ class ReadyRow(Model):
 GROUP_FIELDS = [name for name in ReadyRow.model_fields if name != "id"]
 MARKS = ("trained_count", "last_trained_step", "revision")
 UNDONE_AT_ONCE = 1000
-MOST_COUNTED = 10_000  # records
+OLDEST_COUNTED = 10_000  # records
 READ_AT_ONCE = 500  # records; by default the second batch has up to 16 MB
 
 
@@ -235,10 +235,10 @@ class RecordDataVerbs:
         return {row["_id"]: row["n"] async for row in cursor}
 
     async def count_ready_groups(self, policy: str) -> int:
-        """Number of complete waiting groups among the `MOST_COUNTED` oldest records, which bounds the cost."""
+        """Number of complete waiting groups among the `OLDEST_COUNTED` oldest records, which bounds the cost."""
         match = {"policy": policy, "status": DataStatus.READY, "claim": None}
         group = {"_id": "$task", "size": {"$first": "$group_size"}, "n": {"$sum": 1}}
-        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": MOST_COUNTED}, {"$group": group}]
+        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": OLDEST_COUNTED}, {"$group": group}]
         stages = [*oldest, {"$match": {"$expr": {"$eq": ["$n", "$size"]}}}, {"$count": "n"}]
         # Named: with much data waiting the planner takes an index that is not in the order of `seq`, and reads all of it.
         cursor = await with_index("stream", lambda by: self._data.aggregate(stages, **by))

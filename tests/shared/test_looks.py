@@ -41,7 +41,7 @@ def test_a_polling_query_reads_no_more_of_a_run_that_is_ten_times_as_long(
 async def test_with_much_data_waiting_no_more_than_the_bound_is_counted(
     mongod: Mongod, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_data, "MOST_COUNTED", 100)
+    monkeypatch.setattr(record_data, "OLDEST_COUNTED", 100)
     waiting = [document for seq in range(1_000) for document in ready_data(seq)]
     await store.database["record_data"].insert_many(waiting)
     assert await store.data.count_ready_groups("main") == 50
