@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
 VLLM_SCRIPT = ROOT / "scripts" / "vllm_cpu.sh"
 SCRIPTS = {"sglang": SGLANG_SCRIPT, "vllm": VLLM_SCRIPT}
+VLLM_PYTHON = ROOT / ".vllm" / "venv" / "bin" / "python"
 MODEL = ROOT / "assets" / "example" / "model"
 CONTEXT = 1024
 START_S = 280.0  # SGLang: 15 s on an idle machine, 130 s where ten processes want two cores

@@ -12,9 +12,17 @@ import pytest
 
 from sampler.engine.keeper.child import command_line
 from shared.processes.mongod import free_port
-from tests.contract.engines import COMMANDS, MODEL, ROOT, START_S, skip_without, started
+from tests.contract.engines import COMMANDS, MODEL, ROOT, START_S, VLLM_PYTHON, skip_without, started
 
 pytestmark = [pytest.mark.timeout(2 * START_S), pytest.mark.slow]
+
+
+def test_no_notification_between_its_processes_is_lost() -> None:
+    """One that is lost holds a request for a minute. With vLLM's own writer about every second one is, where readers block."""
+    skip_without("vllm")
+    command = [str(VLLM_PYTHON), "-m", "tests.contract.vllm_round_trips", "5000"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=True)
+    assert ended.stdout.splitlines()[-1] == "rounds=5000 lost=0", ended.stderr[-2000:]
 
 
 @pytest.mark.thorough

@@ -23,6 +23,13 @@ MUTANTS = (
         IDLE,
     ),
     Mutant(
+        "vLLM on a CPU: a writer drops no notification",
+        "sampler/engine/vllm/waiting.py",
+        "        if is_reader:\n",
+        "        if True:\n",
+        f"{VLLM_ALONE}::test_no_notification_between_its_processes_is_lost",
+    ),
+    Mutant(
         "vLLM: a tied output layer is packed anew after an update",
         "sampler/engine/vllm/worker.py",
         'if hasattr(layer, "cpu_linear") and layer.weight.numel():',
