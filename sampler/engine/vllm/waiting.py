@@ -7,9 +7,9 @@ idle core. On a CPU it takes time from the model and from a trainer on the same 
 Measured on two cores with four busy processes, bundled model, 8 and 32 requests: 253 and 664 tokens/s with polling, 406 and 1,247
 without. The core used a sixth of the processor time.
 
-A reader that blocks needs each notification. vLLM's writer holds at most one that it takes for unsent (`SNDHWM`), and learns a
-millisecond later that it was sent: it drops the next one where the answer to the last came sooner. A polling reader does not
-notice. One that blocks waits for a minute, as a paused engine did after its `resume`. So a writer here has ZeroMQ's own bound of 1,000.
+A reader that blocks needs each notification. vLLM's writer sends one only while it knows of none that is unsent (`SNDHWM` 1), and
+learns a millisecond later that one was sent: it drops the next one where the answer to the last came sooner. A polling reader does
+not notice; one that blocks waits for a minute. So a writer here has ZeroMQ's own bound, 1,000.
 """
 
 from __future__ import annotations
