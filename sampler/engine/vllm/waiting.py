@@ -8,8 +8,8 @@ Measured on two cores with four busy processes, bundled model, 8 and 32 requests
 without. The core used a sixth of the processor time.
 
 A reader that blocks needs each notification. vLLM's writer sends one only while it knows of none that is unsent (`SNDHWM` 1), and
-learns a millisecond later that one was sent: it drops the next one where the answer to the last came sooner. A polling reader does
-not notice; one that blocks waits for a minute. So a writer here has ZeroMQ's own bound, 1,000.
+learns a millisecond later that one was sent: it drops the next one where the answer to the last came sooner. A polling reader
+does not notice; one that blocks waits for a minute. So a writer here has ZeroMQ's own bound, 1,000.
 """
 
 from __future__ import annotations
