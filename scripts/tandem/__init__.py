@@ -4,16 +4,17 @@ Exit codes: 0 success, 1 a problem was found, the database does not answer or th
 130 Ctrl-C. The commands themselves: `tandem.commands.application`, which is loaded after Ctrl-C has been taken care of.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from shared.lazy_names import lazy_names
 from shared.processes.interrupt import begin_program, run_command
 
 if TYPE_CHECKING:
-    from tandem.commands.application import app
+    from tandem.commands.every import app
 
 __all__ = ["app", "main"]
-__getattr__ = lazy_names(__name__, {"app": "tandem.commands.application"})
+__getattr__ = lazy_names(__name__, {"app": "tandem.commands.every"})
 
 
 def main() -> None:
@@ -26,6 +27,6 @@ def _run() -> None:
     from shared.processes.run_module import use_ours
 
     use_ours()
-    from tandem.commands.application import app
+    from tandem.commands.application import application_for
 
-    app()
+    application_for(sys.argv[1:])()

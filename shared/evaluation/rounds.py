@@ -96,14 +96,14 @@ async def evaluation_round(
     store: Store, policy: str, epoch: int, known: Mapping[int, PolicyVersion] | None = None
 ) -> EvaluationRound:
     """The round of `epoch`, which equals its version. `known`: the policy's versions, if already loaded."""
-    if known is None:
-        known = {version.version: version for version in await store.versions.all(policy)}
     tasks = await store.evaluation.round_tasks(policy, epoch)
     done, total = await store.evaluation.count_round(policy, epoch)
     ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
     records = await store.evaluation.round_records(ids)
     bound = {task.at_version for task in tasks}
     version = bound.pop() if len(bound) == 1 else None
+    if known is None:
+        known = {} if version is None else await store.versions.some(policy, [version])
     announced = known.get(version) if version is not None else None
     sources = sorted({task.source for task in tasks})
     scored = [records[rid] for rid in _scored(tasks) if rid in records]

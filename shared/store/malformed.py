@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 Document = dict[str, Any]
 M = TypeVar("M", bound=Model)
+MOST_EXAMINED = 500  # a run has a version for every step
 OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService, EnvironmentService, Worker)
 
 
@@ -60,10 +61,10 @@ class MalformedVerbs:
         )
 
     async def all(self) -> list[str]:
-        """The documents that were set aside, and those that are ignored now."""
+        """The documents that were set aside, and those that are ignored now, of the newest `MOST_EXAMINED` of each kind."""
         problems = [str(noted["problem"]) async for noted in self._noted.find().sort([("seen_at", 1)])]
         for model in OF_THE_PRESENT:
-            async for document in self._database[model.collection].find():
+            async for document in self._database[model.collection].find().sort("$natural", -1).limit(MOST_EXAMINED):
                 try:
                     model.from_mongo(document)
                 except MalformedDocument as exc:

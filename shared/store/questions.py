@@ -1,21 +1,25 @@
 """Read-only queries of the services and the commands."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Record
-from shared.documents.states import CLAIMABLE, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
+from shared.documents.states import CLAIMABLE, OPENED, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
+from shared.store.counting import prefixes
 from shared.store.indexes import with_index
 from shared.store.malformed import read_or_log
 from shared.store.pipelines import NOW
 from shared.store.server_runs import run_names
 
 Document = dict[str, Any]
+NO_REASON = "no reason given"
 MAX_ASKED = 1000  # distinct kinds of tasks that a start reads
 
 
@@ -96,40 +100,49 @@ class QuestionVerbs:
 
     # ------------------------------------------------------------------ status
 
-    async def set_aside(self) -> dict[str, dict[str, int]]:
-        """{stale | dropped: {reason: records}}."""
-        aside = [DataStatus.STALE, DataStatus.DROPPED]
-        cursor = await self._data.aggregate(
-            [
-                {"$match": {"status": {"$in": aside}}},
-                {"$group": {"_id": {"status": "$status", "reason": "$reason"}, "n": {"$sum": 1}}},
-            ]
-        )
+    async def set_aside(self, newest: int | None = None) -> dict[str, dict[str, int]]:
+        """{stale | dropped: {reason: records}}. `newest`: of each policy and state only so many, the last ones."""
         counts: dict[str, dict[str, int]] = {}
-        async for row in cursor:
-            counts.setdefault(row["_id"]["status"], {})[row["_id"].get("reason") or "no reason given"] = row["n"]
+        for policy in await self._data.distinct("policy"):
+            for status in (DataStatus.STALE.value, DataStatus.DROPPED.value):
+                last = _last({"policy": policy, "status": status}, ("claim", "seq"), newest)
+                for row in await _grouped(self._data, "stream", last, "reason"):
+                    reason = row["_id"] or NO_REASON
+                    of_status = counts.setdefault(status, {})
+                    of_status[reason] = of_status.get(reason, 0) + row["n"]
         return counts
 
-    async def abandoned_tasks(self) -> dict[str, int]:
-        """{outcome: groups} of groups without training data."""
-        cursor = await self._tasks.aggregate(
-            [
-                {"$match": {"status": TaskStatus.ABANDONED}},
-                {"$group": {"_id": "$outcome", "n": {"$sum": 1}}},
-            ]
-        )
-        return {row["_id"] or "no reason given": row["n"] async for row in cursor}
+    async def abandoned_tasks(self, newest: int | None = None) -> dict[str, int]:
+        """{outcome: groups} of groups without training data. `newest`: of each policy and split only so many, the last ones."""
+        counts: Counter[str] = Counter()
+        for of in await prefixes(self._tasks, ("policy", "split"), {}):
+            last = _last({**of, "status": TaskStatus.ABANDONED.value}, ("seq",), newest)
+            for row in await _grouped(self._tasks, "claim", last, "outcome"):
+                counts[row["_id"] or NO_REASON] += row["n"]
+        return dict(counts)
 
-    async def failed_attempts(self) -> list[dict[str, Any]]:
-        """Number of failed attempts by termination, each with one example of an error."""
-        cursor = await self._records.aggregate(
-            [
-                {"$match": {"status": RecordStatus.FAILED}},
-                {"$group": {"_id": "$termination", "attempts": {"$sum": 1}, "example": {"$last": "$error"}}},
-                {"$sort": {"attempts": -1, "_id": 1}},
+    async def failed_attempts(self, newest: int | None = None) -> list[dict[str, Any]]:
+        """Number of failed attempts by termination, each with one example of an error. `newest`: of each split only so many, the
+        last ones."""
+        found: dict[Any, dict[str, Any]] = {}
+        for split in await self._records.distinct("split"):
+            last = _last({"split": split, "status": RecordStatus.FAILED.value}, ("finished_at",), newest)
+            for row in await _grouped(self._records, "recent", last, "termination", example={"$first": "$error"}):
+                kind = {"termination": row["_id"], "attempts": 0, "example": row["example"]}
+                found.setdefault(row["_id"], kind)["attempts"] += row["n"]
+        return sorted(found.values(), key=lambda kind: (-kind["attempts"], str(kind["termination"])))
+
+    async def slots_in_progress(self, split: str) -> dict[str, int]:
+        """{slot status: slots} of groups that are being played or wait for settlement: admission bounds their number."""
+        counts: Counter[str] = Counter()
+        for policy in await self._tasks.distinct("policy"):
+            opened: list[Document] = [
+                {"$match": {"policy": policy, "split": split, "status": {"$in": OPENED}}},
+                {"$unwind": "$slots"},
             ]
-        )
-        return [{"termination": row.pop("_id"), **row} async for row in cursor]
+            for row in await _grouped(self._tasks, "claim", opened, "slots.status"):
+                counts[row["_id"]] += row["n"]
+        return dict(counts)
 
     async def slots_to_play(self, policy: str, seq_limit: int) -> dict[str, int]:
         """{"open", "leased", "at_gateways"}: slots that may be played: of evaluations, forks, and train tasks below the limit.
@@ -249,6 +262,22 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
         },
         {"$sort": {"record": 1, "turn": 1, "_id": 1}},
     ]
+
+
+def _last(where: Document, order: Sequence[str], newest: int | None) -> list[Document]:
+    """Stages. `order`: fields that follow those of `where` in an index."""
+    if newest is None:
+        return [{"$match": where}]
+    return [{"$match": where}, {"$sort": dict.fromkeys([*where, *order], -1)}, {"$limit": newest}]
+
+
+async def _grouped(
+    collection: AsyncCollection[Document], index: str, stages: list[Document], field: str, **more: Document
+) -> list[Document]:
+    """Rows with `_id`, a value of the field, `n`, its number, and `more`."""
+    group = {"$group": {"_id": f"${field}", "n": {"$sum": 1}, **more}}
+    cursor = await with_index(index, lambda by: collection.aggregate([*stages, group], **by))
+    return await cursor.to_list()
 
 
 def _texts(value: Any) -> tuple[str, ...]:

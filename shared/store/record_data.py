@@ -6,6 +6,7 @@ ready ─claim(trainer_generation, step)─▶ ready, borrowed ─commit(step)�
 `trainer_generation` fences off a replaced trainer; `revision` fences off outdated marks.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.base import Document as Model
 from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
+from shared.store.counting import count_by
 from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
@@ -230,9 +232,11 @@ class RecordDataVerbs:
     # ------------------------------------------------------------------ questions
 
     async def count_by_status(self, policy: str | None = None) -> dict[str, int]:
-        match = {} if policy is None else {"policy": policy}
-        cursor = await self._data.aggregate([{"$match": match}, {"$group": {"_id": "$status", "n": {"$sum": 1}}}])
-        return {row["_id"]: row["n"] async for row in cursor}
+        counts: Counter[str] = Counter()
+        where = {} if policy is None else {"policy": policy}
+        for of, n in await count_by(self._data, "stream", ("policy", "status"), where):
+            counts[of["status"]] += n
+        return dict(counts)
 
     async def count_ready_groups(self, policy: str) -> int:
         """Number of complete waiting groups among the `OLDEST_COUNTED` oldest records, which bounds the cost."""

@@ -4,6 +4,7 @@ A record's id contains its attempt, so an attempt that lost its lease can only w
 read: settlement follows the slots' `record_id`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents import Claim, DispatchedSamplingTask, DispatchTokens, Record
 from shared.documents.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.errors import IllegalMove
+from shared.store.counting import count_by
 from shared.store.indexes import add_index, build_index
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
@@ -177,8 +179,10 @@ class RecordVerbs:
         return [Record.from_mongo(d) async for d in cursor]
 
     async def count_by_status(self) -> dict[str, int]:
-        cursor = await self._records.aggregate([{"$group": {"_id": "$status", "n": {"$sum": 1}}}])
-        return {row["_id"]: row["n"] async for row in cursor}
+        counts: Counter[str] = Counter()
+        for of, n in await count_by(self._records, "recent", ("split", "status"), {}):
+            counts[of["status"]] += n
+        return dict(counts)
 
 
 def _in_order(record_ids: Sequence[str], dispatches: Iterable[D]) -> dict[str, list[D]]:

@@ -18,6 +18,7 @@ from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.names import FORK_SPLIT
+from shared.store.counting import count_by
 from shared.store.curriculum import skipping
 from shared.store.indexes import add_index, build_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
@@ -331,16 +332,11 @@ class TaskVerbs:
 
     async def count_by_status(self, split: str | None = None) -> dict[str, dict[str, int]]:
         """{split: {status: tasks}}."""
-        match = {} if split is None else {"split": split}
-        cursor = await self._tasks.aggregate(
-            [
-                {"$match": match},
-                {"$group": {"_id": {"split": "$split", "status": "$status"}, "n": {"$sum": 1}}},
-            ]
-        )
+        where = {} if split is None else {"split": split}
         counts: dict[str, dict[str, int]] = {}
-        async for row in cursor:
-            counts.setdefault(row["_id"]["split"], {})[row["_id"]["status"]] = row["n"]
+        for of, n in await count_by(self._tasks, "claim", ("policy", "split", "status"), where):
+            of_split = counts.setdefault(of["split"], {})
+            of_split[of["status"]] = of_split.get(of["status"], 0) + n
         return counts
 
     async def count_slots(self, split: str | None = None) -> dict[str, int]:
@@ -356,11 +352,11 @@ class TaskVerbs:
         rows = await cursor.to_list()
         return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
 
-    async def count_failures(self) -> tuple[int, int]:
-        """(attempts with an infrastructure failure, slots that are failed), of the whole run but its forks."""
+    async def count_failures(self, split: str | None = None) -> tuple[int, int]:
+        """(attempts with an infrastructure failure, slots that are failed), of a split; None: of all but the forks."""
         failed: Document = {"$cond": [{"$eq": ["$slots.status", SlotStatus.FAILED.value]}, 1, 0]}
         total: Document = {"_id": None, "attempts": {"$sum": "$slots.failures"}, "slots": {"$sum": failed}}
-        of_run = HAS_FAILURES | {"split": {"$ne": FORK_SPLIT}}
-        stages: list[Document] = [{"$match": of_run}, {"$unwind": "$slots"}, {"$group": total}]
+        counted = HAS_FAILURES | {"split": {"$ne": FORK_SPLIT} if split is None else split}
+        stages: list[Document] = [{"$match": counted}, {"$unwind": "$slots"}, {"$group": total}]
         rows = await (await with_index("failures", lambda by: self._tasks.aggregate(stages, **by))).to_list()
         return (int(rows[0]["attempts"]), int(rows[0]["slots"])) if rows else (0, 0)

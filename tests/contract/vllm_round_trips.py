@@ -9,7 +9,7 @@ import tempfile
 import time
 from typing import Any
 
-import zmq
+import zmq  # type: ignore[import-not-found]  # comes with vLLM
 
 from sampler.engine.vllm.waiting import WaitingCondition
 

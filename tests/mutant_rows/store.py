@@ -13,6 +13,27 @@ TIMER = "tests/shared/test_poll_timer.py"
 
 MUTANTS = (
     Mutant(
+        "documents are counted by an index alone",
+        "shared/store/counting.py",
+        "collection.count_documents(one, **by)",
+        'collection.count_documents({**one, "_id": {"$ne": 0}}, **by)',
+        "tests/shared/test_looks.py::test_documents_are_counted_without_being_read",
+    ),
+    Mutant(
+        "status reads the newest documents of a reason alone",
+        "shared/store/questions.py",
+        "    if newest is None:\n",
+        "    if True:\n",
+        "tests/shared/test_looks.py::test_a_polling_query_reads_no_more_of_a_run_that_is_ten_times_as_long",
+    ),
+    Mutant(
+        "versions whose files are deleted are not read at every step",
+        "shared/store/policies.py",
+        '"policy": policy, "pruned": False}',
+        '"policy": policy}',
+        "tests/shared/test_looks.py::test_a_polling_query_reads_no_more_of_a_run_that_is_ten_times_as_long",
+    ),
+    Mutant(
         "max_staleness 0 waits for the engines that follow",
         "shared/tasks/admission.py",
         "admission.max_staleness == 0 and",

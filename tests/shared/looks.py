@@ -39,6 +39,7 @@ READY, RUNNING, COMPLETED, WAITING = 20, 12, 3, 200  # groups that are under way
 EVAL_TASKS, STEPS_PER_ROUND = 20, 10
 ADMISSIONS = {"main": Admission(groups_per_step=GROUPS_PER_STEP, max_staleness=STALENESS)}
 AT_ONCE = 5_000
+FEW = 5  # fewer than a short run has
 FEEDBACK = 3  # groups that wait for it
 PLAYED, KEY_HASH = "main:eval:9:elsewhere:0:1", "0" * 64  # the attempt of an agent elsewhere that goes on
 
@@ -115,11 +116,24 @@ OFTEN: dict[str, Look] = {
     "trainer, every step: how many are ready": lambda store: store.data.count_ready_groups("main"),
     "trainer, every step: rounds that are open": lambda store: store.evaluation.open_versions("main"),
     "launcher, every 2 s: failures": lambda store: store.tasks.count_failures(),
+    "trainer, every step: versions whose files are kept": lambda store: store.versions.kept("main"),
+    "trainer, every version: it": lambda store: store.versions.some("main", [3]),
     "trainer, every step: an engine wants all weights": lambda store: store.services.needs_full_weights("main"),
+    "tandem status: slots in progress": lambda store: store.questions.slots_in_progress(TRAIN_SPLIT),
+    "tandem status: outcomes of groups": lambda store: store.questions.abandoned_tasks(FEW),
+    "tandem status: data set aside": lambda store: store.questions.set_aside(FEW),
+    "tandem status: failed attempts": lambda store: store.questions.failed_attempts(FEW),
+    "tandem status: episodes of the last minute": lambda store: store.questions.finished_within(60.0),
+}
+# Numbers of all documents: by an index alone.
+COUNTS: dict[str, Look] = {
+    "tandem status: tasks": lambda store: store.tasks.count_by_status(),
+    "tandem status: records": lambda store: store.records.count_by_status(),
+    "tandem status: training data": lambda store: store.data.count_by_status(),
 }
 # Of these the answer itself has a part for every version, task or worker of the run.
 GROWING: dict[str, Look] = {
-    "trainer and keeper, every version: all versions": lambda store: store.versions.all("main"),
+    "keeper, every version: all versions": lambda store: store.versions.all("main"),
     "launcher, every 2 s: live workers": lambda store: store.workers.live(),
 }
 
@@ -211,7 +225,7 @@ def _waiting_task(seq: int) -> Document:
 def _version(step: int) -> Document:
     files = {"model.safetensors": {"sha256": uuid.uuid4().hex, "bytes": 1}}
     number: Document = {"_id": f"main:{step}", "policy": "main", "version": step, "step": step, "path": f"/{step}"}
-    return {**number, "files": files, "withdrawn_to": None}
+    return {**number, "files": files, "withdrawn_to": None, "pruned": step > 4}
 
 
 async def _insert(store: Store, collection: str, documents: Iterator[Document]) -> None:
@@ -261,7 +275,7 @@ async def _main(sizes: Sequence[int]) -> None:
         for size in sizes:
             async with Store.open(mongod.connection_string, f"looks-{size}") as store:
                 await fill(store, size)
-                for name, look in (OFTEN | GROWING).items():
+                for name, look in (OFTEN | COUNTS | GROWING).items():
                     found.setdefault(name, []).append(await examine(mongod.connection_string, store, look))
     print(f"{'finished groups':52}", *(f"{size:>24}" for size in sizes))
     print(f"{'':52}", *(f"{'keys':>8} {'docs':>8} {'ms':>6}" for _ in sizes))

@@ -64,6 +64,8 @@ READS = {
         "versions.find",
         "versions.newest",
         "versions.all",
+        "versions.some",
+        "versions.kept",
     ),
     *(
         "versions.check_first",

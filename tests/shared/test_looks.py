@@ -6,7 +6,7 @@ import pytest
 
 from shared.processes.mongod import Mongod
 from shared.store import Store, record_data
-from tests.shared.looks import OFTEN, Examined, examine, fill, ready_data
+from tests.shared.looks import COUNTS, OFTEN, Examined, examine, fill, ready_data
 
 SIZES = (200, 2_000)  # finished groups
 SLACK = 4  # keys: a plan that skips along an index looks at one more for each thing that it skips to
@@ -22,7 +22,7 @@ async def ask_at_both_sizes(connection_string: str) -> dict[str, list[Examined]]
     for size in SIZES:
         async with Store.open(connection_string, f"looks-{size}") as store:
             await fill(store, size)
-            for name, look in OFTEN.items():
+            for name, look in (OFTEN | COUNTS).items():
                 found.setdefault(name, []).append(await examine(connection_string, store, look))
             await store.client.drop_database(store.run)
     return found
@@ -36,6 +36,12 @@ def test_a_polling_query_reads_no_more_of_a_run_that_is_ten_times_as_long(
     assert long.keys <= short.keys + SLACK, long
     assert long.documents <= short.documents, long
     assert long.plans, "it was seen by the profiler"
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_documents_are_counted_without_being_read(examined: dict[str, list[Examined]], name: str) -> None:
+    for found in examined[name]:
+        assert (found.documents, found.keys > 0) == (0, True), found
 
 
 async def test_with_much_data_waiting_no_more_than_the_bound_is_counted(

@@ -98,9 +98,9 @@ class GroupSelector:
     def _staleness(self, rows: Sequence[dict[str, Any]], step: int) -> Staleness:
         if self._config.data.offline is not None:
             return Staleness(None)
-        newest = max((version for row in rows for version in row["versions"]), default=-1)
-        if newest not in self._versions and newest >= 0:
-            self._versions = {v.version: v for v in self._bridge(self._store.versions.all(self._config.policy))}
+        new = {version for row in rows for version in row["versions"]} - self._versions.keys()
+        if new:
+            self._versions |= self._bridge(self._store.versions.some(self._config.policy, new))
         steps_behind = {version: known.staleness(step - 1) for version, known in self._versions.items()}
         return Staleness(
             steps_behind, self._config.data.max_staleness if self._config.data.stale_data is StaleData.MASK else None

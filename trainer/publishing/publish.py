@@ -210,16 +210,16 @@ class Publisher:
     def _prune(self) -> None:
         """Delete files, never documents. Keeps the last `keep_versions`, versions with unfinished evaluation or with an engine
         for them alone, and the versions from which these are assembled."""
-        versions = self._bridge(self._store.versions.all(self._config.policy))
+        versions = self._bridge(self._store.versions.kept(self._config.policy))
         awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
         services = self._bridge(self._store.services.all())  # dead ones too: a keeper that starts again needs the files
         pinned = {s.serve_version for s in services if s.policy == self._config.policy}
-        surviving = [v for v in versions if not v.pruned and v.withdrawn_to is None]
+        surviving = [v for v in versions if v.withdrawn_to is None]
         last = surviving[-self._config.publish.keep_versions :]
         needed = needed_for(
             [*last, *(v for v in surviving if v.version in {*awaited, *pinned} and v not in last)], versions
         )
-        old = [v for v in versions if not v.pruned and v.version not in needed and self._owns(v)]
+        old = [v for v in versions if v.version not in needed and self._owns(v)]
         for version in old:
             shutil.rmtree(version.path, ignore_errors=True)
         if old:

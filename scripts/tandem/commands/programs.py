@@ -57,10 +57,10 @@ FSDP2 = "fsdp2.yml"  # a file of the package `trainer`, and `assets/fsdp2.yml` o
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-def add_to(app: typer.Typer) -> None:
-    for name, (module, *_, help_text) in PROGRAMS.items():
-        text = f"{help_text} The same as `python -m {module}`; `tandem {name} --help` explains its options."
-        app.command(name, help=text, context_settings=PASSED_ON, rich_help_panel="Services")(_command(name))
+def add_to(app: typer.Typer, name: str) -> None:
+    module, *_, help_text = PROGRAMS[name]
+    text = f"{help_text} The same as `python -m {module}`; `tandem {name} --help` explains its options."
+    app.command(name, help=text, context_settings=PASSED_ON, rich_help_panel="Services")(_command(name))
 
 
 def _command(name: str) -> Callable[[typer.Context], None]:

@@ -26,6 +26,7 @@ from tandem.commands.service_rows import LONG_GONE_S, environments_of, services_
 RATE_WINDOW_S = 60.0
 CUT_SHORT = (Condition.CRASHED, Condition.ABANDONED)
 MAX_EXAMPLE_CHARS = 200
+NEWEST = 1_000  # of each kind are counted by their reasons
 
 EXAMPLES = """Examples:
 
@@ -127,15 +128,15 @@ async def read_status(store: Store) -> RunStatus:
         reason=condition.reason,
         ends=await _ends(store, run),
         tasks=tasks,
-        abandoned=await store.questions.abandoned_tasks(),
-        slots={split: await store.tasks.count_slots(split) for split in tasks},
+        abandoned=await store.questions.abandoned_tasks(NEWEST),
+        slots={split: await _slots(store, split) for split in tasks},
         next_feedback=await _next_feedback(store),
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
         malformed=malformed,
         tasks_set_aside=[str(task) for task in await store.unforeseen.tasks_set_aside()],
-        failed_attempts=await store.questions.failed_attempts(),
-        set_aside=await store.questions.set_aside(),
+        failed_attempts=await store.questions.failed_attempts(NEWEST),
+        set_aside=await store.questions.set_aside(NEWEST),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
         policies=policies,
         terms=await terms_of(store, run, [one.policy for one in policies]),
@@ -145,6 +146,13 @@ async def read_status(store: Store) -> RunStatus:
         workers=workers,
         rates=await _rates(store, workers),
     )
+
+
+async def _slots(store: Store, split: str) -> dict[str, int]:
+    """Of groups in progress; failed slots and failures of all groups."""
+    counts = await store.questions.slots_in_progress(split)
+    attempts, slots = await store.tasks.count_failures(split)
+    return {**counts, SlotStatus.FAILED.value: slots, "failures": attempts}
 
 
 async def _next_feedback(store: Store) -> dict[str, Any] | None:
@@ -181,9 +189,10 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
     newest = await store.versions.newest(policy)
     if newest is None:
         return PolicyStatus(policy, None, 0, "never")
-    versions = {v.version: v for v in await store.versions.all(policy)}
+    ready = await store.questions.ready_versions(policy)
+    versions = await store.versions.some(policy, ready)
     status = PolicyStatus(policy, newest.version, newest.step, ago(newest.created_at, now))
-    for version, n in (await store.questions.ready_versions(policy)).items():
+    for version, n in ready.items():
         steps = (
             versions[version].staleness(newest.step) if version in versions else -1
         )  # -1: version was never announced
@@ -225,7 +234,13 @@ def _render(now: RunStatus, every_worker: bool) -> list[Any]:
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts += [f"  [red]set aside[/red] {escape(text)}" for text in now.tasks_set_aside]
-    parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
+    parts.append(
+        _counts(
+            "slots of groups in progress (failures: of all groups)",
+            now.slots,
+            [*(s.value for s in SlotStatus), "failures"],
+        )
+    )
     first = now.next_feedback
     if first is not None:
         parts.append(escape(f"  the first deadline for feedback is in {first['left']}: {first['record']}"))

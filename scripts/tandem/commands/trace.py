@@ -11,6 +11,7 @@ from shared.documents.run import PolicyVersion
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.questions import chain_pipeline
+from tandem.commands import trace_export
 from tandem.commands.connect import (
     PROBLEM,
     AsJson,
@@ -143,3 +144,8 @@ def _published(step: int, versions: list[PolicyVersion]) -> str:
         return "not in any announced weights yet"
     first = min(holding, key=lambda v: v.version)
     return f"first in {first.id}, the weights after step {first.step} ({first.path})"
+
+
+traces = typer.Typer(cls=TraceGroup, rich_markup_mode="markdown", help="Trace a step or a record, or export traces.")
+traces.command(CHAIN, epilog=EXAMPLES)(trace)
+traces.command(EXPORT, epilog=trace_export.EXAMPLES)(trace_export.export)
