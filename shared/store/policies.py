@@ -135,11 +135,12 @@ class VersionVerbs:
 
     async def newest(self, policy: str) -> PolicyVersion | None:
         """The newest version of the surviving history, which engines should serve."""
-        surviving = self._versions.find({"policy": policy, "withdrawn_to": None}).sort([("version", -1)])
-        async for document in surviving.batch_size(1):
+        where: Document = {"policy": policy, "withdrawn_to": None}
+        while (document := await self._versions.find_one(where, sort=[("version", -1)])) is not None:
             version = read_or_log(PolicyVersion, document)
             if version is not None:
                 return version
+            where["version"] = {"$lt": document["version"]}
         return None
 
     async def some(self, policy: str, versions: Iterable[int]) -> dict[int, PolicyVersion]:

@@ -16,6 +16,20 @@ SAMPLING = "tests/sampler/engine/local/test_sampling.py"
 
 MUTANTS = (
     Mutant(
+        "a keeper writes what changed at once",
+        "sampler/engine/keeper/report.py",
+        "if service != self._service or now",
+        "if now",
+        "tests/sampler/engine/test_keeper_reports.py::test_what_changed_is_written_at_once_and_the_rest_is_not",
+    ),
+    Mutant(
+        "a keeper's heartbeats go on without a change",
+        "sampler/engine/keeper/report.py",
+        "if service != self._service or now - self._service_written >= HEARTBEAT_S",
+        "if service != self._service",
+        "tests/sampler/engine/test_keeper_reports.py::test_without_a_change_both_are_written_again_after_a_while",
+    ),
+    Mutant(
         "blocks of a vocabulary: a number of its own within the block",
         "sampler/engine/local/sampling.py",
         "(target - (cumulative.gather(1, place) - mass)).div_(mass).clamp_(0.0)",

@@ -123,7 +123,11 @@ class KeeperConfig(ServiceConfig):
         description="Shortest interval of queries for the wanted version. A signal triggers one; without signals the interval "
         "grows to 10 s.",
     )
-    heartbeat_s: float = Field(1.0, gt=0, description="Interval at which the engine's load is read and stored.")
+    heartbeat_s: float = Field(
+        1.0,
+        gt=0,
+        description="Interval at which the engine's load is read; it is stored when it has changed, else every 2 s.",
+    )
     max_restarts: int = Field(
         5,
         ge=0,

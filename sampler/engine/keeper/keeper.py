@@ -33,7 +33,7 @@ from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.lifecycle import EngineLifecycle
-from sampler.engine.keeper.report import report, reports_start
+from sampler.engine.keeper.report import Reports, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import announce_first, has_loaded
 from sampler.engine.keeper.target import loadable_from, target_version
@@ -78,6 +78,7 @@ class Keeper:
         self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes read
         self._status = ServiceStatus.DOWN
         self._activity = Activity()
+        self._reports = Reports(store, self._activity)
         self._error: str | None = None
         self._sleepless = 0  # consecutive failures to put the engine to sleep
         self._share = SharedDevice(store, client, d, self._id, self.url) if (d := config.shared_device) else None
@@ -360,4 +361,4 @@ class Keeper:
                 needs_full_weights=self._wants_full,
                 heartbeat_s=self._config.heartbeat_s,
             )
-            await report(self._store, service, stats, self._activity)
+            await self._reports.write(service, stats)

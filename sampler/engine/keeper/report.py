@@ -1,12 +1,14 @@
-"""What a keeper reports with every heartbeat: its engine as a service, and itself as a worker."""
+"""What a keeper reports: its engine as a service, and itself as a worker."""
 
 import asyncio
+import math
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from shared.documents.run import InferenceService, Worker
+from shared.documents.run import HEARTBEAT_S, InferenceService, Worker
 from shared.processes.waits import WAITED, Activity
 from shared.store import Store
 
@@ -30,11 +32,26 @@ async def reports_start(store: Store, keeper: str, activity: Activity) -> AsyncI
         await asyncio.gather(beating, return_exceptions=True)  # an error of the store: the next report meets it too
 
 
-async def report(store: Store, service: InferenceService, stats: Mapping[str, float], activity: Activity) -> None:
-    await store.services.heartbeat(service)
-    assert service.keeper is not None, "this process"
-    activity.set(f"{service.url} {service.status} version {service.version}")
-    await store.workers.heartbeat(_worker(service.keeper, activity, service.heartbeat_s, stats))
+class Reports:
+    """The keeper's two documents, each written when it changes, else every `HEARTBEAT_S`."""
+
+    def __init__(self, store: Store, activity: Activity) -> None:
+        self._store, self._activity = store, activity
+        self._service: InferenceService | None = None  # as it was last written
+        self._doing = ""  # as well
+        self._service_written, self._worker_written = -math.inf, -math.inf
+
+    async def write(self, service: InferenceService, stats: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        if service != self._service or now - self._service_written >= HEARTBEAT_S:
+            await self._store.services.heartbeat(service)
+            self._service, self._service_written = service, now
+        assert service.keeper is not None, "this process"
+        self._activity.set(f"{service.url} {service.status} version {service.version}")
+        worker = _worker(service.keeper, self._activity, service.heartbeat_s, stats)
+        if worker.doing != self._doing or now - self._worker_written >= HEARTBEAT_S:
+            await self._store.workers.heartbeat(worker)
+            self._doing, self._worker_written = worker.doing, now
 
 
 def _worker(keeper: str, activity: Activity, heartbeat_s: float, stats: Mapping[str, float]) -> Worker:
