@@ -49,6 +49,7 @@ PUBLIC = {
     "shared/processes/output.py": "/dev/null",
     "scripts/viewer_pictures.py": "the documentation's pictures, of the example",
     "scripts/make_example.py": "the bundled example",
+    "shared/store/archive.py": "the file of `written_whole`",
     "shared/store/data_file.py": "the file of `written_whole`",
     "shared/tasks/tables.py": "the file of `written_whole`",
     "sampler/gateway/kept_files.py": "made with the modes 0700 and 0600",

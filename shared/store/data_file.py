@@ -28,7 +28,7 @@ async def export_data(store: Store, path: Path, policy: str) -> int:
 
     Raises ConfigError if the file exists, DataError if it cannot be written.
     """
-    _check_new(path)
+    check_new(path)
     groups = 0
     with written_whole(path) as temporary, gzip.open(temporary, "wb") as file:
         async for copied in groups_of(store, policy):
@@ -44,7 +44,7 @@ async def export_data(store: Store, path: Path, policy: str) -> int:
     return groups
 
 
-def _check_new(path: Path) -> None:
+def check_new(path: Path) -> None:
     if path.exists():
         raise ConfigError(f"{path} exists; expected a new file")
 
@@ -54,7 +54,7 @@ async def import_data(store: Store, path: Path) -> int:
 
     Reads the whole file before the first write. Raises ConfigError for a missing file, DataError for a damaged one.
     """
-    _check_bytes(path)
+    check_bytes(path)
     groups = sum(collection == "tasks" for collection, _ in _documents(path))
     await store.begin()
     batch: list[Copied] = []
@@ -67,10 +67,10 @@ async def import_data(store: Store, path: Path) -> int:
     return groups
 
 
-def _check_bytes(path: Path) -> None:
-    """Verify the checksum, which is at the end, before importing."""
+def check_bytes(path: Path) -> None:
+    """Verify the checksum, which is at the end, before anything is written."""
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; expected a file of `tandem data export`")
+        raise ConfigError(f"{path}: no such file; expected a file of `tandem data export` or `tandem gc --archive`")
     try:
         with gzip.open(path, "rb") as file:
             while file.read(READ_BYTES):

@@ -8,6 +8,27 @@ EXPORT = "tests/tandem/traces/test_export.py::"
 OTLP = "tests/tandem/traces/test_otlp.py::"
 MUTANTS = (
     Mutant(
+        "an archive's damage is found before the first write",
+        "shared/store/archive.py",
+        "    check_bytes(path)\n    counts = Counter(name for name, _ in entries(path))\n",
+        "    counts: Counter[str] = Counter()\n",
+        "tests/tandem/commands/test_archive.py::test_damage_anywhere_is_found_before_the_first_write",
+    ),
+    Mutant(
+        "a run's own document is restored last",
+        "shared/store/archive.py",
+        'if name == "runs" and document["_id"] == RUN_ID:',
+        "if False:",
+        "tests/tandem/commands/test_archive.py::test_an_interrupted_restoration_is_no_run_and_is_completed_by_the_same_call",
+    ),
+    Mutant(
+        "a run that is not archived is not deleted",
+        "scripts/tandem/commands/runs.py",
+        "        return str(exc)\n    _print_file",
+        "        return None\n    _print_file",
+        "tests/tandem/commands/test_archive.py::test_a_run_is_deleted_only_after_it_is_archived",
+    ),
+    Mutant(
         "Ctrl-C while a program loads is one line",
         "shared/processes/interrupt.py",
         "        signal.signal(signal.SIGINT, _end_at_once)\n",

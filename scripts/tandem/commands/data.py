@@ -1,4 +1,4 @@
-"""`tandem data`: export a run's training data to a file, and import it from a file."""
+"""`tandem data`: export a run's training data to a file, import it from a file, restore a whole run from its archive."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shared.names import DEFAULT_POLICY
+from shared.store.archive import restore_run
 from shared.store.data_file import export_data, import_data
 from tandem.commands.connect import Connection, RunName, console, with_store
 
@@ -37,3 +38,13 @@ def import_(run: RunName, file: File, db_connection_string: Connection = None) -
     """
     groups = with_store(db_connection_string, run, lambda store: import_data(store, file), must_exist=False)
     console().print(f"run {run}: {groups} groups of {file}", soft_wrap=True)
+
+
+@app.command("restore", epilog="Example:  `tandem data restore demo archive/demo.bson.gz`")
+def restore(run: RunName, file: File, db_connection_string: Connection = None) -> None:
+    """Write the whole run of an archive (`tandem gc --archive`) into a new run, for every command that looks at one.
+
+    The whole file is checked before the first write. What an interrupted restoration left is completed by the same command.
+    """
+    counts = with_store(db_connection_string, run, lambda store: restore_run(store, file), must_exist=False)
+    console().print(f"run {run}: {sum(counts.values()):,} documents of {file}", soft_wrap=True)

@@ -1,15 +1,19 @@
 """`tandem runs`: the runs of a server. `tandem gc`: what may be deleted of it."""
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
 
+from shared.errors import TandemError
 from shared.store import Store
+from shared.store.archive import archive_run, entries
 from shared.store.condition import Condition
 from shared.store.connecting import connect, first_contact
 from shared.store.primary import until_primary
@@ -46,6 +50,8 @@ GC_EXAMPLES = """Examples:
 `tandem gc --older_than_days 7 --yes`  deletes those of more than a week ago
 
 `tandem gc old_run --older_than_days 0 --yes`  deletes one run
+
+`tandem gc --yes --archive archive`  writes each into archive/RUN.bson.gz first; `tandem data restore RUN FILE` brings it back
 """
 
 
@@ -64,6 +70,10 @@ def gc(
         float, typer.Option("--older_than_days", min=0, help="Only runs without a sign of life for this long.")
     ] = 30,
     yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it, it only lists.")] = False,
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", metavar="FOLDER", help="Write each run's database into FOLDER/RUN.bson.gz before."),
+    ] = None,
     db_connection_string: Connection = None,
 ) -> None:
     """List runs that may be deleted, and how much each takes; with --yes, delete their databases. That cannot be undone.
@@ -84,6 +94,8 @@ def gc(
             if why is None and yes:  # it may have been started while the others were deleted
                 again = await sized_run(Store(client, row.name))
                 why = "it is gone" if again is None else await _why_kept(client, again, now, older_than_days, needed_by)
+                if why is None and archive is not None:
+                    why = await _archived(Store(client, row.name), archive / f"{row.name}.bson.gz")
                 if why is None:
                     await client.drop_database(row.name)
             if why is None:
@@ -105,6 +117,22 @@ def gc(
 def _is_over(row: SizedRun, now: datetime, days: float) -> bool:
     last = row.last_sign
     return row.condition not in LIVE and last is not None and now - last >= timedelta(days=days)
+
+
+async def _archived(store: Store, file: Path) -> str | None:
+    """None: the file is written and read again as a whole."""
+    try:
+        counts = await archive_run(store, file)
+        if Counter(collection for collection, _ in entries(file)) != counts:
+            return f"{file} does not hold what was written"
+    except TandemError as exc:
+        return str(exc)
+    _print_file(file, sum(counts.values()))
+    return None
+
+
+def _print_file(file: Path, documents: int) -> None:
+    console().print(f"{file}: {documents:,} documents, {_size(file.stat().st_size)}", soft_wrap=True)
 
 
 async def _why_kept(client: Any, row: SizedRun, now: datetime, days: float, needed_by: Mapping[str, str]) -> str | None:
