@@ -3,8 +3,8 @@
     gzip of BSON documents   {"archive": "demo", "schema_version": 7}   {"collection": "tasks", "document": {...}} ...
                              at the end {"documents": {"tasks": 1120, ...}}
 
-The last entry proves that the file is complete. A restoration makes the indexes again. Signals are left out, and so are the weights
-and checkpoints in `output/RUN`.
+The last entry proves that the file is complete. A restoration makes the indexes again. Signals, weights and checkpoints are left
+out; the latter two are files of `output/RUN`.
 """
 
 import gzip

@@ -8,6 +8,13 @@ PROPOSAL = "tests/tandem/plan/test_proposal.py"
 
 MUTANTS = (
     Mutant(
+        "the disk forecast leaves out what settings bound",
+        "scripts/tandem/launch/disk_forecast.py",
+        "for part in UNBOUNDED",
+        "for part in use",
+        "tests/system/test_launch_disk_forecast.py::test_what_settings_bound_does_not_count_and_a_resume_begins_anew",
+    ),
+    Mutant(
         "plan: what is given stays",
         "scripts/tandem/plan/proposal.py",
         'if "groups_per_step" not in given:',

@@ -180,7 +180,7 @@ class Launch:
         await self.start_database()
         async with (
             Store.open(self.database, config.run) as store,
-            refreshed(self.display, self.children, self.metrics, store),
+            refreshed(self.display, self.children, self.metrics, store, self.config.folder),
             costs_shown(store, self.policies, self.display.note),
         ):
             if config.machines.is_main and await self.is_finished(store):
