@@ -13,6 +13,13 @@ TIMER = "tests/shared/test_poll_timer.py"
 
 MUTANTS = (
     Mutant(
+        "turns are found by an index",
+        "shared/store/records.py",
+        '        await add_index(self._dispatches, [("record", 1), ("turn", 1)], name="record")\n',
+        "",
+        "tests/shared/test_verbs_on_a_grown_run.py::test_no_read_reads_what_another_policy_left",
+    ),
+    Mutant(
         "documents are counted by an index alone",
         "shared/store/counting.py",
         "collection.count_documents(one, **by)",
