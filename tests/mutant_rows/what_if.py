@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "fork: its failures are none of the run's",
         "shared/store/tasks.py",
-        'HAS_FAILURES | {"split": {"$ne": FORK_SPLIT}}',
+        'HAS_FAILURES | {"split": {"$ne": FORK_SPLIT} if split is None else split}',
         "HAS_FAILURES",
         "tests/shared/test_forks_aside.py::test_an_answer_about_the_run_is_the_same_with_forks",
     ),
