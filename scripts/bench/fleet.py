@@ -42,7 +42,7 @@ from shared.store import Store
 REPLICA_SET = "fleet"
 FILLED = 2_000  # tasks at once
 ROLLOUTS_PER_S = 1_500  # more than any machine plays: so many tasks are there
-START_S = 120.0
+FIRST_ROLLOUTS_S = 120.0
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -75,7 +75,7 @@ async def one_row(
             fleet = [
                 stack.enter_context(runners(options, address, run, number // processes, at)) for at in range(processes)
             ]
-            await played(fleet, number, START_S)
+            await played(fleet, number, FIRST_ROLLOUTS_S)
             await figures(fleet)
             used, began = cpu(members, fleet), time.monotonic()
             await asyncio.sleep(options.seconds)
@@ -180,9 +180,7 @@ def _ask(process: "subprocess.Popen[str]") -> dict[str, Any]:
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
-        raise SystemExit(
-            f"a process of runners ended with status {process.wait(60)}; its log is in the folder of --keep"
-        )
+        raise RuntimeError(f"runners ended with status {process.wait(60)}; --keep FOLDER keeps their logs")
     return dict(json.loads(line))
 
 

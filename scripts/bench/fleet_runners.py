@@ -4,7 +4,8 @@
     a group that is complete ─▶ settled by this process or another
 
 There is no engine and no text to render: each reply is there at once, so that what a rollout costs is what the store costs. A
-line of standard input asks for the figures since the last one (`Figures`), which are one line of JSON; its end ends the process.
+line of standard input asks for the figures since the last one (`FleetFigures`), which are one line of JSON; its end ends the
+process.
 """
 
 import asyncio
@@ -14,13 +15,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pymongo import monitoring
 
 from sampler.core.episode.journal import Journal
+from sampler.core.service.claim_pace import pause_s, slots_at_once
 from sampler.core.service.loops import every
 from sampler.core.service.settling import Settling
 from sampler.core.settlement.current_rules import CurrentRules
@@ -38,7 +39,7 @@ IDLE_S = 0.05  # until tasks are looked for again where there was none
 
 
 @dataclass
-class Figures:
+class FleetFigures:
     """Since they were asked for last. `commands` by name and collection; `claims_ms`: of the claims that leased a slot."""
 
     rollouts: int = 0
@@ -67,7 +68,7 @@ class CommandNames(monitoring.CommandListener):
 class Runners:
     """`places` episodes at once, of `turns` turns and `tokens` tokens a reply."""
 
-    def __init__(self, store: Store, config: SamplerConfig, figures: Figures, turns: int, tokens: int) -> None:
+    def __init__(self, store: Store, config: SamplerConfig, figures: FleetFigures, turns: int, tokens: int) -> None:
         self._store, self._config, self._figures = store, config, figures
         self._places = config.queue.max_concurrent_episodes
         self._turns, self._worker = turns, f"fleet:{os.getpid()}"
@@ -97,13 +98,12 @@ class Runners:
                     self._place_free.clear()
                     await self._place_free.wait()
                     continue
-                claims = await self._claim(free)
+                claims = await self._claim(slots_at_once(free))
                 for claim in claims:
                     task = group.create_task(self._play(claim), name=claim.record_id)
                     self._playing[task] = claim
                     task.add_done_callback(self._ended)
-                if not claims:
-                    await asyncio.sleep(IDLE_S)
+                await asyncio.sleep(pause_s(free) if claims else IDLE_S)
 
     def figures(self) -> dict[str, Any]:
         self._figures.settled = self._settling.settled - self._settled_before
@@ -117,10 +117,10 @@ class Runners:
         self._figures.commands.clear()
         return values
 
-    async def _claim(self, free: int) -> Sequence[Claim]:
+    async def _claim(self, most: int) -> list[Claim]:
         """As `SamplerService` claims."""
         began = time.monotonic()
-        claim = await self._store.tasks.claim_slot(
+        claims = await self._store.tasks.claim_slots(
             self._worker,
             policy="main",
             split=TRAIN_SPLIT,
@@ -128,22 +128,22 @@ class Runners:
             seq_limit=10**9,
             max_failures=self._config.queue.max_failures,
             rules=self._rules.number,
+            most=most,
         )
-        if claim is None:
+        if claims:
+            self._figures.claims_ms.append((time.monotonic() - began) * 1e3)
+        else:
             self._figures.empty_claims += 1
-            return []
-        self._figures.claims_ms.append((time.monotonic() - began) * 1e3)
-        return [claim]
+        return claims
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._playing.pop(task)
         self._place_free.set()
-        self._settling.wanted.set()
         self._figures.rollouts += not task.cancelled() and task.exception() is None
 
     async def _renew(self) -> None:
-        lost = await self._store.tasks.renew_leases(list(self._playing.values()), self._config.queue.lease_s)
-        assert not lost, f"{len(lost)} leases are lost: a machine this slow measures nothing"
+        """A slot that is lost meanwhile has been finished, or its episode will be refused."""
+        await self._store.tasks.renew_leases(list(self._playing.values()), self._config.queue.lease_s)
 
     async def _play(self, claim: Claim) -> None:
         """The commands of `sampler.core.episode.episode.play`, for an episode that ends normally."""
@@ -166,7 +166,8 @@ class Runners:
             "reward_details": {"scorer": "exact_match", "expected": "4"},
         }
         await records.move(name, RecordStatus.SCORED, values)
-        await self._store.tasks.finish_slot(claim, score)
+        if await self._store.tasks.finish_slot(claim, score):
+            self._settling.wanted.set()
 
     def _request(self, name: str, turn: int) -> DispatchedSamplingTask:
         shared = 0 if turn == 0 else PROMPT + self._tokens + (turn - 1) * (RESULT + self._tokens)
@@ -194,7 +195,7 @@ class Runners:
 
 
 async def serve(options: dict[str, Any]) -> None:
-    figures = Figures()
+    figures = FleetFigures()
     monitoring.register(CommandNames(figures.commands))
     config = SamplerConfig(**options["config"])
     async with Store.open(config.db_connection_string, config.run) as store:

@@ -6,6 +6,7 @@ ready ─claim(trainer_generation, step)─▶ ready, borrowed ─commit(step)�
 `trainer_generation` fences off a replaced trainer; `revision` fences off outdated marks.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,11 +19,13 @@ from shared.documents import DataClaim, DBRecordData
 from shared.documents.base import Document as Model
 from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
+from shared.store.incomplete_groups import IncompleteGroups
 from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
 from shared.store.signals import Signal, Signals
+from shared.store.together import BatchedUpdates
 
 Document = dict[str, Any]
 
@@ -59,6 +62,8 @@ class RecordDataVerbs:
         self._malformed, self._signals = malformed, signals
         self._data: AsyncCollection[Document] = database["record_data"]
         self._records: AsyncCollection[Document] = database["records"]
+        self._new = BatchedUpdates(self._data)
+        self._incomplete: defaultdict[str, IncompleteGroups] = defaultdict(IncompleteGroups)  # by policy
 
     async def ensure_indexes(self) -> None:
         await add_index(self._data, [("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
@@ -78,7 +83,7 @@ class RecordDataVerbs:
         """Insert a group's data. Existing documents are unchanged."""
         if group:
             new = [UpdateOne({"_id": d.id}, insert_once(d.to_mongo()), upsert=True) for d in group]
-            await self._data.bulk_write(new, ordered=False)
+            await self._new.ask(new)
             self._signals.send(Signal.DATA)
 
     # ------------------------------------------------------------------ the trainer's stream
@@ -92,12 +97,16 @@ class RecordDataVerbs:
         Tokens and `duration_s` are sums over its records.
         `trained_until`: excludes groups that a later step has trained. `least_trained_first`: order by it before age.
 
-        Reads in index order and stops at the last requested group, so the cost does not grow with the waiting data.
+        Reads in index order and stops at the last requested group, so the cost does not grow with the waiting data. A group that
+        stays incomplete is read every `REREAD_S` alone.
         A group with malformed data cannot be trained: it is dropped, with the reason.
         """
         match: Document = {"policy": policy, "status": DataStatus.READY, "claim": None}
         if trained_until is not None:
             match["$or"] = [{"last_trained_step": None}, {"last_trained_step": {"$lte": trained_until}}]
+        incomplete = self._incomplete[policy]
+        if passed_over := incomplete.passed_over():
+            match["seq"] = {"$nin": passed_over}
         order = [("trained_count", 1), ("seq", 1)] if least_trained_first else [("seq", 1)]
         by_task: dict[str, list[Document]] = {}
         groups: list[dict[str, Any]] = []
@@ -111,6 +120,8 @@ class RecordDataVerbs:
                     groups.append(_summary(group))
                     if len(groups) == limit:
                         break
+        rest = [group for group in by_task.values() if len(group) < group[0]["group_size"]]
+        incomplete.note({group[0]["seq"]: len(group) for group in rest}, passed_over)
         return groups
 
     async def _fits(self, policy: str, document: Document) -> bool:
@@ -238,7 +249,12 @@ class RecordDataVerbs:
         """Number of complete waiting groups among the `OLDEST_COUNTED` oldest records, which bounds the cost."""
         match = {"policy": policy, "status": DataStatus.READY, "claim": None}
         group = {"_id": "$task", "size": {"$first": "$group_size"}, "n": {"$sum": 1}}
-        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": OLDEST_COUNTED}, {"$group": group}]
+        oldest: list[Document] = [
+            {"$match": match},
+            {"$sort": {"seq": 1}},
+            {"$limit": OLDEST_COUNTED},
+            {"$group": group},
+        ]
         stages = [*oldest, {"$match": {"$expr": {"$eq": ["$n", "$size"]}}}, {"$count": "n"}]
         # Named: with much data waiting the planner takes an index that is not in the order of `seq`, and reads all of it.
         cursor = await with_index("stream", lambda by: self._data.aggregate(stages, **by))
