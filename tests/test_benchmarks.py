@@ -133,6 +133,14 @@ def gateway(folder: Path) -> None:
     assert held["MiB after"] > held["MiB before"] > 0
 
 
+def fleet(folder: Path) -> None:
+    tables = figures(folder, "fleet")
+    (row,) = tables["rollouts"]
+    assert (row["runners"], row["processes"]) == (16, 2)
+    assert all(row[name] > 0 for name in ("rollouts/s", "mongod ms", "runners ms", "claim p50", "claim p99"))
+    assert sum(each["per rollout"] for each in tables["commands"]) == pytest.approx(row["commands"])
+
+
 def environments(folder: Path) -> None:
     tables = figures(folder, "environments")
     assert [row["sessions open"] for row in tables["open"]] == [1, 40]
@@ -143,12 +151,24 @@ def environments(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
-    for check in (adapters, environments, gateway, logprobs, math_verdicts, mcp_docker, memory, publish, sampler, tree)
+    for check in (
+        adapters,
+        environments,
+        fleet,
+        gateway,
+        logprobs,
+        math_verdicts,
+        mcp_docker,
+        memory,
+        publish,
+        sampler,
+        tree,
+    )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"memory"}
+SHORT = {"fleet", "memory"}
 
 
 @pytest.mark.thorough

@@ -45,6 +45,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "shared/sandbox/folders.py:_end_processes",
     ),
     "tasks of this process that were cancelled, or that have limits of their own": (
+        "sampler/core/service/settling.py:Settling.settle_all",
         "sampler/gateway/app.py:_chat",
         "sampler/gateway/relay.py:Relay.close",
         "sampler/gateway/session.py:AttemptSession._answered",

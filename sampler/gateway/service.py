@@ -107,8 +107,8 @@ class GatewayService(SamplerService):
             return None
         self._claiming += 1
         try:
-            claim = await self._claim()
-            return None if claim is None else await self._offer(claim)
+            claims = await self._claim()
+            return await self._offer(claims[0]) if claims else None
         finally:
             self._claiming -= 1
 

@@ -125,7 +125,7 @@ class Slot(Document):
     error: str | None = None
 
 
-# 27 fields: one document: what decides who may claim it is read and written at once
+# 28 fields: one document: what decides who may claim it is read and written at once
 class Task(Document):
     """One question, answered by a group of `num_generations` episodes. Contains all group state: a verb is one atomic update."""
 
@@ -143,7 +143,8 @@ class Task(Document):
     status: TaskStatus = TaskStatus.CREATED
     rules: int | None = Field(None, exclude_if=lambda number: number is None)  # number of those that settle it
     slots: list[Slot]
-    last_claimed: int | None = None  # slot that the last claim leased; -1: it found only exhausted slots
+    last_claimed: int | None = None  # first slot that the last claim leased; -1: it found only exhausted slots
+    last_claims: list[int] = Field([], exclude_if=lambda slots: not slots)  # all of them, where it leased several
     scores: list[float | None] = []  # by slot, after settlement; None: failed
     free_at: datetime  # earliest of its open and leased slots; used by the claim's index
     waiting_until: datetime | None = None  # earliest deadline of its slots that wait for feedback

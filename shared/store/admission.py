@@ -71,7 +71,7 @@ class AdmissionVerbs:
         end = await self._end(owner)  # read first: tasks imported from here on count as waiting
         waiting = await self._waiting(owner, most + 1)
         played = _of(owner, {"$in": OPENED})
-        opened = await with_index("claim", lambda by: self._tasks.count_documents(played, limit=most + 1, **by))
+        opened = await with_index("by status", lambda by: self._tasks.count_documents(played, limit=most + 1, **by))
         room = min([budget.groups - opened - await self._untrained(p, budget, opened) for p, budget in budgets.items()])
         room = max(0, room)
         limit = waiting[room] if room < len(waiting) else end + room - len(waiting)
@@ -92,7 +92,7 @@ class AdmissionVerbs:
         async def ask(by: Document) -> list[Document]:
             return await self._tasks.find(created, {"_id": 0, "seq": 1}, **by).sort("seq").limit(count).to_list()
 
-        return [int(task["seq"]) for task in await with_index("claim", ask)]
+        return [int(task["seq"]) for task in await with_index("by status", ask)]
 
     async def _untrained(self, policy: str, budget: OffPolicyBudget, opened: int) -> int:
         """Count groups with data of `policy` that no published weights were trained on; stops when there is no room left."""

@@ -69,7 +69,7 @@ class OutlookVerbs:
     async def count_failing(self, policy: str, limit: int) -> int:
         """Groups that fail repeatedly, up to `limit`."""
         where = {"policy": policy, "split": TRAIN_SPLIT, "status": TaskStatus.RUNNING.value} | IS_FAILING
-        return await with_index("claim", lambda by: self._tasks.count_documents(where, limit=limit, **by))
+        return await with_index("by status", lambda by: self._tasks.count_documents(where, limit=limit, **by))
 
     async def of_run(self) -> Outlook:
         """Of all policies' tasks: an episode may give data to every policy."""
@@ -116,7 +116,7 @@ class OutlookVerbs:
                 }
             },
         ]
-        cursor = await with_index("claim", lambda by: self._tasks.aggregate(stages, **by))
+        cursor = await with_index("by status", lambda by: self._tasks.aggregate(stages, **by))
         rows = await cursor.to_list()
         return rows[0] if rows else dict.fromkeys(_STATES, 0)
 

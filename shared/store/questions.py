@@ -56,7 +56,7 @@ class QuestionVerbs:
         return await self._tasks.find_one({}, {"_id": 1}) is not None
 
     async def has_unended_tasks(self) -> bool:
-        """By the index of claims, which begins with policy and split: no task that has ended is read."""
+        """By an index that begins with policy and split: no task that has ended is read."""
         policies = await self._tasks.distinct("policy")
         where = {"policy": {"$in": policies}, "split": {"$in": [TRAIN_SPLIT, EVAL_SPLIT]}, "status": {"$in": UNENDED}}
         return await self._tasks.find_one(where, {"_id": 1}) is not None
@@ -117,7 +117,7 @@ class QuestionVerbs:
         counts: Counter[str] = Counter()
         for of in await prefixes(self._tasks, ("policy", "split"), {}):
             last = _last({**of, "status": TaskStatus.ABANDONED.value}, ("seq",), newest)
-            for row in await _grouped(self._tasks, "claim", last, "outcome"):
+            for row in await _grouped(self._tasks, "by status", last, "outcome"):
                 counts[row["_id"] or NO_REASON] += row["n"]
         return dict(counts)
 
@@ -140,7 +140,7 @@ class QuestionVerbs:
                 {"$match": {"policy": policy, "split": split, "status": {"$in": OPENED}}},
                 {"$unwind": "$slots"},
             ]
-            for row in await _grouped(self._tasks, "claim", opened, "slots.status"):
+            for row in await _grouped(self._tasks, "by status", opened, "slots.status"):
                 counts[row["_id"]] += row["n"]
         return dict(counts)
 

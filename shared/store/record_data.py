@@ -6,7 +6,7 @@ ready ─claim(trainer_generation, step)─▶ ready, borrowed ─commit(step)�
 `trainer_generation` fences off a replaced trainer; `revision` fences off outdated marks.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -20,11 +20,13 @@ from shared.documents.base import Document as Model
 from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
 from shared.store.counting import count_by
+from shared.store.incomplete_groups import IncompleteGroups
 from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
 from shared.store.signals import Signal, Signals
+from shared.store.together import BatchedUpdates
 
 Document = dict[str, Any]
 
@@ -61,6 +63,8 @@ class RecordDataVerbs:
         self._malformed, self._signals = malformed, signals
         self._data: AsyncCollection[Document] = database["record_data"]
         self._records: AsyncCollection[Document] = database["records"]
+        self._new = BatchedUpdates(self._data)
+        self._incomplete: defaultdict[str, IncompleteGroups] = defaultdict(IncompleteGroups)  # by policy
 
     async def ensure_indexes(self) -> None:
         await add_index(self._data, [("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
@@ -80,7 +84,7 @@ class RecordDataVerbs:
         """Insert a group's data. Existing documents are unchanged."""
         if group:
             new = [UpdateOne({"_id": d.id}, insert_once(d.to_mongo()), upsert=True) for d in group]
-            await self._data.bulk_write(new, ordered=False)
+            await self._new.ask(new)
             self._signals.send(Signal.DATA)
 
     # ------------------------------------------------------------------ the trainer's stream
@@ -94,12 +98,16 @@ class RecordDataVerbs:
         Tokens and `duration_s` are sums over its records.
         `trained_until`: excludes groups that a later step has trained. `least_trained_first`: order by it before age.
 
-        Reads in index order and stops at the last requested group, so the cost does not grow with the waiting data.
+        Reads in index order and stops at the last requested group, so the cost does not grow with the waiting data. A group that
+        stays incomplete is read every `REREAD_S` alone.
         A group with malformed data cannot be trained: it is dropped, with the reason.
         """
         match: Document = {"policy": policy, "status": DataStatus.READY, "claim": None}
         if trained_until is not None:
             match["$or"] = [{"last_trained_step": None}, {"last_trained_step": {"$lte": trained_until}}]
+        incomplete = self._incomplete[policy]
+        if passed_over := incomplete.passed_over():
+            match["seq"] = {"$nin": passed_over}
         order = [("trained_count", 1), ("seq", 1)] if least_trained_first else [("seq", 1)]
         by_task: dict[str, list[Document]] = {}
         groups: list[dict[str, Any]] = []
@@ -113,6 +121,8 @@ class RecordDataVerbs:
                     groups.append(_summary(group))
                     if len(groups) == limit:
                         break
+        rest = [group for group in by_task.values() if len(group) < group[0]["group_size"]]
+        incomplete.note({group[0]["seq"]: len(group) for group in rest}, passed_over)
         return groups
 
     async def _fits(self, policy: str, document: Document) -> bool:

@@ -19,8 +19,10 @@ from shared.store.counting import count_by
 from shared.store.indexes import add_index, build_index
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
+from shared.store.together import BatchedUpdates, Together
 
 Document = dict[str, Any]
+Move = tuple[str, RecordStatus, Mapping[str, Any]]
 D = TypeVar("D", DispatchedSamplingTask, DispatchTokens)
 SEARCHED = (
     "source",
@@ -54,6 +56,9 @@ class RecordVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._records: AsyncCollection[Document] = database["records"]
         self._dispatches: AsyncCollection[Document] = database["dispatched_sampling_tasks"]
+        self._updates = BatchedUpdates(self._records)
+        self._requests = BatchedUpdates(self._dispatches)
+        self._moves = Together(self._move_all)
 
     async def ensure_indexes(self) -> None:
         attempt = [("task", 1), ("traj_id", 1), ("attempt", 1)]
@@ -73,40 +78,49 @@ class RecordVerbs:
     async def start(self, claim: Claim, worker: str) -> Record:
         """Create the record of a newly claimed slot."""
         record = Record.of(claim, worker)
-        await self._records.update_one({"_id": record.id}, insert_once(record.to_mongo()), upsert=True)
+        await self._updates.ask([UpdateOne({"_id": record.id}, insert_once(record.to_mongo()), upsert=True)])
         return record
 
     async def open_dispatch(
         self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask] = ()
     ) -> None:
         """Write a request before it is sent, and in the same command the results of earlier ones."""
-        updates = [
-            *map(closing_update, closing),
-            UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True),
-        ]
-        await self._dispatches.bulk_write(updates)
+        opening = UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True)
+        await self._requests.ask([*map(closing_update, closing), opening])
 
     async def close_dispatches(self, dispatches: Sequence[DispatchedSamplingTask]) -> None:
         """Write the answers, tool calls and final states of requests."""
         if dispatches:
-            await self._dispatches.bulk_write(list(map(closing_update, dispatches)))
+            await self._requests.ask(list(map(closing_update, dispatches)))
 
     async def move(self, record_id: str, to: RecordStatus, values: Mapping[str, Any]) -> bool:
-        """Move a record and write `values` with it. False: it was there already, with the values of the first move.
+        """Move a record and write `values` with it. False: it was, or may have been, there already, with the values of the first
+        move.
 
         Raises IllegalMove if the state machine lacks the move.
         """
-        result = await self._records.update_one(
-            {"_id": record_id, "status": {"$in": origins(RECORD_MOVES, to)}},
-            [{"$set": {**literals(dict(values)), "status": to.value, "finished_at": NOW}}],
+        return await self._moves.ask((record_id, to, values))
+
+    async def _move_all(self, moves: Sequence[Move]) -> list[bool]:
+        done = await self._records.bulk_write(
+            [
+                UpdateOne(
+                    {"_id": record_id, "status": {"$in": origins(RECORD_MOVES, to)}},
+                    [{"$set": {**literals(dict(values)), "status": to.value, "finished_at": NOW}}],
+                )
+                for record_id, to, values in moves
+            ],
+            ordered=False,
         )
-        if result.matched_count == 0:
+        if done.matched_count == len(moves):
+            return [True] * len(moves)
+        for record_id, to, _ in moves:  # some were not moved now: each has to be where it should be
             stored = await self._records.find_one({"_id": record_id}, {"status": 1})
             if stored is None or stored["status"] != to:
                 raise IllegalMove(
                     f"record {record_id}: {stored and stored['status']} -> {to}; not among the legal moves"
                 )
-        return result.matched_count > 0
+        return [False] * len(moves)
 
     async def settle_group(
         self,
@@ -127,7 +141,7 @@ class RecordVerbs:
             for rid, status in statuses.items()
         ]
         if updates:
-            await self._records.bulk_write(updates, ordered=False)
+            await self._updates.ask(updates)
         open_states = [s.value for s in (RecordStatus.RUNNING, RecordStatus.COMPLETED, RecordStatus.SCORED)]
         others: Document = {"task": task_id, "_id": {"$nin": list(statuses)}}
         lost = [d["_id"] async for d in self._records.find(others | {"status": {"$in": open_states}}, {"_id": 1})]
@@ -152,7 +166,7 @@ class RecordVerbs:
     async def _set_on_dispatches(self, name: str, values: Mapping[str, float]) -> None:
         if values:
             updates = [UpdateOne({"_id": did}, {"$set": {name: value}}) for did, value in values.items()]
-            await self._dispatches.bulk_write(updates, ordered=False)
+            await self._requests.ask(updates)
 
     async def get(self, record_id: str) -> Record | None:
         document = await self._records.find_one({"_id": record_id})

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.documents import Claim
+from pymongo import ASCENDING, DESCENDING
+
+from shared.documents import Claim, Task
 from shared.documents.rules import FIRST
 from shared.documents.states import CLAIMABLE, SlotStatus, TaskStatus
 from shared.store.pipelines import (
@@ -21,6 +23,8 @@ from shared.store.pipelines import (
 )
 
 Document = dict[str, Any]
+# Open groups first, "running" before "created"; of one status those that have been free for longest, never claimed ones by `seq`.
+CLAIM_ORDER = [("status", DESCENDING), ("free_at", ASCENDING), ("seq", ASCENDING)]
 CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$free_at", NOW]}}
 
 IS_SET_ASIDE: Document = {"$eq": ["$unforeseen.set_aside", True]}
@@ -88,6 +92,19 @@ def holding(claim: Claim, worker: str | None = None) -> Document:
     return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
 
 
+_IS_LEASED = {"$eq": ["$$s.status", SlotStatus.LEASED.value]}
+_LISTED = {"$cond": [{"$isArray": "$slots"}, "$slots", []]}  # a malformed task has none that can be held
+_LEASED = {"$filter": {"input": _LISTED, "as": "s", "cond": _IS_LEASED}}
+# Projection of a task: `leased`, the number and attempt of each slot that somebody holds.
+LEASED_SLOTS: Document = {"leased": {"$map": {"input": _LEASED, "as": "s", "in": ["$$s.traj_id", "$$s.attempt"]}}}
+
+
+def leaving(claim: Claim, change: Document, more: Sequence[Document] = ()) -> list[Document]:
+    """The update of the task whose slot the claim leaves with `change`. `more`: further stages."""
+    changed = merge_slot(is_slot(claim.traj_id), change, without="unconfirmed")
+    return [{"$set": {"slots": changed}}, *more, *close_group()]
+
+
 def reopened(claim: Claim, error: str, delay_s: float, max_failures: int) -> Document:
     """The change of a slot whose attempt failed: open after `delay_s`, or failed."""
     failures = {"$add": ["$$s.failures", 1]}
@@ -139,10 +156,11 @@ def close_group() -> list[Document]:
     ]
 
 
+# 6 parameters: what the slots get, and how many
 def claim_pipeline(
-    worker: str, lease_s: float, max_failures: int, *, unconfirmed: bool = False, rules: int | None = None
+    worker: str, lease_s: float, max_failures: int, most: int, *, unconfirmed: bool = False, rules: int | None = None
 ) -> list[Document]:
-    """`rules`: the number that a task gets which this claim opens."""
+    """Leases the first `most` free slots. `rules`: the number that a task gets which this claim opens."""
     expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
     failures = {"$add": ["$$s.failures", {"$cond": ["$$s.unconfirmed", 0, 1]}]}
     over = {"$or": [{"$gte": [failures, max_failures]}, IS_SET_ASIDE]}
@@ -152,9 +170,7 @@ def claim_pipeline(
         "error": {"$concat": ["lease of ", {"$ifNull": ["$$s.worker", "?"]}, " expired"]},
     }
     free = {"$and": [{"$eq": ["$$s.status", SlotStatus.OPEN]}, {"$lte": ["$$s.free_at", NOW]}]}
-    first_free = {
-        "$ifNull": [{"$min": {"$map": {"input": _filter_slots(free), "as": "s", "in": "$$s.traj_id"}}}, literal(-1)]
-    }
+    first_free = {"$slice": [{"$map": {"input": _filter_slots(free), "as": "s", "in": "$$s.traj_id"}}, most]}
     leased = {
         "status": SlotStatus.LEASED.value,
         "worker": literal(worker),
@@ -164,18 +180,27 @@ def claim_pipeline(
     }
     opening = {"$cond": [{"$eq": ["$status", TaskStatus.CREATED]}, rules, "$rules"]}
     stamp: list[Document] = [{"$set": {"rules": opening}}] if rules is not None else []
+    several = {"$gt": [{"$size": "$last_claims"}, 1]}
     return [
         *stamp,
         {"$set": {"slots": merge_slot(expired, expiry, without="unconfirmed")}},
-        {"$set": {"last_claimed": first_free}},
+        {"$set": {"last_claims": first_free}},
         {
             "$set": {
                 "status": TaskStatus.RUNNING.value,
-                "slots": merge_slot(is_slot("$last_claimed"), leased),
+                "slots": merge_slot({"$in": ["$$s.traj_id", "$last_claims"]}, leased),
+                "last_claimed": {"$ifNull": [{"$first": "$last_claims"}, literal(-1)]},
+                "last_claims": {"$cond": [several, "$last_claims", "$$REMOVE"]},
             }
         },
         *close_group(),
     ]
+
+
+def claims_of(task: Task) -> list[Claim]:
+    """What the last claim leased; [] if the task had only exhausted slots."""
+    one = [] if task.last_claimed in (None, -1) else [task.last_claimed]
+    return [Claim(task=task, traj_id=k, attempt=task.slots[k].attempt) for k in task.last_claims or one]
 
 
 def settled(outcome: str, data_of: Sequence[str], *, abandoned: bool) -> list[Document]:

@@ -3,6 +3,7 @@
 A malformed task that stayed claimable would be found by every claim and crash all samplers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pymongo import ASCENDING, ReturnDocument
@@ -12,10 +13,12 @@ from pymongo.errors import OperationFailure
 from shared.documents import Task
 from shared.documents.states import SlotStatus, TaskStatus
 from shared.errors import MalformedDocument
+from shared.store.indexes import NO_SUCH_INDEX
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import literal
 
 Document = dict[str, Any]
+BY_SEQ = [("seq", ASCENDING)]
 
 
 class SpoiltTasks:
@@ -32,9 +35,16 @@ class SpoiltTasks:
             return None
 
     async def update(
-        self, where: Document, pipeline: list[Document], projection: Document | None = None
+        self,
+        where: Document,
+        pipeline: list[Document],
+        options: Document | None = None,
+        *,
+        projection: Document | None = None,
+        order: Sequence[tuple[str, int]] = BY_SEQ,
     ) -> Document | None:
-        """Update the first task of `where` by `seq`, and return it. A task on which the update fails is set aside."""
+        """Update the first task of `where`, and return it. A task on which the update fails is set aside. `options`: of the
+        query."""
         first = where
         while True:
             try:
@@ -42,16 +52,21 @@ class SpoiltTasks:
                     first,
                     pipeline,
                     projection,
-                    sort=[("seq", ASCENDING)],
+                    sort=order,
                     return_document=ReturnDocument.AFTER,
+                    **(options or {}),
                 )
             except OperationFailure as exc:
-                await self._set_aside_after(exc, first)
+                if NO_SUCH_INDEX in str(exc):
+                    raise
+                await self._set_aside_after(exc, first, order)
                 first = {"$and": [where, {"status": {"$ne": TaskStatus.ABANDONED.value}}]}
 
-    async def _set_aside_after(self, refusal: OperationFailure, where: Document) -> None:
+    async def _set_aside_after(
+        self, refusal: OperationFailure, where: Document, order: Sequence[tuple[str, int]]
+    ) -> None:
         """Set aside the first task of `where`. Raises `refusal` if that task is well-formed."""
-        document = await self._tasks.find_one(where, sort=[("seq", 1)])
+        document = await self._tasks.find_one(where, sort=order)
         if document is None or await self.read(document) is not None:
             raise refusal
 

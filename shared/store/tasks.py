@@ -6,6 +6,7 @@ slot:     open ─claim─▶ leased ─finish─▶ scored | failed          (r
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pymongo import ASCENDING, ReturnDocument, UpdateOne
@@ -13,10 +14,9 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import BulkWriteError
 
-from shared.documents import Claim, Task
+from shared.documents import Claim, Task, record_id
 from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
-from shared.errors import LeaseLost
 from shared.names import FORK_SPLIT
 from shared.store.counting import count_by
 from shared.store.curriculum import skipping
@@ -33,12 +33,15 @@ from shared.store.pipelines import (
 )
 from shared.store.retry import DUPLICATE_KEY, survives_outages
 from shared.store.signals import Signal, Signals
+from shared.store.slot_ends import SlotEnds
 from shared.store.slots import (
+    CLAIM_ORDER,
     CLAIMABLE_NOW,
+    LEASED_SLOTS,
     Unplayable,
     bug_met,
     claim_pipeline,
-    close_group,
+    claims_of,
     holding,
     opened_by,
     playable_without,
@@ -55,17 +58,20 @@ HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
 PLAYED_TO_THE_END = (SlotStatus.WAITING, SlotStatus.SCORED)  # by the attempt that the slot names
 
 
-# 24 methods: the verbs of one collection
+# 23 methods: the verbs of one collection
 @survives_outages
 class TaskVerbs:
     def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
         self._signals = signals
         self._tasks: AsyncCollection[Document] = database["tasks"]
         self._spoilt = SpoiltTasks(self._tasks, MalformedVerbs(database))
+        self._ends = SlotEnds(self._tasks, self._spoilt, signals)
 
     async def ensure_indexes(self) -> None:
-        claimed = [(field, ASCENDING) for field in ("policy", "split", "status", "seq", "free_at")]
-        await add_index(self._tasks, claimed, name="claim")
+        free = [("policy", ASCENDING), ("split", ASCENDING), *CLAIM_ORDER]
+        await add_index(self._tasks, free, name="free")
+        by_status = [(field, ASCENDING) for field in ("policy", "split", "status", "seq")]
+        await add_index(self._tasks, by_status, name="by status")
         named = [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)]
         await build_index(self._tasks, named, name="identity", unique=True)
         await build_index(self._tasks, [("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
@@ -109,8 +115,8 @@ class TaskVerbs:
 
     # ------------------------------------------------------------------ claim
 
-    # 12 parameters: one query: each narrows what may be claimed
-    async def claim_slot(
+    # 13 parameters: one query: each narrows what may be claimed
+    async def claim_slots(
         self,
         worker: str,
         *,
@@ -125,9 +131,11 @@ class TaskVerbs:
         rules: int | None = None,
         of_rules: Sequence[int] | None = None,
         full_environments: Sequence[str] = (),
-    ) -> Claim | None:
-        """Lease the first free slot, or one with an expired lease, of the earliest playable task; None: there is none.
+        most: int = 1,
+    ) -> list[Claim]:
+        """Lease free slots, or ones with an expired lease, of one task: `most`, or all that it has. []: no task has one.
 
+        Open groups come first, those whose slots have been free for longest, then tasks that were never opened, by `seq`.
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
         `without`, `full_environments`: skip these. `unconfirmed`: its agent is told later. `rules`: the number of the rules of
@@ -137,16 +145,14 @@ class TaskVerbs:
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
         where |= CLAIMABLE_NOW | playable_without(without, full_environments) | opened_by(of_rules)
+        change = claim_pipeline(worker, lease_s, max_failures, most, unconfirmed=unconfirmed, rules=rules)
         while True:
-            document = await self._spoilt.update(
-                where, claim_pipeline(worker, lease_s, max_failures, unconfirmed=unconfirmed, rules=rules)
-            )
+            document = await with_index("free", partial(self._spoilt.update, where, change, order=CLAIM_ORDER))
             if document is None:
-                return None
+                return []
             task = await self._spoilt.read(document)
-            traj_id = -1 if task is None or task.last_claimed is None else task.last_claimed
-            if task is not None and traj_id >= 0:  # -1: it had only exhausted slots, which are failed now; try the next
-                return Claim(task=task, traj_id=traj_id, attempt=task.slots[traj_id].attempt)
+            if task is not None and (claims := claims_of(task)):
+                return claims  # else it had only exhausted slots, which are failed now; try the next
 
     async def renew_leases(
         self, claims: Sequence[Claim], lease_s: float, worker: str | None = None, *, if_own: bool = False
@@ -177,19 +183,29 @@ class TaskVerbs:
             refused = {error["index"] for error in exc.details["writeErrors"]}
             if not refused:
                 raise
-        return [c for index, c in enumerate(claims) if index in refused or not await self.holds(c)]
+        held = await self._held(claims)
+        return [c for index, c in enumerate(claims) if index in refused or c.record_id not in held]
 
     async def holds(self, claim: Claim) -> bool:
-        return await self._tasks.find_one(holding(claim), {"_id": 1}) is not None
+        return bool(await self._held([claim]))
+
+    async def _held(self, claims: Sequence[Claim]) -> set[str]:
+        """The records of those of these claims that hold their slots."""
+        held: set[str] = set()
+        for first in range(0, len(claims), TASKS_AT_ONCE):
+            ids = {claim.task.id for claim in claims[first : first + TASKS_AT_ONCE]}
+            async for task in self._tasks.find({"_id": {"$in": list(ids)}}, LEASED_SLOTS):
+                held |= {record_id(task["_id"], *slot) for slot in task["leased"]}
+        return held
 
     # ------------------------------------------------------------------ the end of an episode
 
     async def finish_slot(self, claim: Claim, score: float, group_scorers: Sequence[WeightedScorer] = ()) -> bool:
-        """Store the episode's score, and which scorers will score it with its group. Returns True if the slot was the group's
-        last. Raises LeaseLost."""
+        """Store the episode's score, and which scorers will score it with its group. Returns True if the group is complete
+        with it. Raises LeaseLost."""
         change = {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None}
         change |= of_group(group_scorers)
-        return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
+        return await self._ends.score(claim, literals(change))
 
     async def await_feedback(
         self,
@@ -209,7 +225,7 @@ class TaskVerbs:
             "error": None,
             **literals(of_group(group_scorers)),
         }
-        return await self._leave(claim, change, ends=PLAYED_TO_THE_END)
+        return await self._ends.leave(claim, change, ends=PLAYED_TO_THE_END)
 
     async def retry_slot(
         self, claim: Claim, error: str, *, delay_s: float, max_failures: int, bugs_at_most: int | None = None
@@ -220,7 +236,7 @@ class TaskVerbs:
         """
         change = reopened(claim, error, delay_s, max_failures)
         more = () if bugs_at_most is None else bug_met(error, bugs_at_most)
-        return await self._leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED], more=more)
+        return await self._ends.leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED], more=more)
 
     async def release_slot(self, claim: Claim, delay_s: float = 0.0) -> bool:
         """Release the slot without counting a failure (draining); free from `delay_s` on. Raises LeaseLost."""
@@ -230,34 +246,11 @@ class TaskVerbs:
             "worker": None,
             "record_id": literal(claim.record_id),
         }
-        return await self._leave(claim, change, ends=[SlotStatus.OPEN])
-
-    async def _leave(
-        self, claim: Claim, change: Document, ends: Sequence[SlotStatus], more: Sequence[Document] = ()
-    ) -> bool:
-        """Change the slot that `claim` holds; `ends` are its possible states afterwards. `more`: stages of the update."""
-        changed = merge_slot(is_slot(claim.traj_id), change, without="unconfirmed")
-        document = await self._spoilt.update(
-            holding(claim), [{"$set": {"slots": changed}}, *more, *close_group()], {"status": 1}
-        )
-        if document is None:
-            document = await self._left_before(claim, ends)
-        if document is None:
-            raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
-        completed = bool(document["status"] == TaskStatus.COMPLETED)
-        if completed or SlotStatus.OPEN in ends:
-            self._signals.send(Signal.TASKS)
-        return completed
+        return await self._ends.leave(claim, change, ends=[SlotStatus.OPEN])
 
     async def is_played_by(self, claim: Claim) -> bool:
         """Whether this attempt, and no other, gave the slot its score, or waits for it."""
-        return await self._left_before(claim, PLAYED_TO_THE_END) is not None
-
-    async def _left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
-        """The task, if this attempt has already ended its slot, that is, if the acknowledgement of the first try was lost."""
-        ended: Document = {"traj_id": claim.traj_id, "attempt": claim.attempt}
-        ended |= {"record_id": claim.record_id, "status": {"$in": list(ends)}}
-        return await self._tasks.find_one({"_id": claim.task.id, "slots": {"$elemMatch": ended}}, {"status": 1})
+        return await self._ends.left_before(claim, PLAYED_TO_THE_END) is not None
 
     # ------------------------------------------------------------------ settlement
 
@@ -334,7 +327,7 @@ class TaskVerbs:
         """{split: {status: tasks}}."""
         where = {} if split is None else {"split": split}
         counts: dict[str, dict[str, int]] = {}
-        for of, n in await count_by(self._tasks, "claim", ("policy", "split", "status"), where):
+        for of, n in await count_by(self._tasks, "by status", ("policy", "split", "status"), where):
             of_split = counts.setdefault(of["split"], {})
             of_split[of["status"]] = of_split.get(of["status"], 0) + n
         return counts

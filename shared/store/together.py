@@ -10,8 +10,10 @@ more callers share a command.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from pymongo import UpdateOne
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import PyMongoError
 
 from shared.store.retry import is_outage
@@ -75,6 +77,18 @@ class Together(Generic[T, R]):
                 await self._answer([each])
             return
         _raise(batch, exc)
+
+
+class BatchedUpdates(Together[Sequence[UpdateOne], None]):
+    """The updates of several callers, in one command and in their order. Each must be one that may be repeated."""
+
+    def __init__(self, collection: AsyncCollection[dict[str, Any]]) -> None:
+        self._collection = collection
+        super().__init__(self._write)
+
+    async def _write(self, batch: Sequence[Sequence[UpdateOne]]) -> list[None]:
+        await self._collection.bulk_write([update for updates in batch for update in updates])
+        return [None] * len(batch)
 
 
 def _raise(batch: "Sequence[PendingQuestion[T, R]]", exc: Exception) -> None:

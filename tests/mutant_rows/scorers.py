@@ -7,6 +7,13 @@ BATCHES = "sampler/core/scorers/batches.py"
 
 MUTANTS = (
     Mutant(
+        "an attempt at a group's scores ends although its beginning is cancelled",
+        "sampler/core/settlement/group_scoring.py",
+        "            if attempt is not None:\n                await self._postpone(task.id, attempt)\n            raise\n",
+        "            raise\n",
+        "tests/sampler/test_group_scorers.py::test_stopped_between_the_write_and_the_answer_of_an_attempt_it_frees_the_group_too",
+    ),
+    Mutant(
         "waiting for a place is no work's time",
         "sampler/core/time_limits.py",
         "            self._timeout.reschedule(None)\n",

@@ -351,7 +351,7 @@ MUTANTS = (
     ),
     Mutant(
         "signals: a slot that is given back",
-        "shared/store/tasks.py",
+        "shared/store/slot_ends.py",
         "if completed or SlotStatus.OPEN in ends:",
         "if completed:",
         f"{SIGNALED}::test_each_verb_sends_its_signal",

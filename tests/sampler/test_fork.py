@@ -35,10 +35,9 @@ async def forked(store: Store, dispatch: str, n: int = 1, **fork: Any) -> Task:
 
 
 async def claimed(store: Store, lease_s: float = 60.0) -> Claim:
-    held = await store.tasks.claim_slot(
+    (held,) = await store.tasks.claim_slots(
         "w", policy="main", split="fork", lease_s=lease_s, seq_limit=None, max_failures=8
     )
-    assert held is not None
     return held
 
 

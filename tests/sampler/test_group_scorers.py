@@ -12,6 +12,7 @@ from sampler.core.settlement import group_scoring
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.settlement.settle import claim_next
 from sampler.scorers import GroupRequest, register_group_scorer
+from shared.documents import Task
 from shared.documents.scoring import GroupScore, WeightedScorer
 from shared.documents.states import RecordStatus, TaskStatus
 from shared.store import Store
@@ -197,6 +198,27 @@ async def test_a_sampler_that_is_stopped_frees_the_group_at_once(store: Store) -
     assert found is not None
     assert found.scoring is not None
     assert found.scoring.failures == 0
+
+
+async def test_stopped_between_the_write_and_the_answer_of_an_attempt_it_frees_the_group_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = store.group_scores.begin, asyncio.Event()
+
+    async def answered_late(task: Task, settler: str) -> int | None:
+        attempt = await real(task, settler)
+        written.set()
+        await asyncio.sleep(0.2)  # the answer is on its way
+        return attempt
+
+    monkeypatch.setattr(store.group_scores, "begin", answered_late)
+    await needing_group(store, [1.0, 0.0])
+    working = asyncio.create_task(scoring(store).score(await leased(store)))
+    await written.wait()
+    working.cancel()
+    await asyncio.wait([working])
+    assert working.cancelled()
+    assert await store.tasks.claim_settlement("b", policy="main", lease_s=60, left=[]) is not None
 
 
 async def test_a_group_whose_scorer_is_unknown_here_is_left_to_another_sampler(store: Store, asked: list[Any]) -> None:

@@ -88,10 +88,9 @@ async def test_a_group_is_settled_by_the_rules_that_it_was_opened_with(store: St
     await import_tasks(store, 2, num_generations=2)
 
     async def opened() -> Task:
-        claim = await store.tasks.claim_slot(
+        (claim,) = await store.tasks.claim_slots(
             "w", policy="main", split="train", lease_s=60, seq_limit=None, max_failures=3, rules=rules.number
         )
-        assert claim is not None
         return claim.task
 
     assert (await opened()).rules == 1
@@ -149,7 +148,7 @@ async def test_episodes_of_rules_that_a_process_cannot_play_are_left_to_others_a
     assert "template_digest is 'another' (rules 2 of policy main" in rules.alarms()[0]
 
     async def claimed(number: int | None, of_rules: Sequence[int] | None) -> Task | None:
-        claim = await store.tasks.claim_slot(
+        claims = await store.tasks.claim_slots(
             "w",
             policy="main",
             split="train",
@@ -159,7 +158,7 @@ async def test_episodes_of_rules_that_a_process_cannot_play_are_left_to_others_a
             rules=number,
             of_rules=of_rules,
         )
-        return None if claim is None else claim.task
+        return claims[0].task if claims else None
 
     opened = await claimed(2, None)
     assert (opened is not None, opened and opened.tid, opened and opened.rules) == (True, "t0", 2)

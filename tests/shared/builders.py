@@ -87,7 +87,7 @@ async def let_time_pass(store: Store) -> None:
 
 async def claim(store: Store, worker: str = "w", **kwargs: Any) -> Any:
     options = {"policy": "main", "split": "train", "lease_s": 60.0, "seq_limit": None, "max_failures": 8} | kwargs
-    return await store.tasks.claim_slot(worker, **options)
+    return next(iter(await store.tasks.claim_slots(worker, **options)), None)
 
 
 async def set_settings(store: Store, kind: str, values: Mapping[str, Any], worker: str = "w") -> None:

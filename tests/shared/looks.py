@@ -28,6 +28,7 @@ from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.store.pipelines import FAR
 from shared.store.sessions import Opened
 from shared.tasks.admission import seq_limit
 from tests.shared.builders import make_data, make_task
@@ -54,13 +55,17 @@ async def claim_train(store: Store) -> None:
     await _claim(store, TRAIN_SPLIT, limit)
 
 
+async def claim_train_ungated(store: Store) -> None:
+    await _claim(store, TRAIN_SPLIT, None)
+
+
 async def claim_eval(store: Store) -> None:
     await _claim(store, EVAL_SPLIT, None)
 
 
 async def _claim(store: Store, split: str, limit: int | None) -> None:
     served = [newest.version] if (newest := await store.versions.newest("main")) else []
-    verb = store.tasks.claim_slot
+    verb = store.tasks.claim_slots
     await verb("w", policy="main", split=split, lease_s=60, seq_limit=limit, served_versions=served, max_failures=8)
 
 
@@ -186,6 +191,12 @@ def _data(seq: int, kind: str) -> Iterator[Document]:
         rid, task = f"main:train:0:t{seq}:{k}:1", f"main:train:0:t{seq}"
         found = {**_DATA, "_id": rid, "record": rid, "task": task, "seq": seq, "status": DataStatus(kind).value}
         yield {**found, **marks, "last_trained_step": step, "claim": None}
+
+
+async def open_groups(store: Store, number: int, *, waiting: int) -> None:
+    """So many groups of which every slot is leased, and after them some that nobody has opened."""
+    await _insert(store, "tasks", (_task(seq, "running") | {"free_at": FAR} for seq in range(number)))
+    await _insert(store, "tasks", (_task(number + k, "created") for k in range(waiting)))
 
 
 def ready_data(seq: int) -> Iterator[Document]:

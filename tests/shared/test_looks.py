@@ -5,8 +5,17 @@ import asyncio
 import pytest
 
 from shared.processes.mongod import Mongod
-from shared.store import Store, record_data
-from tests.shared.looks import COUNTS, OFTEN, Examined, examine, fill, ready_data
+from shared.store import Store, incomplete_groups, record_data
+from tests.shared.looks import (
+    COUNTS,
+    OFTEN,
+    Examined,
+    claim_train_ungated,
+    examine,
+    fill,
+    open_groups,
+    ready_data,
+)
 
 SIZES = (200, 2_000)  # finished groups
 SLACK = 4  # keys: a plan that skips along an index looks at one more for each thing that it skips to
@@ -53,3 +62,37 @@ async def test_with_much_data_waiting_no_more_than_the_bound_is_counted(
     assert await store.data.count_ready_groups("main") == 50
     found = await examine(mongod.connection_string, store, lambda store: store.data.count_ready_groups("main"))
     assert (found.documents, found.keys) <= (100, 101), found
+
+
+async def test_a_claim_reads_none_of_the_groups_that_are_played_elsewhere(mongod: Mongod, store: Store) -> None:
+    await open_groups(store, 4_000, waiting=100)
+    for look in (claim_train_ungated, claim_train_ungated):  # opens a group, then takes a slot of the open one
+        read = await examine(mongod.connection_string, store, look)
+        assert (read.documents, read.keys) <= (2, 8), read
+    assert await store.database["tasks"].count_documents({"status": "running"}) == 4_001
+
+
+async def test_a_group_that_stays_incomplete_is_not_read_at_every_look(
+    mongod: Mongod, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incomplete_groups, "UNCHANGED_S", 0.0)
+    halves = [next(iter(ready_data(seq))) for seq in range(500)]
+    await store.database["record_data"].insert_many([*halves, *ready_data(500)])
+
+    async def look(store: Store) -> None:
+        assert [group["seq"] for group in await store.data.ready_groups("main", 8)] == [500]
+
+    first, second = [await examine(mongod.connection_string, store, look) for _ in range(2)]
+    assert first.documents == 502
+    assert second.documents == 2, second
+    monkeypatch.setattr(incomplete_groups, "REREAD_S", 0.0)
+    await store.database["record_data"].insert_one([*ready_data(7)][1])
+    assert [group["seq"] for group in await store.data.ready_groups("main", 8)] == [7, 500]
+
+
+async def test_a_group_that_grows_is_read_at_every_look(store: Store) -> None:
+    one, other = ready_data(3)
+    await store.database["record_data"].insert_one(one)
+    assert [await store.data.ready_groups("main", 8) for _ in range(2)] == [[], []]
+    await store.database["record_data"].insert_one(other)
+    assert [group["seq"] for group in await store.data.ready_groups("main", 8)] == [3]

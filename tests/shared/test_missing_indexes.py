@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ("shared", "sampler", "trainer", "scripts/tandem")
 ASKS: dict[str, tuple[set[str], Callable[[Store], Awaitable[Any]]]] = {
     "seq_limit": (
-        {"claim", "order", "untrained groups", "trained groups"},
+        {"by status", "order", "untrained groups", "trained groups"},
         lambda store: store.admission.seq_limit("main", {"main": OffPolicyBudget(step=0, groups=5)}),
     ),
     "waiting": ({"feedback"}, lambda store: store.feedback.waiting(10)),
-    "count_failing": ({"claim"}, lambda store: store.outlook.count_failing("main", 10)),
-    "outlook": ({"claim"}, lambda store: store.outlook.of_run()),
+    "count_failing": ({"by status"}, lambda store: store.outlook.count_failing("main", 10)),
+    "outlook": ({"by status"}, lambda store: store.outlook.of_run()),
     "count_failures": ({"failures"}, lambda store: store.tasks.count_failures()),
     "seated_records": ({"recent"}, lambda store: store.questions.seated_records("train", 10)),
-    "curves_depend_on": ({"claim"}, lambda store: curves_depend_on(store, "main")),
+    "curves_depend_on": ({"by status"}, lambda store: curves_depend_on(store, "main")),
 }
 
 

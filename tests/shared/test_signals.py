@@ -13,7 +13,7 @@ from shared.documents.states import DataStatus, RunState, ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.signals import AWAIT_S, CAPPED_BYTES, SIGNALS, Signal, Signals
-from tests.shared.builders import import_tasks, make_task
+from tests.shared.builders import claim, import_tasks, make_task
 from tests.shared.replica_set import ReplicaSet
 
 SOON_S = 1.0  # far below AWAIT_S, in which the server answers without a signal
@@ -159,20 +159,18 @@ def service(version: int = 0, status: ServiceStatus = ServiceStatus.UP) -> Infer
 
 async def completed(store: Store) -> Any:
     await import_tasks(store, 1)
-    claim = await store.tasks.claim_slot("w", policy="main", split="train", lease_s=60, seq_limit=None, max_failures=3)
-    assert claim is not None
-    return claim
+    return await claim(store)
 
 
 async def test_each_verb_sends_its_signal(store: Store, other: Store) -> None:
-    claim = await completed(store)
+    held = await completed(store)
 
     async def task_is_settled() -> None:
-        await store.tasks.finish_settlement(claim.task, "none", abandoned=True)
+        await store.tasks.finish_settlement(held.task, "none", abandoned=True)
 
     verbs: list[tuple[str, Signal, Callable[[], Awaitable[object]]]] = [
         ("import", Signal.TASKS, lambda: store.tasks.insert_new([make_task(7)])),
-        ("a slot is given back", Signal.TASKS, lambda: store.tasks.release_slot(claim)),
+        ("a slot is given back", Signal.TASKS, lambda: store.tasks.release_slot(held)),
         ("a group is settled", Signal.DATA, task_is_settled),
         ("data is set aside", Signal.DATA, lambda: store.data.set_aside(["r"], DataStatus.DROPPED, "why")),
         ("a round is withdrawn", Signal.DATA, lambda: store.evaluation.withdraw("main", [1])),

@@ -163,7 +163,7 @@ async def test_the_claim_uses_its_index(store: Store) -> None:
     await store.database.command("profile", 0)
     entry = await store.database["system.profile"].find_one({"command.findAndModify": "tasks"})
     assert entry is not None
-    assert "IXSCAN { policy: 1, split: 1, status: 1, seq: 1" in entry["planSummary"]
+    assert "IXSCAN { policy: 1, split: 1, status: -1, free_at: 1, seq: 1 }" in entry["planSummary"]
     assert entry["docsExamined"] <= 3
 
 

@@ -163,11 +163,12 @@ class Simulation:
             self._at(now + self._durations[claim.task.seq], claim)
 
     def _claim(self, limit: int) -> Claim | None:
-        verb = self._store.tasks.claim_slot
+        verb = self._store.tasks.claim_slots
         lease_s = NO_LEASE_ENDS_S
-        return self._bridge(
+        claims = self._bridge(
             verb("simulation", policy=POLICY, split=TRAIN_SPLIT, lease_s=lease_s, seq_limit=limit, max_failures=1)
         )
+        return claims[0] if claims else None
 
     def _end_group(self, claim: Claim, now: float) -> None:
         """Scored and settled at once, as `sampler.settlement` writes it, but for the tokens."""

@@ -160,7 +160,8 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
     if not await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values):
         record = await store.records.get(sampler.claim.record_id)  # another gateway process ended the same attempt
         value = value if record is None or record.score is None else record.score
-    await store.tasks.finish_slot(sampler.claim, value, score.group_scorers)
+    is_last = await store.tasks.finish_slot(sampler.claim, value, score.group_scorers)
+    sampler.episode.leaves_group_open = not is_last
     sampler.episode.awaits_group = bool(score.group_scorers)
     sampler.episode.status = RecordStatus.SCORED
     sampler.resources.model_acts.ended(sampler.episode.acts)

@@ -39,6 +39,7 @@ class EpisodeLog:
     actors: dict[str, Seated] = field(default_factory=dict)  # by seat, of an episode that actors play
     utterances: list[dict[str, str]] = field(default_factory=list)  # by actors: seat, actor, content
     awaits_group: bool = False  # its score is known when its group has been scored
+    leaves_group_open: bool = False  # it is scored, and other slots of its group are not
     failure: str | None = None  # the error, if it ended in one
     misconfigured: bool = False  # retrying cannot fix the failure
 

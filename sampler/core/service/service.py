@@ -1,7 +1,7 @@
 """The sampler process: named loops around one store and one engine pool.
 
     view     read the database's state: run, admission limit, served versions, engines
-    work     a free place ─▶ claim a slot ─▶ an episode task
+    work     free places ─▶ claim slots of a group ─▶ an episode task each
     renew    renew all leases of this process in one bulk update; a lost lease cancels its episode
     settle   settle groups that this or any other sampler completed
     beat     write heartbeat and counters
@@ -18,6 +18,7 @@ import os
 import socket
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from functools import partial
 
 from sampler.core.api_models import Agents
@@ -27,6 +28,7 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.resources import shared_resources
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.unforeseen import fail_claim
+from sampler.core.service.claim_pace import pause_s, slots_at_once
 from sampler.core.service.concurrency import Concurrency, LoadReport
 from sampler.core.service.first_episodes import FirstEpisodes
 from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
@@ -127,11 +129,16 @@ class SamplerService:
         await self._store.runs.note_settings(self.kind, identity)
         await self._refresh()
         signals, queue = self._store.signals, self._config.queue
+
+        async def update_view() -> None:
+            await self._refresh()
+            self._view_updated.set()
+
         loops = {
             "renew": every(self._renew, self._renew_s),
             "beat": every(self._beat, queue.heartbeat_s),
             "rules": poll(PollTimer(signals, [Signal.RUN], queue.heartbeat_s), self._rules.refresh),
-            "view": poll(PollTimer(signals, tuple(Signal), queue.poll_s), self._update_view, self._longest_pause_s),
+            "view": poll(PollTimer(signals, tuple(Signal), queue.poll_s), update_view, self._longest_pause_s),
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -156,10 +163,6 @@ class SamplerService:
         if not self._resources.tool_traffic.has_room():
             return self._config.queue.poll_s
         return ENGINES_REPORT_S if self._episodes else LONGEST_S
-
-    async def _update_view(self) -> None:
-        await self._refresh()
-        self._view_updated.set()
 
     async def _refresh(self) -> None:
         try:
@@ -213,32 +216,34 @@ class SamplerService:
     async def _work(self, group: asyncio.TaskGroup) -> None:
         while not self._stop.is_set():
             self._first.check()
-            if len(self._episodes) >= self._concurrency.limit:
+            free = self._concurrency.limit - len(self._episodes)
+            if free <= 0:
                 self._place_free.clear()
                 await wait_for(self._place_free, 1.0)
                 continue
             self._view_updated.clear()
-            claim = await self._claim()
-            if claim is None:
-                await first_of(self._stop.wait(), self._view_updated.wait())
+            claims = await self._claim(slots_at_once(free))
+            if claims:
+                await self._start(group, claims)
+                await wait_for(self._stop, pause_s(free))
             else:
-                await self._start(group, claim)
+                await first_of(self._stop.wait(), self._view_updated.wait())
 
-    async def _claim(self) -> Claim | None:
+    async def _claim(self, most: int = 1) -> list[Claim]:
         """Claim evaluation first: it is small, and publishing results for its version waits for it."""
         ready = self._engines.ready() and self._resources.tool_traffic.has_room()
         if self._rules.number is None or self._view.paused or not ready:
-            return None
+            return []
         if time.monotonic() - self._eval_looked_at > self._config.queue.poll_s:
             for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
-                claim = await self._claim_of(split, None)
-                if claim is not None:
-                    return claim
+                claims = await self._claim_of(split, None, most)
+                if claims:
+                    return claims
             self._eval_looked_at = time.monotonic()
-        return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)
+        return [] if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit, most)
 
-    async def _claim_of(self, split: str, seq_limit: int | None) -> Claim | None:
-        claim = await self._store.tasks.claim_slot(
+    async def _claim_of(self, split: str, seq_limit: int | None, most: int) -> list[Claim]:
+        claims = await self._store.tasks.claim_slots(
             self._worker,
             policy=self._config.policy,
             split=split,
@@ -251,35 +256,48 @@ class SamplerService:
             rules=self._rules.number,
             of_rules=self._rules.claimable,
             full_environments=self._resources.opened.full_environments(),
+            most=most,
         )
-        if claim is None:
-            return None
-        excludes = self._playable.excludes(claim.task.id, claim.task.payload)
-        if excludes or not await self._rules.plays(claim.task):
-            await self._give_back(claim)
-            return None
-        return claim
+        if claims:
+            task = claims[0].task
+            if self._playable.excludes(task.id, task.payload) or not await self._rules.plays(task):
+                for claim in claims:
+                    await self._give_back(claim)
+                return []
+        return claims
 
-    async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
+    async def _start(self, group: asyncio.TaskGroup, claims: Sequence[Claim]) -> None:
+        unstarted = deque(claims)
         try:
-            sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._ruled.of(claim.task), claim)
+            while unstarted:
+                sampler = await self._opened(unstarted[0])
+                claim = unstarted.popleft()
+                if sampler is not None:
+                    task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
+                    self._episodes[task] = claim
+                    task.add_done_callback(partial(self._ended, sampler))
+        finally:
+            for claim in unstarted:  # this process ends
+                await self._give_back(claim)
+
+    async def _opened(self, claim: Claim) -> AsyncSampler | None:
+        """None: it met a bug, which is counted."""
+        try:
+            return new_episode(self._kinds.of_task(claim.task.payload.sampler), self._ruled.of(claim.task), claim)
         except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):
-                await self._give_back(claim)
                 raise
             bug = bug_of(exc)
             await fail_claim(self._resources, claim, bug)
             self._counts["failed"] += 1
             self._first.failed(claim.task, bug.error, wrong=True)
-            return
-        task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
-        self._episodes[task] = claim
-        task.add_done_callback(partial(self._ended, sampler))
+            return None
 
     def _ended(self, sampler: AsyncSampler, task: "asyncio.Task[float | None]") -> None:
         self._episodes.pop(task)
         self._place_free.set()
-        self._settling.wanted.set()
+        if not sampler.episode.leaves_group_open:
+            self._settling.wanted.set()
         if task.cancelled() or task.exception() is not None:
             self._counts["cancelled"] += 1
         elif (score := task.result()) is None:

@@ -9,13 +9,14 @@ from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.settlement.failed import fail_settlement
 from sampler.core.settlement.group_scoring import GroupScoring
-from sampler.core.settlement.settle import claim_next, settle
+from sampler.core.settlement.settle import SETTLE_LEASE_S, end_waits, settle
 from shared.documents import Task
 from shared.store import Store
 from shared.store.poll_timer import PollTimer
 from shared.store.signals import Signal
 from shared.unforeseen import Bugs, bug_of, is_of_the_process
 
+MOST_SETTLEMENTS = 16  # of one process at once: each waits for about eight commands, which they share
 SETTLE_POLL_S = 2.0  # shortest interval of queries for groups that other processes completed or left
 
 
@@ -59,16 +60,25 @@ class Settling:
                 await self.settle_all(self._group)
 
     async def settle_all(self, group: asyncio.TaskGroup | None = None) -> None:
-        """Settle what is complete. `group`: where groups are scored; None: those are left to others."""
-        async with self._one_at_a_time:  # the last call waits for a group that the loop has begun to settle
+        """Settle what is complete, several groups at a time. `group`: where groups are scored; None: those are left to others."""
+        places = asyncio.Semaphore(MOST_SETTLEMENTS)
+        async with (
+            self._one_at_a_time,
+            asyncio.TaskGroup() as settlements,
+        ):  # the last call waits for what the loop has begun
+            await end_waits(self._store, self._policy)
             while (task := await self._next(None if group is None else self._scoring.left)) is not None:
                 if group is not None and self._scoring.awaits(task):
                     self._scoring.start(group, task, self.wanted.set)
                 else:
-                    await self._settle(task)
+                    await places.acquire()
+                    settling = settlements.create_task(self._settle(task), name=f"settle {task.id}")
+                    settling.add_done_callback(lambda _: places.release())
 
     async def _next(self, excluded: Sequence[str] | None) -> Task | None:
-        return await claim_next(self._store, self._worker, self._policy, excluded, self._rules.applicable)
+        return await self._store.tasks.claim_settlement(
+            self._worker, policy=self._policy, lease_s=SETTLE_LEASE_S, left=excluded, rules=self._rules.applicable
+        )
 
     def alarms(self) -> list[str]:
         return self._scoring.alarms()

@@ -107,7 +107,7 @@ class GroupScoring:
             self._bugs.met("group scoring", task.id, bug_of(exc))  # its lease ends, and another attempt begins
 
     async def _scored(self, task: Task) -> None:
-        attempt = await self._store.group_scores.begin(task, self._worker)
+        attempt = await self._begun(task)
         if attempt is None:
             return
         try:
@@ -134,6 +134,17 @@ class GroupScoring:
             self._failing.pop(task.id, None)
             if stored is not None:
                 await self._settle(stored)
+
+    async def _begun(self, task: Task) -> int | None:
+        """The attempt's number; None: another sampler has the group. Cancelled after its write, it frees the group at once."""
+        beginning = asyncio.ensure_future(self._store.group_scores.begin(task, self._worker))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            attempt = await beginning
+            if attempt is not None:
+                await self._postpone(task.id, attempt)
+            raise
 
     def _wait(self, task: Task, attempt: int) -> Wait:
         scorers = ", ".join(scorer.name for scorer in _group_scorers_of(task))

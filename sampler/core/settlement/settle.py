@@ -46,8 +46,14 @@ async def claim_next(
     excluded: Sequence[str] | None = None,
     rules: Sequence[int] | None = None,
 ) -> Task | None:
-    """Lease one completed group of the policy, if there is one. Before that, end the waits whose deadline is over.
-    `excluded`, `rules`: as for `claim_settlement`."""
+    """Lease one completed group of the policy, if there is one, after `end_waits`. `excluded`, `rules`: as for
+    `claim_settlement`."""
+    await end_waits(store, policy)
+    return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=excluded, rules=rules)
+
+
+async def end_waits(store: Store, policy: str) -> None:
+    """End the waits for feedback whose deadline is over."""
     while (overdue := await store.feedback.end_overdue(policy)) is not None:
         try:
             await store.feedback.write_scores(overdue)  # settlement does it again, and counts a bug
@@ -55,7 +61,6 @@ async def claim_next(
             if is_of_the_process(exc):
                 raise
             log.error("feedback of task=%s was not written: %s", overdue.id, error_text(exc))
-    return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=excluded, rules=rules)
 
 
 async def settle(store: Store, task: Task) -> None:

@@ -115,8 +115,8 @@ async def curves_depend_on(store: Store, policy: str) -> tuple[object, ...]:
     by_time = [("created_at", -1), ("_id", -1)]  # after a resume, steps are taken again: the newest is not the last
     newest = await steps.find_one(of, {"_id": 1}, sort=by_time)
     logged = await steps.find_one({**of, **HAS_METRICS}, {"_id": 1}, sort=by_time)
-    last = await with_index("claim", lambda by: tasks.find_one(settled, {"_id": 1}, sort=[("seq", -1)], **by))
-    number = await with_index("claim", lambda by: tasks.count_documents(settled, limit=MOST_ROUNDS_TASKS, **by))
+    last = await with_index("by status", lambda by: tasks.find_one(settled, {"_id": 1}, sort=[("seq", -1)], **by))
+    number = await with_index("by status", lambda by: tasks.count_documents(settled, limit=MOST_ROUNDS_TASKS, **by))
     return tuple(tuple(one.values()) if one else None for one in (newest, logged, last)), number
 
 

@@ -16,10 +16,10 @@ async def test_a_task_whose_harness_left_while_it_waited_is_claimed_by_another(s
     async with gateway(store, ScriptedEngine(CALLS)) as one:
         asked, may_claim, claimed, claim = asyncio.Event(), asyncio.Event(), asyncio.Event(), one.service._claim
 
-        async def late() -> Claim | None:
+        async def late() -> list[Claim]:
             asked.set()
             await may_claim.wait()
-            while (found := await claim()) is None:  # noqa: ASYNC110 - of another process, too
+            while not (found := await claim()):  # noqa: ASYNC110 - of another process, too
                 await asyncio.sleep(0.05)
             claimed.set()
             return found
@@ -95,7 +95,7 @@ async def test_clients_that_wait_for_a_task_ask_the_database_one_at_a_time(store
     async with gateway(store, ScriptedEngine(CALLS)) as one:
         claim, asked = one.service._claim, [0]
 
-        async def counted() -> Claim | None:
+        async def counted() -> list[Claim]:
             asked[0] += 1
             return await claim()
 

@@ -1,0 +1,51 @@
+"""Protections of the verbs whose callers share a command, and of what bounds a claim and a look at the stream."""
+
+from tests.mutant_rows.mutant import Mutant
+
+BATCHED = "tests/shared/test_batched_verbs.py"
+LOOKS = "tests/shared/test_looks.py"
+
+MUTANTS = (
+    Mutant(
+        "a slot without its lease is refused among others that finish",
+        "shared/store/slot_ends.py",
+        "(await self._tasks.bulk_write(updates, ordered=False)).matched_count == len(ends):",
+        "(await self._tasks.bulk_write(updates, ordered=False)).matched_count:",
+        f"{BATCHED}::test_of_slots_that_are_finished_together_the_one_without_its_lease_is_refused",
+    ),
+    Mutant(
+        "a record is not moved against its state among others that move",
+        "shared/store/records.py",
+        "if done.matched_count == len(moves):",
+        "if done.matched_count:",
+        f"{BATCHED}::test_of_records_that_move_together_only_the_illegal_one_is_refused",
+    ),
+    Mutant(
+        "a claim leases no more slots than it was asked for",
+        "shared/store/slots.py",
+        '"in": "$$s.traj_id"}}, most]}',
+        '"in": "$$s.traj_id"}}, 1000]}',
+        f"{BATCHED}::test_a_claim_of_several_slots_leases_those_of_one_group",
+    ),
+    Mutant(
+        "a claim passes by groups that are played elsewhere without reading them",
+        "shared/store/tasks.py",
+        "change, order=CLAIM_ORDER)",
+        "change)",
+        f"{LOOKS}::test_a_claim_reads_none_of_the_groups_that_are_played_elsewhere",
+    ),
+    Mutant(
+        "a group that stays incomplete is not read at every look",
+        "shared/store/record_data.py",
+        "        if passed_over := incomplete.passed_over():",
+        "        if passed_over := []:",
+        f"{LOOKS}::test_a_group_that_stays_incomplete_is_not_read_at_every_look",
+    ),
+    Mutant(
+        "a group that was incomplete a moment ago is read again",
+        "shared/store/incomplete_groups.py",
+        "if one.read_at - one.since >= UNCHANGED_S and now",
+        "if now",
+        f"{LOOKS}::test_a_group_that_grows_is_read_at_every_look",
+    ),
+)
