@@ -10,9 +10,9 @@ engines that take new weights once their requests have ended (without it they go
     task       the earliest task with a free slot: what samplers do
     longest    the task with the longest expected episodes, by its siblings, its earlier groups and its source
     shortest   the opposite
-    oracle     the longest next episode, by its real length: what a better expectation could gain at most
+    oracle     the longest next episode, by its real length: no expectation is better
 
-    s/step       from the first claim to the end of the last step, by step
+    time         s/step, from the first claim to the end of the last step; against the first policy of the same staleness
     idle %       of the engines' time, without a running request
     requests     mean number of running requests, over all engines
     staleness    mean and largest of a trained token, in steps
@@ -20,11 +20,13 @@ engines that take new weights once their requests have ended (without it they go
     again        tokens that were prefilled again for new weights
     length       mean sampled tokens of the trained episodes against all slots of their groups: below 1, long ones were cut off
 
-With `--measured` it shows how far predicted seconds a step are from those that were measured, of RUN and of other recorded runs:
-`own` replays a run's own episodes at its own speeds, `from RUN` RUN's with the other run's places, staleness and steps.
+With `--measured` it shows how far predicted seconds a step are from those that were measured, of RUN and of other recorded runs.
+All have the other run's places, staleness and steps. `own` replays its episodes at its speeds, `episodes` RUN's episodes at its
+speeds, `all` RUN's episodes at RUN's speeds: the last one also has the error of a machine that was busier in one of them.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
@@ -32,7 +34,7 @@ from scripts.bench.scheduling.engine import EngineModel
 from scripts.bench.scheduling.order import Order
 from scripts.bench.scheduling.recorded import Recording, read
 from scripts.bench.scheduling.simulator import Outcome, Policy, RunModel, Simulator
-from scripts.bench.scheduling.workload import Workload, synthetic
+from scripts.bench.scheduling.workload import Tail, Workload, synthetic
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY
 from shared.store import Store
@@ -44,8 +46,8 @@ CONNECT_S = 5.0
 def measure(options: Options) -> Tables:
     policies = [parsed(text) for text in options.policies.split(",")]
     if options.run is None:
-        workload, model = _synthetic(options)
-        return {"a synthetic workload": _rows(workload, model, policies, options)}
+        workloads, model = _synthetic(options)
+        return {"a synthetic workload": _rows(workloads, model, policies, options)}
     recording = asyncio.run(recorded(options.run, options))
     model = _with(recording.model, options)
     tables: dict[str, list[Row]] = {"what was fitted": [_fit_row(recording)]}
@@ -54,7 +56,7 @@ def measure(options: Options) -> Tables:
     tables["predicted and measured"] = [
         _compared(name, recording, other) for name, other in zip(names, others, strict=True)
     ]
-    tables[f"run {options.run}, {model.steps} steps"] = _rows(recording.workload, model, policies, options)
+    tables[f"run {options.run}, {model.steps} steps"] = _rows([recording.workload], model, policies, options)
     return tables
 
 
@@ -73,18 +75,20 @@ async def recorded(run: str, options: Options) -> Recording:
         return await read(store, options.policy)
 
 
-def simulated(workload: Workload, model: RunModel, policy: Policy) -> Row:
-    outcome = Simulator(workload, model, policy).run()
-    engine_s = outcome.seconds * model.engine.count
+def simulated(workloads: Sequence[Workload], model: RunModel, policy: Policy) -> Row:
+    """Means over the workloads."""
+    rows = [_row(Simulator(workload, model, policy).run(), model) for workload in workloads]
+    means: Row = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+    return {"policy": policy.name, "max_staleness": model.max_staleness, "places": model.places} | means
+
+
+def _row(outcome: Outcome, model: RunModel) -> Row:
     tokens = outcome.staleness.total()
     return {
-        "policy": policy.name,
-        "max_staleness": model.max_staleness,
-        "places": model.places,
         "s/step": outcome.seconds / model.steps,
-        "idle %": 100 * (1 - outcome.engine_busy_s / engine_s),
+        "idle %": 100 * (1 - outcome.engine_busy_s / (outcome.seconds * model.engine.count)),
         "requests": outcome.running_s / outcome.seconds,
-        "staleness": sum(steps * count for steps, count in outcome.staleness.items()) / tokens if tokens else 0.0,
+        "staleness": sum(steps * count for steps, count in outcome.staleness.items()) / max(1, tokens),
         "largest": max(outcome.staleness, default=0),
         "wasted %": 100 * (outcome.cancelled + outcome.unused) / max(1, outcome.sampled),
         "again": outcome.recomputed,
@@ -97,11 +101,13 @@ def _length_ratio(outcome: Outcome) -> float:
     return sum(trained) / len(trained) / (sum(slots) / len(slots))
 
 
-def _rows(workload: Workload, model: RunModel, policies: list[Policy], options: Options) -> list[Row]:
+def _rows(workloads: Sequence[Workload], model: RunModel, policies: Sequence[Policy], options: Options) -> list[Row]:
     allowed = [int(part) for part in options.staleness.split(",")] if options.staleness else [model.max_staleness]
-    return [
-        simulated(workload, replace(model, max_staleness=steps), policy) for steps in allowed for policy in policies
-    ]
+    rows = []
+    for steps in allowed:
+        of_steps = [simulated(workloads, replace(model, max_staleness=steps), policy) for policy in policies]
+        rows += [row | {"time": row["s/step"] / of_steps[0]["s/step"]} for row in of_steps]
+    return rows
 
 
 def _fit_row(recording: Recording) -> Row:
@@ -122,7 +128,7 @@ def _fit_row(recording: Recording) -> Row:
 
 
 def _compared(name: str, recording: Recording, other: Recording) -> Row:
-    """`other` predicted from its own episodes and speeds, and from those of `recording`."""
+    """Seconds a step of `other`: measured, and predicted in three ways, each with its error."""
     row: Row = {
         "run": name,
         "places": other.model.places,
@@ -132,15 +138,19 @@ def _compared(name: str, recording: Recording, other: Recording) -> Row:
     }
     theirs = other.model
     moved = replace(
-        recording.model,
-        places=theirs.places,
-        max_staleness=theirs.max_staleness,
-        steps=theirs.steps,
-        groups_per_step=theirs.groups_per_step,
+        theirs,
+        engine=recording.model.engine,
+        train_s=recording.model.train_s,
+        settle_s=recording.model.settle_s,
+        publish_s=recording.model.publish_s,
     )
-    for title, workload, model in (("own", other.workload, theirs), ("from RUN", recording.workload, moved)):
+    for title, workload, model in (
+        ("own", other.workload, theirs),
+        ("episodes", recording.workload, theirs),
+        ("all", recording.workload, moved),
+    ):
         predicted = Simulator(workload, model).run().seconds / theirs.steps
-        row |= {f"{title}: s/step": predicted, f"{title}: error %": 100 * (predicted / other.step_s - 1)}
+        row |= {f"{title} s/step": predicted, f"{title} %": 100 * (predicted / other.step_s - 1)}
     return row
 
 
@@ -161,12 +171,14 @@ def _with(model: RunModel, options: Options) -> RunModel:
     )
 
 
-def _synthetic(options: Options) -> tuple[Workload, RunModel]:
+def _synthetic(options: Options) -> tuple[list[Workload], RunModel]:
     """Speeds about those of a 4B model on one GPU: 10 ms a step, 0.05 ms more for each request."""
     engine = EngineModel(0.01, 0.00005, 0.00002, 0.01)
-    model = _with(RunModel(engine, 16, 20, 64, 0, train_s=20.0, publish_s=2.0), options)
-    groups = (model.steps + 10) * model.groups_per_step
-    return synthetic(groups, options.group_size, options.seed), model
+    model = _with(RunModel(engine, 16, 10, 64, 0, train_s=20.0, publish_s=2.0), options)
+    groups = (model.steps + 6) * model.groups_per_step
+    source, task, episode = (float(part) for part in options.sigmas.split(","))
+    tail = Tail(source_sigma=source, task_sigma=task, episode_sigma=episode)
+    return [synthetic(groups, options.group_size, seed, tail) for seed in range(options.seeds)], model
 
 
 if __name__ == "__main__":
@@ -180,7 +192,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--places", type=int, help="episodes at once, of all samplers (default: the most that were recorded; 64)"
     )
-    parser.add_argument("--steps", type=int, help="optimizer steps (default: the run's; 20)")
+    parser.add_argument("--steps", type=int, help="optimizer steps (default: the run's; 10)")
     parser.add_argument("--groups_per_step", type=int, help="default: the run's; 16")
     parser.add_argument(
         "--group_size", type=int, default=8, help="episodes of a synthetic group (default: %(default)s)"
@@ -192,5 +204,12 @@ if __name__ == "__main__":
     parser.add_argument("--in_order", action="store_true", help="a step waits for older groups (stale_data: wait)")
     parser.add_argument("--policy", default=DEFAULT_POLICY, help="whose tasks (default: %(default)s)")
     parser.add_argument("--db_connection_string", help="default: the run's embedded server")
-    parser.add_argument("--seed", type=int, default=0)
-    run_benchmark(parser, measure, steps=3, groups_per_step=4, staleness="0,1", places=16)
+    parser.add_argument(
+        "--sigmas",
+        default="0.5,0.5,0.7",
+        help="of the logarithm of synthetic lengths: between sources, tasks of one, episodes of one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=4, help="synthetic workloads, of which the means are shown (default: %(default)s)"
+    )
+    run_benchmark(parser, measure, steps=3, groups_per_step=4, staleness="0,1", places=16, seeds=1)

@@ -53,6 +53,16 @@ def test_the_speed_of_an_engine_is_fitted_from_its_replies() -> None:
         assert found.step_s + at_once * found.request_step_s == pytest.approx(expected, rel=0.15)
 
 
+def test_an_engine_with_the_fitted_speed_takes_as_long_as_the_recorded_one() -> None:
+    """With prefills, which stop those that decode, the single speeds are uncertain; what a reply takes in the mean is not."""
+    replies = replies_of(EngineModel(0.01, 0.002, prefill_s=0.001, overhead_s=0.1), 400, seed=0)
+    found, _ = fitted(replies)
+    again = replies_of(found, 400, seed=0)
+    assert np.mean([reply.seconds for reply in again]) == pytest.approx(
+        np.mean([reply.seconds for reply in replies]), rel=0.2
+    )
+
+
 def test_too_few_replies_are_refused() -> None:
     with pytest.raises(DataError, match="19 replies are recorded; expected 20"):
         fitted(replies_of(EngineModel(0.01), 19, seed=0))

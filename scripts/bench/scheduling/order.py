@@ -18,7 +18,7 @@ class Order(StrEnum):
     TASK = "task"  # the earliest task that has a free slot: what samplers do
     LONGEST = "longest"  # the task with the longest expected episodes first
     SHORTEST = "shortest"
-    ORACLE = "oracle"  # the task with the longest next episode first, by its real length: a bound of what can be gained
+    ORACLE = "oracle"  # the task with the longest next episode first, by its real length
 
 
 @dataclass(slots=True)

@@ -3,12 +3,12 @@
 An episode's times are the server's: its record's start and end, and its requests' starts. What lies between a request and the
 next one, without the tools' time, is the reply's. It is fitted as
 
-    overhead_s + prefill_s · fresh + (output + request_tokens) · (step_s + n · request_step_s)
+    overhead_s + prefill_s · prefilled + (output + request_tokens) · (step_s + n · request_step_s)
 
-where n is the mean number of requests at the same engine meanwhile.
+where n is the mean number of requests at the same engine meanwhile, and `prefilled` the fresh tokens of those that came to it
+meanwhile, its own included: their prefill stops all others.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -126,16 +126,19 @@ def fitted(replies: Sequence[Reply]) -> tuple[EngineModel, float]:
             f"{len(replies)} replies are recorded; expected {FEWEST_REPLIES} or more to fit an engine's speed"
         )
     seconds = np.array([reply.seconds for reply in replies])
-    fresh = np.array([reply.fresh for reply in replies], dtype=float)
     output = np.array([reply.output for reply in replies], dtype=float)
-    at_once = _at_once(replies)
+    at_once, prefilled = np.ones(len(replies)), np.zeros(len(replies))
+    for service in {reply.service for reply in replies}:
+        those = [i for i, reply in enumerate(replies) if reply.service == service]
+        at_once[those], prefilled[those] = _meanwhile([replies[i] for i in those])
     fits = []
     for request_tokens in REQUEST_TOKENS:
         work = output + request_tokens
-        columns = np.stack([np.ones_like(work), fresh, work, work * at_once], axis=1)
+        columns = np.stack([np.ones_like(work), prefilled, work, work * at_once], axis=1)
         solved = _not_negative(columns, seconds)
         fits.append((float(((columns @ solved - seconds) ** 2).sum()), request_tokens, columns @ solved, solved))
-    _, request_tokens, by_fit, (overhead_s, prefill_s, step_s, request_step_s) = min(fits, key=lambda fit: fit[0])
+    _, request_tokens, by_fit, speeds = min(fits, key=lambda fit: fit[0])
+    overhead_s, prefill_s, step_s, request_step_s = map(float, speeds)
     if step_s + request_step_s == 0:
         raise DataError(
             "the recorded replies take no longer with more tokens or requests; expected a run that used its engine"
@@ -145,24 +148,22 @@ def fitted(replies: Sequence[Reply]) -> tuple[EngineModel, float]:
     return EngineModel(step_s, request_step_s, prefill_s, overhead_s, request_tokens, count=count), error
 
 
-def _at_once(replies: Sequence[Reply]) -> np.ndarray[Any, Any]:
-    """For each reply the mean number of requests at its engine meanwhile, itself included."""
-    by_service: defaultdict[str, list[int]] = defaultdict(list)
-    for i, reply in enumerate(replies):
-        by_service[reply.service].append(i)
-    means = np.ones(len(replies))
-    for those in by_service.values():
-        starts = np.array([replies[i].began for i in those])
-        ends = starts + np.array([max(replies[i].seconds, 1e-3) for i in those])
-        edges = np.concatenate([starts, ends])
-        order = np.argsort(edges)
-        change = np.concatenate([np.ones(len(those)), -np.ones(len(those))])[order]
-        running = np.cumsum(change)[:-1]
-        integral = np.concatenate([[0.0], np.cumsum(running * np.diff(edges[order]))])
-        means[those] = (np.interp(ends, edges[order], integral) - np.interp(starts, edges[order], integral)) / (
-            ends - starts
-        )
-    return means
+def _meanwhile(replies: Sequence[Reply]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """For each reply of one engine the mean number of requests meanwhile, itself included, and the fresh tokens of those that
+    came."""
+    starts = np.array([reply.began for reply in replies])
+    ends = starts + np.array([max(reply.seconds, 1e-3) for reply in replies])
+    edges = np.concatenate([starts, ends])
+    order = np.argsort(edges)
+    running = np.cumsum(np.concatenate([np.ones(len(replies)), -np.ones(len(replies))])[order])[:-1]
+    integral = np.concatenate([[0.0], np.cumsum(running * np.diff(edges[order]))])
+    over = np.interp(ends, edges[order], integral) - np.interp(starts, edges[order], integral)
+    arrival = np.argsort(starts)
+    fresh = np.concatenate([[0.0], np.cumsum(np.array([reply.fresh for reply in replies])[arrival])])
+    first, last = (
+        np.searchsorted(starts[arrival], times, side=side) for times, side in ((starts, "left"), (ends, "left"))
+    )
+    return over / (ends - starts), fresh[last] - fresh[first]
 
 
 def _not_negative(columns: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
