@@ -26,6 +26,7 @@ speeds, `all` RUN's episodes at RUN's speeds: the last one also has the error of
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ from scripts.bench.scheduling.order import Order
 from scripts.bench.scheduling.recorded import Recording, read
 from scripts.bench.scheduling.simulator import Outcome, Policy, RunModel, Simulator
 from scripts.bench.scheduling.workload import Tail, Workload, synthetic
-from shared.errors import ConfigError
+from shared.errors import ConfigError, TandemError
 from shared.names import DEFAULT_POLICY
 from shared.store import Store
 from tandem.commands.connect import connection_string
@@ -44,6 +45,14 @@ CONNECT_S = 5.0
 
 
 def measure(options: Options) -> Tables:
+    """Exits with 1 and a message for a run that cannot be read, or an unknown policy."""
+    try:
+        return _measured(options)
+    except TandemError as exc:
+        sys.exit(str(exc))
+
+
+def _measured(options: Options) -> Tables:
     policies = [parsed(text) for text in options.policies.split(",")]
     if options.run is None:
         workloads, model = _synthetic(options)

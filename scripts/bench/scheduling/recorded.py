@@ -160,9 +160,7 @@ def _meanwhile(replies: Sequence[Reply]) -> tuple[np.ndarray[Any, Any], np.ndarr
     over = np.interp(ends, edges[order], integral) - np.interp(starts, edges[order], integral)
     arrival = np.argsort(starts)
     fresh = np.concatenate([[0.0], np.cumsum(np.array([reply.fresh for reply in replies])[arrival])])
-    first, last = (
-        np.searchsorted(starts[arrival], times, side=side) for times, side in ((starts, "left"), (ends, "left"))
-    )
+    first, last = np.searchsorted(starts[arrival], starts), np.searchsorted(starts[arrival], ends)
     return over / (ends - starts), fresh[last] - fresh[first]
 
 
