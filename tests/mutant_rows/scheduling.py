@@ -26,11 +26,4 @@ MUTANTS = (
         "if False and self._running:",
         f"{SIMULATOR}::test_a_full_engine_takes_a_request_when_another_has_ended",
     ),
-    Mutant(
-        "simulated: a workload without data ends with a message",
-        "scripts/bench/scheduling/simulator.py",
-        "        if not any(group.usable for group in workload.groups):\n",
-        "        if not workload.groups:\n",
-        f"{SIMULATOR}::test_a_workload_without_data_is_refused_and_not_simulated_forever",
-    ),
 )
