@@ -34,8 +34,8 @@ from scripts.bench.harness import Options, Row, Tables, command_line, run_benchm
 from scripts.bench.scheduling.engine import EngineModel
 from scripts.bench.scheduling.order import Order
 from scripts.bench.scheduling.recorded import Recording, read
-from scripts.bench.scheduling.simulator import Outcome, Policy, RunModel, Simulator
-from scripts.bench.scheduling.workload import Tail, Workload, synthetic
+from scripts.bench.scheduling.simulator import Policy, RunModel, SimulatedOutcome, Simulator
+from scripts.bench.scheduling.workload import SimulatedTail, Workload, synthetic
 from shared.errors import ConfigError, TandemError
 from shared.names import DEFAULT_POLICY
 from shared.store import Store
@@ -91,7 +91,7 @@ def simulated(workloads: Sequence[Workload], model: RunModel, policy: Policy) ->
     return {"policy": policy.name, "max_staleness": model.max_staleness, "places": model.places} | means
 
 
-def _row(outcome: Outcome, model: RunModel) -> Row:
+def _row(outcome: SimulatedOutcome, model: RunModel) -> Row:
     tokens = outcome.staleness.total()
     return {
         "s/step": outcome.seconds / model.steps,
@@ -105,7 +105,7 @@ def _row(outcome: Outcome, model: RunModel) -> Row:
     }
 
 
-def _length_ratio(outcome: Outcome) -> float:
+def _length_ratio(outcome: SimulatedOutcome) -> float:
     trained, slots = outcome.trained_lengths, outcome.slot_lengths
     return sum(trained) / len(trained) / (sum(slots) / len(slots))
 
@@ -186,7 +186,7 @@ def _synthetic(options: Options) -> tuple[list[Workload], RunModel]:
     model = _with(RunModel(engine, 16, 10, 64, 0, train_s=20.0, publish_s=2.0), options)
     groups = (model.steps + 6) * model.groups_per_step
     source, task, episode = (float(part) for part in options.sigmas.split(","))
-    tail = Tail(source_sigma=source, task_sigma=task, episode_sigma=episode)
+    tail = SimulatedTail(source_sigma=source, task_sigma=task, episode_sigma=episode)
     return [synthetic(groups, options.group_size, seed, tail) for seed in range(options.seeds)], model
 
 

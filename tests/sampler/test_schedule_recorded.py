@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.bench.scheduling.engine import Engine, EngineModel, Request
-from scripts.bench.scheduling.recorded import Reply, fitted, read
-from scripts.bench.scheduling.workload import Episode, Turn
+from scripts.bench.scheduling.engine import EngineModel, Request, SimulatedEngine
+from scripts.bench.scheduling.recorded import TimedReply, fitted, read
+from scripts.bench.scheduling.workload import SimulatedEpisode, SimulatedTurn
 from shared.documents import Claim, Record
 from shared.documents.run import Admission, PolicyVersion, TrainedStep
 from shared.documents.states import TaskStatus
@@ -21,18 +21,18 @@ GROUPS, SIZE = 12, 2
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def replies_of(model: EngineModel, count: int, seed: int) -> list[Reply]:
+def replies_of(model: EngineModel, count: int, seed: int) -> list[TimedReply]:
     """What would be recorded of an engine that gets random requests."""
-    rng, engine = np.random.default_rng(seed), Engine(model)
+    rng, engine = np.random.default_rng(seed), SimulatedEngine(model)
     began: dict[Request, float] = {}
-    replies: list[Reply] = []
+    replies: list[TimedReply] = []
 
     def ended(until: float) -> None:
         while (end := engine.next_end()) is not None and end <= until:
             engine.advance(end)
             while (request := engine.pop_ended()) is not None:
                 seconds = end - began[request] + model.overhead_s
-                replies.append(Reply("http://e", began[request], seconds, request.fresh, request.output))
+                replies.append(TimedReply("http://e", began[request], seconds, request.fresh, request.output))
 
     for arrival in np.cumsum(rng.exponential(0.5, count)).tolist():
         ended(arrival)
@@ -120,7 +120,9 @@ async def test_a_recorded_run_is_read_as_it_was(store: Store) -> None:
     groups, model = recording.workload.groups, recording.model
     assert [group.task for group in groups] == [f"t{seq}" for seq in range(GROUPS)]
     assert [group.usable for group in groups] == [True] * (GROUPS - 1) + [False]
-    assert set(groups[0].episodes) == {Episode((Turn(40, 10, 8, 6.0), Turn(60, 12, 19)), start_s=0.5)}
+    assert set(groups[0].episodes) == {
+        SimulatedEpisode((SimulatedTurn(40, 10, 8, 6.0), SimulatedTurn(60, 12, 19)), start_s=0.5)
+    }
     assert (model.groups_per_step, model.max_staleness, model.steps, model.places) == (5, 1, 2, SIZE)
     assert (model.train_s, model.settle_s) == (7.0, 1.0)
     assert model.publish_s == pytest.approx(20.5), "version 1 was there at 120, and the next request was sent at 140.5"

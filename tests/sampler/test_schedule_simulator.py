@@ -5,10 +5,17 @@ from dataclasses import replace
 import pytest
 
 from scripts.bench.schedule import parsed
-from scripts.bench.scheduling.engine import Engine, EngineModel, Request
+from scripts.bench.scheduling.engine import EngineModel, Request, SimulatedEngine
 from scripts.bench.scheduling.order import Order
-from scripts.bench.scheduling.simulator import Outcome, Policy, RunModel, Simulator
-from scripts.bench.scheduling.workload import Episode, Group, Turn, Workload, sampled_tokens, synthetic
+from scripts.bench.scheduling.simulator import Policy, RunModel, SimulatedOutcome, Simulator
+from scripts.bench.scheduling.workload import (
+    SimulatedEpisode,
+    SimulatedGroup,
+    SimulatedTurn,
+    Workload,
+    sampled_tokens,
+    synthetic,
+)
 from shared.errors import ConfigError
 
 ALONE = EngineModel(step_s=1.0)  # a token a second for each request, whatever their number
@@ -22,15 +29,15 @@ EVERY = [
 
 def one_turn(*outputs: int, prompt: int = 4) -> Workload:
     """Groups of one episode of one turn."""
-    episodes = [Episode((Turn(prompt, prompt, output),)) for output in outputs]
-    return Workload(tuple(Group(f"t{i}", "s", (episode,)) for i, episode in enumerate(episodes)))
+    episodes = [SimulatedEpisode((SimulatedTurn(prompt, prompt, output),)) for output in outputs]
+    return Workload(tuple(SimulatedGroup(f"t{i}", "s", (episode,)) for i, episode in enumerate(episodes)))
 
 
-def played(workload: Workload, run: RunModel, policy: Policy | None = None) -> Outcome:
+def played(workload: Workload, run: RunModel, policy: Policy | None = None) -> SimulatedOutcome:
     return Simulator(workload, run, policy).run()
 
 
-def ends(engine: Engine, arrivals: dict[float, Request]) -> dict[float, Request]:
+def ends(engine: SimulatedEngine, arrivals: dict[float, Request]) -> dict[float, Request]:
     """{time: the request that ended then}"""
     ended: dict[float, Request] = {}
     while True:
@@ -52,13 +59,13 @@ def test_requests_share_an_engine_whose_step_grows_with_them() -> None:
     """Alone a token takes 2 s, of two requests 3 s. A has one of its 2 when B comes at 2, and the other at 5. B has one of its
     3 then: the other two take 2 s each."""
     first, second = Request(4, 0, 2), Request(4, 0, 3)
-    assert ends(Engine(EngineModel(1.0, 1.0)), {0.0: first, 2.0: second}) == {5.0: first, 9.0: second}
+    assert ends(SimulatedEngine(EngineModel(1.0, 1.0)), {0.0: first, 2.0: second}) == {5.0: first, 9.0: second}
 
 
 def test_a_prefill_stops_those_that_decode() -> None:
     """Half a second for each of B's 4 fresh tokens: A's third token comes 2 s late, and B's first with it."""
     first, second = Request(4, 0, 3), Request(4, 4, 1)
-    engine = Engine(EngineModel(1.0, prefill_s=0.5))
+    engine = SimulatedEngine(EngineModel(1.0, prefill_s=0.5))
     assert ends(engine, {0.0: first, 2.0: second}) == {5.0: second}
     assert first.versions == second.versions | {0: 3}
 
@@ -68,17 +75,17 @@ def test_a_prefill_stops_those_that_decode() -> None:
 )
 def test_a_full_engine_takes_a_request_when_another_has_ended(model: EngineModel) -> None:
     first, second = Request(4, 0, 3), Request(4, 0, 2)  # 7 and 6 tokens of the cache
-    assert ends(Engine(model), {0.0: first, 1.0: second}) == {3.0: first, 5.0: second}
+    assert ends(SimulatedEngine(model), {0.0: first, 1.0: second}) == {3.0: first, 5.0: second}
 
 
 def test_a_request_that_is_larger_than_the_cache_runs_alone() -> None:
     request = Request(40, 0, 3)
-    assert ends(Engine(EngineModel(1.0, kv_tokens=12)), {0.0: request}) == {3.0: request}
+    assert ends(SimulatedEngine(EngineModel(1.0, kv_tokens=12)), {0.0: request}) == {3.0: request}
 
 
 def test_the_work_of_a_request_before_its_first_token_is_shared() -> None:
     """3 tokens' time that give none: weights that come meanwhile sample all of the reply."""
-    request, engine = Request(4, 0, 2), Engine(EngineModel(1.0, request_tokens=3))
+    request, engine = Request(4, 0, 2), SimulatedEngine(EngineModel(1.0, request_tokens=3))
     engine.arrive(request)
     engine.advance(2.0)
     engine.update(1, drain=False)
@@ -148,8 +155,8 @@ def test_longest_first_learns_from_the_sources_that_were_played() -> None:
 
 def test_an_extra_slot_ends_a_group_and_what_is_cancelled_is_counted() -> None:
     """Of episodes of 5 and 2 tokens the group needs one: at 2 the longer one is cancelled, with 2 of its tokens sampled."""
-    long, short = (Episode((Turn(4, 4, output),)) for output in (5, 2))
-    workload = Workload((Group("t", "s", (long,), spares=(short,)),))
+    long, short = (SimulatedEpisode((SimulatedTurn(4, 4, output),)) for output in (5, 2))
+    workload = Workload((SimulatedGroup("t", "s", (long,), spares=(short,)),))
     outcome = played(workload, synchronous(steps=1, places=2, train_s=0.0), Policy(extra=1))
     assert (outcome.seconds, outcome.trained, outcome.cancelled) == (2.0, 2, 2)
     assert (outcome.trained_lengths, outcome.slot_lengths) == ([2], [5, 2])
@@ -169,9 +176,9 @@ def test_a_workload_without_data_is_refused_and_not_simulated_forever() -> None:
 
 def test_tools_and_starts_take_places_and_no_engine() -> None:
     """Half a second from claim to request, 1 s a turn, a tool of 5 s between them, and half a second each besides."""
-    episode = Episode((Turn(4, 4, 1, 5.0), Turn(9, 5, 1)), start_s=0.5)
+    episode = SimulatedEpisode((SimulatedTurn(4, 4, 1, 5.0), SimulatedTurn(9, 5, 1)), start_s=0.5)
     engine = replace(ALONE, overhead_s=0.5)
-    outcome = played(Workload((Group("t", "s", (episode,)),)), RunModel(engine, 1, 1, 1, 0))
+    outcome = played(Workload((SimulatedGroup("t", "s", (episode,)),)), RunModel(engine, 1, 1, 1, 0))
     assert (outcome.seconds, outcome.engine_busy_s, outcome.playing_s) == (8.5, 2.0, 8.5)
 
 
@@ -222,5 +229,5 @@ def test_a_policy_is_read_from_its_name() -> None:
     assert parsed("longest+2/drain") == Policy(Order.LONGEST, 2, drain=True)
 
 
-def _warm(episode: Episode) -> Episode:
+def _warm(episode: SimulatedEpisode) -> SimulatedEpisode:
     return replace(episode, turns=tuple(replace(turn, fresh=0) for turn in episode.turns))

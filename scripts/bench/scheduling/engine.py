@@ -49,7 +49,7 @@ class Request:
         return self.context + self.output
 
 
-class Engine:
+class SimulatedEngine:
     """`advance` before anything else at a time; `next_end` is when the next reply ends if nothing else happens."""
 
     def __init__(self, model: EngineModel) -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from scripts.bench.scheduling.engine import EngineModel
 from scripts.bench.scheduling.playing import OpenGroup
-from scripts.bench.scheduling.workload import Episode, Group
+from scripts.bench.scheduling.workload import SimulatedEpisode, SimulatedGroup
 
 
 class Order(StrEnum):
@@ -44,11 +44,11 @@ class Expectations:
     _sources: defaultdict[str, Mean] = field(default_factory=lambda: defaultdict(Mean))
     _all: Mean = field(default_factory=Mean)
 
-    def add(self, seq: int, group: Group, seconds: float) -> None:
+    def add(self, seq: int, group: SimulatedGroup, seconds: float) -> None:
         for mean in (self._siblings[seq], self._tasks[group.task], self._sources[group.source], self._all):
             mean.add(seconds)
 
-    def of(self, seq: int, group: Group) -> float:
+    def of(self, seq: int, group: SimulatedGroup) -> float:
         siblings, task, source = self._siblings[seq], self._tasks[group.task], self._sources[group.source]
         earlier = Mean(task.total - siblings.total, task.count - siblings.count)
         prior = next((mean.value for mean in (earlier, source, self._all) if mean.count), 0.0)
@@ -77,7 +77,7 @@ class Choice:
         expected = self._expected.of(one.seq, one.group)
         return -expected if self._order is Order.SHORTEST else expected
 
-    def _length_s(self, episode: Episode) -> float:
+    def _length_s(self, episode: SimulatedEpisode) -> float:
         """About how long it takes, with all places in use."""
         engine = self._engine
         token_s = engine.step_s + engine.request_step_s * min(engine.capacity, self._places / engine.count)

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from scripts.bench.scheduling.engine import Engine, Request
-from scripts.bench.scheduling.workload import Episode, Group
+from scripts.bench.scheduling.engine import Request, SimulatedEngine
+from scripts.bench.scheduling.workload import SimulatedEpisode, SimulatedGroup
 
 
 @dataclass(eq=False, slots=True)
@@ -12,10 +12,10 @@ class Play:
     """One slot: its episode, and where it is in it."""
 
     seq: int
-    episode: Episode
+    episode: SimulatedEpisode
     began: float
     turn: int = 0
-    engine: Engine | None = None
+    engine: SimulatedEngine | None = None
     seen_update: int = -1  # of `engine`, at the last turn
     request: Request | None = None
     versions: Counter[int] = field(default_factory=Counter)
@@ -25,7 +25,7 @@ class Play:
 @dataclass(eq=False, slots=True)
 class OpenGroup:
     seq: int
-    group: Group
-    slots: list[Episode]  # not claimed yet, in order
+    group: SimulatedGroup
+    slots: list[SimulatedEpisode]  # not claimed yet, in order
     playing: list[Play] = field(default_factory=list)
     ended: list[Play] = field(default_factory=list)

@@ -18,7 +18,7 @@ import numpy as np
 
 from scripts.bench.scheduling.engine import EngineModel
 from scripts.bench.scheduling.simulator import RunModel
-from scripts.bench.scheduling.workload import Episode, Group, Turn, Workload
+from scripts.bench.scheduling.workload import SimulatedEpisode, SimulatedGroup, SimulatedTurn, Workload
 from shared.documents.states import TaskStatus
 from shared.errors import DataError
 from shared.names import TRAIN_SPLIT
@@ -31,7 +31,7 @@ REQUEST_TOKENS = (0, 2, 8, 32, 128)  # of which the fit takes the best
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class TimedReply:
     """One request as it was recorded: at `service`, from `began` (seconds of the epoch) for `seconds`, without its tools."""
 
     service: str
@@ -57,7 +57,7 @@ async def read(store: Store, policy: str) -> Recording:
     tasks = [
         task async for task in store.stored.opened_tasks() if (task["policy"], task["split"]) == (policy, TRAIN_SPLIT)
     ]
-    ended = [task for task in tasks if task["status"] in (TaskStatus.SETTLED, TaskStatus.ABANDONED)]
+    ended = [task for task in tasks if task.get("settled_at") is not None]
     ended.sort(key=lambda task: int(task["seq"]))
     ids = [slot["record_id"] for task in ended for slot in task["slots"] if slot.get("record_id")]
     records: dict[str, Document] = {}
@@ -68,7 +68,7 @@ async def read(store: Store, policy: str) -> Recording:
         requests |= await store.stored.request_times(some)
     played = {rid: record for rid, record in records.items() if record.get("finished_at") and requests[rid]}
     groups = [
-        Group(task["tid"], task["source"], tuple(episodes), usable=task["status"] == TaskStatus.SETTLED)
+        SimulatedGroup(task["tid"], task["source"], tuple(episodes), usable=task["status"] == TaskStatus.SETTLED)
         for task in ended
         if (episodes := [_episode(played[rid], requests[rid]) for rid in _records_of(task) if rid in played])
     ]
@@ -96,9 +96,9 @@ def _tools_s(request: Document) -> float:
     return max((float(call["duration_s"]) for call in request.get("tool_calls", ())), default=0.0)
 
 
-def _episode(record: Document, requests: Sequence[Document]) -> Episode:
-    turns = [Turn(*_lengths(request), tool_s=_tools_s(request)) for request in requests]
-    return Episode(tuple(turns), start_s=max(0.0, _s(requests[0]["created_at"]) - _s(record["created_at"])))
+def _episode(record: Document, requests: Sequence[Document]) -> SimulatedEpisode:
+    turns = [SimulatedTurn(*_lengths(request), tool_s=_tools_s(request)) for request in requests]
+    return SimulatedEpisode(tuple(turns), start_s=max(0.0, _s(requests[0]["created_at"]) - _s(record["created_at"])))
 
 
 def _lengths(request: Document) -> tuple[int, int, int]:
@@ -108,9 +108,9 @@ def _lengths(request: Document) -> tuple[int, int, int]:
     return prompt, prompt - int(usage.get("cached", 0)), int(usage.get("completion", 0))
 
 
-def _replies(record: Document, requests: Sequence[Document]) -> list[Reply]:
+def _replies(record: Document, requests: Sequence[Document]) -> list[TimedReply]:
     return [
-        Reply(request["service"], began, max(0.0, end - began - _tools_s(request)), *_lengths(request)[1:])
+        TimedReply(request["service"], began, max(0.0, end - began - _tools_s(request)), *_lengths(request)[1:])
         for request, end in zip(requests, _ends(record, requests), strict=True)
         if request.get("service") and (began := _s(request["created_at"])) < end
     ]
@@ -119,7 +119,7 @@ def _replies(record: Document, requests: Sequence[Document]) -> list[Reply]:
 # ---------------------------------------------------------------------- the engines' speed
 
 
-def fitted(replies: Sequence[Reply]) -> tuple[EngineModel, float]:
+def fitted(replies: Sequence[TimedReply]) -> tuple[EngineModel, float]:
     """By least squares without negative numbers; and the error of `Recording.fit_error`. Raises DataError."""
     if len(replies) < FEWEST_REPLIES:
         raise DataError(
@@ -148,7 +148,7 @@ def fitted(replies: Sequence[Reply]) -> tuple[EngineModel, float]:
     return EngineModel(step_s, request_step_s, prefill_s, overhead_s, request_tokens, count=count), error
 
 
-def _meanwhile(replies: Sequence[Reply]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _meanwhile(replies: Sequence[TimedReply]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """For each reply of one engine the mean number of requests meanwhile, itself included, and the fresh tokens of those that
     came."""
     starts = np.array([reply.began for reply in replies])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from scripts.bench.scheduling.engine import Engine, EngineModel, Request
+from scripts.bench.scheduling.engine import EngineModel, Request, SimulatedEngine
 from scripts.bench.scheduling.order import Choice, Order
 from scripts.bench.scheduling.playing import OpenGroup, Play
 from scripts.bench.scheduling.workload import Workload
@@ -57,7 +57,7 @@ class RunModel:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulatedOutcome:
     """Sums over a run. `engine_busy_s`: with a running request, over all engines. `trained`, `cancelled` and
     `barren` are sampled tokens: of steps, of cancelled episodes, of groups without data; `unused` those of the rest."""
 
@@ -84,7 +84,7 @@ class Simulator:
         if not any(group.usable for group in workload.groups):
             raise ValueError(f"none of the {len(workload.groups)} groups has training data; expected one or more")
         self._workload, self._run, self._policy = workload, run, policy or Policy()
-        self._engines = [Engine(run.engine) for _ in range(run.engine.count)]
+        self._engines = [SimulatedEngine(run.engine) for _ in range(run.engine.count)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._choice = Choice(self._policy.order, run.engine, run.places)
@@ -96,9 +96,9 @@ class Simulator:
         self._step = self._gate_step = 0  # steps taken, and those whose weights the gate counts
         self._training: list[OpenGroup] = []
         self._now = 0.0
-        self.outcome = Outcome()
+        self.outcome = SimulatedOutcome()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulatedOutcome:
         self._fill()
         while self._step < self._run.steps:
             self._next_event()
@@ -165,7 +165,7 @@ class Simulator:
         self._plays[play.request] = play
         engine.arrive(play.request)
 
-    def _engine_for(self, play: Play) -> Engine:
+    def _engine_for(self, play: Play) -> SimulatedEngine:
         least = min(self._engines, key=lambda engine: engine.load)
         slack = AFFINITY_SLACK * self._run.engine.capacity
         return play.engine if play.engine is not None and play.engine.load <= least.load + slack else least
