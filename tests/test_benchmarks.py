@@ -76,6 +76,18 @@ def math_verdicts(folder: Path) -> None:
     assert {"ours: wrong 1", "boxed: wrong 0", "verl: wrong 1"} <= rows[0].keys()
 
 
+def schedule(folder: Path) -> None:
+    rows = figures(folder, "schedule")["a synthetic workload"]
+    assert {(row["policy"], row["max_staleness"]) for row in rows} >= {
+        ("task", 0),
+        ("longest", 1),
+        ("task, 2 extra", 0),
+    }
+    for row in rows:
+        assert row["s/step"] > 0
+        assert (row["length"] < 1) == ("extra" in row["policy"])
+
+
 def logprobs(folder: Path) -> None:
     ours, float32, bfloat16 = figures(folder, "logprobs")["log-probs against transformers in float64, nats"]
     assert [row["engine"] for row in (ours, float32, bfloat16)] == ["local", "transformers", "transformers"]
@@ -162,6 +174,7 @@ CHECKS: dict[str, Callable[[Path], None]] = {
         memory,
         publish,
         sampler,
+        schedule,
         tree,
     )
 }

@@ -9,7 +9,9 @@ SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`,
 """
 
 import argparse
+import asyncio
 import os
+import random
 import signal
 import socket
 import sys
@@ -36,8 +38,14 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0: a free port, printed at start (default 8000)")
     parser.add_argument("--world", type=Path, default=Path(__file__).with_name("world.json"), help="the registry file")
+    parser.add_argument(
+        "--box_delay_s",
+        type=float,
+        default=0.0,
+        help="median seconds that box_owner takes, for trying long-tailed episodes: a box's own, log-normal (default 0)",
+    )
     arguments = parser.parse_args()
-    server = build_server(World.load(arguments.world))
+    server = build_server(World.load(arguments.world), arguments.box_delay_s)
     signal.signal(signal.SIGTERM, exit_now)
     signal.signal(signal.SIGINT, exit_now)
     if arguments.transport == "stdio":
@@ -46,7 +54,12 @@ def main() -> None:
         serve_http(server, arguments.host, arguments.port)
 
 
-def build_server(world: World) -> MCPServer:
+def box_delay_s(box: str, median_s: float) -> float:
+    """Seconds that the look-up of a box takes: log-normal with sigma 1, and always the same of a box."""
+    return median_s * random.Random(box).lognormvariate(0.0, 1.0)
+
+
+def build_server(world: World, median_delay_s: float = 0.0) -> MCPServer:
     server = MCPServer("example-world", log_level="WARNING")
 
     # Coroutines, because the SDK would run plain functions in threads.
@@ -58,6 +71,7 @@ def build_server(world: World) -> MCPServer:
     @server.tool(structured_output=False)
     async def box_owner(box: str) -> CallToolResult:
         """Who owns a box: from a box such as QX47 to its owner's code."""
+        await asyncio.sleep(box_delay_s(box, median_delay_s))
         return answer(world.box_owner, box)
 
     @server.tool(structured_output=False)

@@ -11,6 +11,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents.states import NEVER_OPENED
 
 Document = dict[str, Any]
+REQUEST_TIMES = ["record", "service", "usage", "weight_versions", "tool_calls.duration_s", "created_at", "finished_at"]
 
 
 class StoredDocuments:
@@ -43,6 +44,14 @@ class StoredDocuments:
     async def dispatches(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
         by_record: dict[str, list[Document]] = {rid: [] for rid in record_ids}
         async for document in self._dispatches.find({"record": {"$in": list(record_ids)}}):
+            by_record[document["record"]].append(document)
+        return by_record
+
+    async def request_times(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
+        """By record: when its requests were sent, and their lengths, in order; without texts and token ids."""
+        by_record: dict[str, list[Document]] = {rid: [] for rid in record_ids}
+        cursor = self._dispatches.find({"record": {"$in": list(record_ids)}}, REQUEST_TIMES)
+        async for document in cursor.sort([("record", 1), ("turn", 1)]):
             by_record[document["record"]].append(document)
         return by_record
 

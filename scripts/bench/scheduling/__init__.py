@@ -1,0 +1,1 @@
+"""What `python -m scripts.bench.schedule` simulates with: a workload, an engine, the order of episodes, a run."""
