@@ -6,11 +6,14 @@ Documents are returned as stored, since the audit must also see those that no lo
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
+from shared.documents.run import TrainedStep
 from shared.documents.states import NEVER_OPENED
 
 Document = dict[str, Any]
+IDS_AT_ONCE = 10_000
 
 
 class StoredDocuments:
@@ -20,31 +23,76 @@ class StoredDocuments:
         self._records = database["records"]
         self._dispatches = database["dispatched_sampling_tasks"]
         self._data = database["record_data"]
+        self._steps = database["trained_steps"]
 
-    def opened_tasks(self) -> AsyncIterator[Document]:
-        """Tasks that were opened and not skipped."""
-        return aiter(self._tasks.find({"status": {"$nin": NEVER_OPENED}}).sort([("_id", 1)]))
+    # ------------------------------------------------------------------ groups
+
+    async def groups(self) -> AsyncIterator[Any]:
+        """Ids of tasks that were opened and not skipped, and those that records or training data name, in order."""
+        streams = [self._opened(), _distinct_tasks(self._records), _distinct_tasks(self._data)]
+        heads = [await anext(stream, None) for stream in streams]
+        odd: list[Any] = []  # no texts: in place of an id
+        while any(head is not None for head in heads):
+            for k, head in enumerate(heads):
+                if head is not None and not isinstance(head["_id"], str):
+                    odd += [] if head["_id"] in odd else [head["_id"]]
+                    heads[k] = await anext(streams[k], None)
+                    break
+            else:
+                first = min(head["_id"] for head in heads if head is not None)
+                yield first
+                for k, head in enumerate(heads):
+                    if head is not None and head["_id"] == first:
+                        heads[k] = await anext(streams[k], None)
+        for one in odd:
+            yield one
+
+    def _opened(self) -> AsyncIterator[Document]:
+        cursor = self._tasks.find({"status": {"$nin": NEVER_OPENED}}, {"_id": 1}).sort([("_id", 1)])
+        return aiter(cursor.batch_size(IDS_AT_ONCE))
+
+    async def count_tasks(self) -> int:
+        """About."""
+        return await self._tasks.estimated_document_count()
+
+    async def tasks(self, ids: Sequence[Any]) -> dict[Any, Document]:
+        return {d["_id"]: d async for d in self._tasks.find({"_id": {"$in": list(ids)}}).sort([("_id", 1)])}
+
+    async def records_of(self, tasks: Sequence[Any]) -> dict[str, Document]:
+        """All attempts at these tasks."""
+        cursor = self._records.find({"task": {"$in": list(tasks)}})
+        return {d["_id"]: d async for d in cursor.batch_size(IDS_AT_ONCE)}
 
     async def records(self, ids: Sequence[str]) -> dict[str, Document]:
         return {d["_id"]: d async for d in self._records.find({"_id": {"$in": list(ids)}})}
 
-    async def tasks(self, ids: Sequence[str]) -> dict[str, Document]:
-        return {d["_id"]: d async for d in self._tasks.find({"_id": {"$in": list(ids)}})}
+    async def data(self, tasks: Sequence[Any]) -> list[Document]:
+        """Training data of these tasks, in the order of the ids."""
+        cursor = self._data.find({"task": {"$in": list(tasks)}}).batch_size(IDS_AT_ONCE)
+        return sorted(await cursor.to_list(), key=lambda d: str(d["_id"]))
 
     async def with_data(self, record_ids: Sequence[str]) -> set[str]:
         """Those of `record_ids` that have training data."""
         cursor = self._data.find({"record": {"$in": list(record_ids)}}, {"record": 1})
         return {d["record"] async for d in cursor}
 
-    def all_data(self) -> AsyncIterator[Document]:
-        """Every record's training data, in small batches because they are large."""
-        return aiter(self._data.find().sort([("_id", 1)]).batch_size(32))
-
     async def dispatches(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
+        return await self._dispatches_of(record_ids, None)
+
+    async def sampled_versions(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
+        """Of their dispatches only `policy` and `weight_versions`."""
+        return await self._dispatches_of(record_ids, ["record", "policy", "weight_versions"])
+
+    async def _dispatches_of(
+        self, record_ids: Sequence[str], fields: Sequence[str] | None
+    ) -> dict[str, list[Document]]:
         by_record: dict[str, list[Document]] = {rid: [] for rid in record_ids}
-        async for document in self._dispatches.find({"record": {"$in": list(record_ids)}}):
+        cursor = self._dispatches.find({"record": {"$in": list(by_record)}}, fields)
+        async for document in cursor.batch_size(IDS_AT_ONCE):
             by_record[document["record"]].append(document)
         return by_record
+
+    # ------------------------------------------------------------------ tools and rules
 
     async def named_tools(self) -> AsyncIterator[Document]:
         """For every tool list that requests name: {"_id": its hash, "requests": their number, "first": one of them}."""
@@ -68,42 +116,38 @@ class StoredDocuments:
         async for row in await self._tasks.aggregate(stages):
             yield row["_id"] | {"groups": row["groups"], "first": row["first"]}
 
-    async def groups(self) -> AsyncIterator[Document]:
-        """For every task and policy with training data that settlement did not drop: {"_id": {"task", "policy"},
-        "records": their number, "sizes": [group_size]}.
-        """
-        group = {
-            "_id": {"task": "$task", "policy": "$policy"},
-            "records": {"$sum": 1},
-            "sizes": {"$addToSet": "$group_size"},
-        }
-        async for row in await self._data.aggregate([{"$match": {"group_size": {"$gt": 0}}}, {"$group": group}]):
-            yield row
+    # ------------------------------------------------------------------ steps
 
-    async def marked_groups(self, policy: str) -> dict[int, dict[str, int]]:
-        """{step: {task: number of its records with the step's mark}}."""
+    async def step_numbers(self, policy: str) -> list[int]:
+        """Steps that the policy's trainers reported, and that data of any policy has the mark of, in order."""
+        reported = self._steps.find({"policy": policy}, {"_id": 0, "step": 1}).batch_size(IDS_AT_ONCE)
+        numbers = {document["step"] async for document in reported} | set(await self._data.distinct("trained_steps"))
+        return sorted(int(number) for number in numbers if isinstance(number, int))
+
+    async def steps(self, policy: str, first: int, last: int) -> list[TrainedStep]:
+        """What the trainers reported of steps `first` to `last`, also of those that a resume has undone."""
+        where: Document = {"policy": policy, "step": {"$gte": first, "$lte": last}}
+        cursor = self._steps.find(where, {"metrics": 0}).sort([("step", 1), ("_id", 1)])
+        return [TrainedStep.from_mongo(document) async for document in cursor]
+
+    async def marked_groups(self, policy: str, first: int, last: int) -> dict[int, dict[str, int]]:
+        """{step: {task: number of its records with the step's mark}} for steps `first` to `last`."""
+        within: Document = {"$gte": first, "$lte": last}
         stages: list[Document] = [
-            {"$match": {"policy": policy, "trained_count": {"$gt": 0}}},
+            {"$match": {"trained_steps": {"$elemMatch": within}, "policy": policy, "trained_count": {"$gt": 0}}},
+            {"$project": {"_id": 0, "trained_steps": 1, "task": 1}},
             {"$unwind": "$trained_steps"},
+            {"$match": {"trained_steps": within}},
             {"$group": {"_id": {"step": "$trained_steps", "task": "$task"}, "n": {"$sum": 1}}},
         ]
         marked: dict[int, dict[str, int]] = {}
-        async for row in await self._data.aggregate(stages, allowDiskUse=True):
+        async for row in await self._data.aggregate(stages, batchSize=IDS_AT_ONCE):
             marked.setdefault(int(row["_id"]["step"]), {})[row["_id"]["task"]] = row["n"]
         return marked
 
-    async def slots_trained_twice(self) -> list[list[str]]:
-        """Ids of trained records of every slot with more than one."""
-        group = {"_id": {"task": "$task", "traj_id": "$traj_id"}, "ids": {"$push": "$_id"}}
-        return await self._more_than_one("records", [{"$match": {"trained_count": {"$gt": 0}}}, {"$group": group}])
 
-    async def slots_with_two_data(self) -> list[list[str]]:
-        """Ids of training data of every slot with more than one per policy. A record's id without its attempt names the slot."""
-        slot = {"slot": {"$regexFind": {"input": "$record", "regex": "^(.*):"}}, "policy": "$policy"}
-        return await self._more_than_one("record_data", [{"$group": {"_id": slot, "ids": {"$push": "$_id"}}}])
-
-    async def _more_than_one(self, collection: str, stages: Sequence[Document]) -> list[list[str]]:
-        cursor = await self._database[collection].aggregate(
-            [*stages, {"$match": {"ids.1": {"$exists": True}}}], allowDiskUse=True
-        )
-        return [sorted(row["ids"]) async for row in cursor]
+async def _distinct_tasks(collection: AsyncCollection[Document]) -> AsyncIterator[Document]:
+    """{"_id": task}, in order, by an index that begins with `task`."""
+    stages: list[Document] = [{"$sort": {"task": 1}}, {"$group": {"_id": "$task"}}, {"$sort": {"_id": 1}}]
+    async for row in await collection.aggregate(stages, allowDiskUse=True, batchSize=IDS_AT_ONCE):
+        yield row
