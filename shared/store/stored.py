@@ -4,13 +4,15 @@ Documents are returned as stored, since the audit must also see those that no lo
 """
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.run import TrainedStep
-from shared.documents.states import NEVER_OPENED
+from shared.documents.states import NEVER_OPENED, OPENED
+from shared.names import SPLITS
 
 Document = dict[str, Any]
 IDS_AT_ONCE = 10_000
@@ -51,9 +53,28 @@ class StoredDocuments:
         cursor = self._tasks.find({"status": {"$nin": NEVER_OPENED}}, {"_id": 1}).sort([("_id", 1)])
         return aiter(cursor.batch_size(IDS_AT_ONCE))
 
+    async def under_way(self) -> list[str]:
+        """Ids of tasks that were opened and are not settled, by the index of claims."""
+        policies = await self._tasks.distinct("policy")
+        where = {"policy": {"$in": policies}, "split": {"$in": list(SPLITS)}, "status": {"$in": OPENED}}
+        return [document["_id"] async for document in self._tasks.find(where, {"_id": 1})]
+
+    async def last_settled(self, before: timedelta) -> tuple[datetime, list[str]] | None:
+        """When the last group was settled, and the ids of those that were within the time `before` that; None: none was."""
+        last = await self._tasks.find_one({"settled_at": {"$ne": None}}, {"settled_at": 1}, sort=[("settled_at", -1)])
+        if last is None:
+            return None
+        since = {"settled_at": {"$gte": last["settled_at"] - before, "$lte": last["settled_at"]}}
+        recent = [document["_id"] async for document in self._tasks.find(since, {"_id": 1})]
+        return last["settled_at"], recent
+
     async def count_tasks(self) -> int:
         """About."""
         return await self._tasks.estimated_document_count()
+
+    async def count_opened(self) -> int:
+        """Tasks that were opened and not skipped; reads all of them."""
+        return await self._tasks.count_documents({"status": {"$nin": NEVER_OPENED}})
 
     async def tasks(self, ids: Sequence[Any]) -> dict[Any, Document]:
         return {d["_id"]: d async for d in self._tasks.find({"_id": {"$in": list(ids)}}).sort([("_id", 1)])}
@@ -94,10 +115,15 @@ class StoredDocuments:
 
     # ------------------------------------------------------------------ tools and rules
 
-    async def named_tools(self) -> AsyncIterator[Document]:
-        """For every tool list that requests name: {"_id": its hash, "requests": their number, "first": one of them}."""
+    async def named_tools(self, tasks: Sequence[str] | None = None) -> AsyncIterator[Document]:
+        """For every tool list that requests name: {"_id": its hash, "requests": their number, "first": one of them}. `tasks`:
+        only requests of these."""
         group = {"_id": "$tools_hash", "requests": {"$sum": 1}, "first": {"$min": "$_id"}}
-        stages: list[Document] = [{"$match": {"tools_hash": {"$gt": ""}}}, {"$group": group}, {"$sort": {"_id": 1}}]
+        where: Document = {"tools_hash": {"$gt": ""}}
+        if tasks is not None:
+            records = self._records.find({"task": {"$in": list(tasks)}}, {"_id": 1})
+            where["record"] = {"$in": [document["_id"] async for document in records]}
+        stages: list[Document] = [{"$match": where}, {"$group": group}, {"$sort": {"_id": 1}}]
         async for row in await self._dispatches.aggregate(stages, allowDiskUse=True):
             yield row
 
@@ -109,20 +135,48 @@ class StoredDocuments:
         async for document in self._database["run_rules"].find():
             yield document
 
-    async def rules_of_groups(self) -> AsyncIterator[Document]:
-        """For every number that groups have: {"policy", "rules", "groups": their number, "first": one of them}."""
+    async def rules_of_groups(self, tasks: Sequence[str] | None = None) -> AsyncIterator[Document]:
+        """For every number that groups have: {"policy", "rules", "groups": their number, "first": one of them}. `tasks`: only of
+        these."""
         group = {"_id": {"policy": "$policy", "rules": "$rules"}, "groups": {"$sum": 1}, "first": {"$min": "$_id"}}
-        stages: list[Document] = [{"$match": {"rules": {"$type": "number"}}}, {"$group": group}, {"$sort": {"_id": 1}}]
+        where: Document = {"rules": {"$type": "number"}} | ({} if tasks is None else {"_id": {"$in": list(tasks)}})
+        stages: list[Document] = [{"$match": where}, {"$group": group}, {"$sort": {"_id": 1}}]
         async for row in await self._tasks.aggregate(stages):
             yield row["_id"] | {"groups": row["groups"], "first": row["first"]}
 
     # ------------------------------------------------------------------ steps
 
-    async def step_numbers(self, policy: str) -> list[int]:
-        """Steps that the policy's trainers reported, and that data of any policy has the mark of, in order."""
-        reported = self._steps.find({"policy": policy}, {"_id": 0, "step": 1}).batch_size(IDS_AT_ONCE)
-        numbers = {document["step"] async for document in reported} | set(await self._data.distinct("trained_steps"))
-        return sorted(int(number) for number in numbers if isinstance(number, int))
+    async def step_numbers(self, policy: str, after: int | None = None) -> list[int]:
+        """Steps that the policy's trainers reported, and that data has the mark of, in order; `after`: only later ones. Without
+        it the marks of other policies count too, since those of all are in one index."""
+        where: Document = {"policy": policy} | ({} if after is None else {"step": {"$gt": after}})
+        reported = self._steps.find(where, {"_id": 0, "step": 1}).batch_size(IDS_AT_ONCE)
+        marked = {} if after is None else {"policy": policy, "last_trained_step": {"$gt": after}}
+        numbers = {document["step"] async for document in reported}
+        numbers |= set(await self._data.distinct("trained_steps", marked))
+        least = float("-inf") if after is None else after
+        return sorted(int(number) for number in numbers if isinstance(number, int) and number > least)
+
+    async def last_reported(self, policy: str, trainer_generation: int) -> int | None:
+        """The last step that this trainer reported."""
+        where = {"policy": policy, "trainer_generation": trainer_generation}
+        last = await self._steps.find_one(where, {"step": 1}, sort=[("step", -1)])
+        return None if last is None else int(last["step"])
+
+    async def tasks_trained_after(self, policy: str, step: int) -> set[str]:
+        """Tasks that a later step trained, by its report, or by a mark on data or record; also those of undone steps."""
+        reported = self._steps.find({"policy": policy, "step": {"$gt": step}}, {"groups": 1})
+        tasks = {task async for document in reported for task, _ in document["groups"]}
+        for marked in (self._data, self._records):
+            cursor = marked.find({"policy": policy, "last_trained_step": {"$gt": step}}, {"_id": 0, "task": 1})
+            tasks |= {document["task"] async for document in cursor.batch_size(IDS_AT_ONCE)}
+        return tasks
+
+    async def steps_that_trained(self, policy: str, tasks: Sequence[str]) -> list[TrainedStep]:
+        """All reports that name one of these tasks, in order; the server reads every report of the policy."""
+        named: Document = {"$elemMatch": {"$elemMatch": {"$in": list(tasks)}}}
+        cursor = self._steps.find({"policy": policy, "groups": named}, {"metrics": 0}).sort([("step", 1), ("_id", 1)])
+        return [TrainedStep.from_mongo(document) async for document in cursor]
 
     async def steps(self, policy: str, first: int, last: int) -> list[TrainedStep]:
         """What the trainers reported of steps `first` to `last`, also of those that a resume has undone."""

@@ -64,7 +64,8 @@ def summary_of(data: DBRecordData, dispatches: Mapping[str, DispatchedSamplingTa
     for used in data.dispatches:
         dispatch = dispatches.get(used.id)
         chain = None if dispatch is None or used.id in index else _chain(dispatch, chains, index)
-        if chain is None or (used.trained and used.truncation != _truncation(chain.dispatch)):
+        drawn_from = None if chain is None else _truncation(chain.dispatch)
+        if chain is None or drawn_from is None or (used.trained and used.truncation != drawn_from):
             return None
         index[used.id] = len(chains)
         chains.append(chain)
@@ -164,7 +165,7 @@ def _predecessors(n: int) -> bytes:
 
 
 def _depth_first(chains: list[Chain]) -> list[int]:
-    roots = []
+    roots: list[int] = []
     for number, chain in enumerate(chains):
         (roots if chain.owner < 0 else chains[chain.owner].below).append(number)
     order, stack = [], roots[::-1]

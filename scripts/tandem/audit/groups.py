@@ -49,7 +49,7 @@ async def _audit_groups(store: Store, ids: Sequence[Any], scope: AuditScope) -> 
     if elsewhere:
         records |= await store.stored.records(elsewhere)
     episodes = {name: report.read(Record, records[name]) for name in dict.fromkeys(named) if name in records}
-    _audit_once(report, data, records)
+    audit_once(report, data, records)
     _audit_sizes(report, data, stored, scope)
     _count_set_aside(report, data)
     with_data = {document["record"] for document in data if isinstance(document.get("record"), str)}
@@ -84,7 +84,8 @@ def _parts(data: Sequence[DBRecordData]) -> Iterator[list[DBRecordData]]:
         yield part
 
 
-def _audit_once(report: AuditReport, data: Sequence[Stored], records: Mapping[str, Stored]) -> None:
+def audit_once(report: AuditReport, data: Sequence[Stored], records: Mapping[str, Stored]) -> None:
+    """Check that no slot has two trained records, or two sets of training data for a policy."""
     trained: dict[str, list[str]] = defaultdict(list)
     for record in records.values():
         if _is_positive(record.get("trained_count")):
@@ -92,8 +93,8 @@ def _audit_once(report: AuditReport, data: Sequence[Stored], records: Mapping[st
     sets: dict[str, list[str]] = defaultdict(list)
     for document in data:
         report.expect(Check.ONCE, True)
-        record = str(document.get("record"))
-        slot = record.rpartition(":")[0] or record  # without the attempt
+        name = str(document.get("record"))
+        slot = name.rpartition(":")[0] or name  # without the attempt
         sets[repr((slot, document.get("policy")))].append(document["_id"])
     for what, groups in (("trained records", trained), ("sets of training data", sets)):
         for ids in groups.values():

@@ -49,7 +49,7 @@ def _audit_slot(report: AuditReport, task: Task, slot: Slot, episodes: Episodes,
 
 
 def _wrong_record(task: Task, slot: Slot, episodes: Episodes) -> str | None:
-    if slot.record_id not in episodes.records:
+    if slot.record_id is None or slot.record_id not in episodes.records:
         return "does not exist"
     record = episodes.records[slot.record_id]
     if record is None:

@@ -25,7 +25,7 @@ async def audit_trained_steps(store: Store, report: AuditReport, scope: AuditSco
     for policy, limit in scope.limits.items():
         starts = run.starts.get(policy, []) if run else []
         trained = array("q")
-        parts = list(_parts(await store.stored.step_numbers(policy)))
+        parts = list(parts_of(await store.stored.step_numbers(policy)))
         for first, last in parts:
             for step in await audit_steps(store, report, scope, policy, starts, first, last):
                 trained.extend(hash(task) for task, _ in step.groups)
@@ -41,7 +41,7 @@ async def audit_trained_steps(store: Store, report: AuditReport, scope: AuditSco
         expect_few(report, policy, steps_of, limit)
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+def parts_of(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The first and the last of every `STEPS_AT_ONCE` step numbers."""
     for start in range(0, len(numbers), STEPS_AT_ONCE):
         part = numbers[start : start + STEPS_AT_ONCE]
