@@ -169,7 +169,9 @@ class StoredDocuments:
         tasks = {task async for document in reported for task, _ in document["groups"]}
         for marked in (self._data, self._records):
             cursor = marked.find({"policy": policy, "last_trained_step": {"$gt": step}}, {"_id": 0, "task": 1})
-            tasks |= {document["task"] async for document in cursor.batch_size(IDS_AT_ONCE)}
+            async for document in cursor.batch_size(IDS_AT_ONCE):
+                if isinstance(document.get("task"), str):
+                    tasks.add(document["task"])
         return tasks
 
     async def steps_that_trained(self, policy: str, tasks: Sequence[str]) -> list[TrainedStep]:
@@ -196,7 +198,8 @@ class StoredDocuments:
         ]
         marked: dict[int, dict[str, int]] = {}
         async for row in await self._data.aggregate(stages, batchSize=IDS_AT_ONCE):
-            marked.setdefault(int(row["_id"]["step"]), {})[row["_id"]["task"]] = row["n"]
+            task = row["_id"].get("task")
+            marked.setdefault(int(row["_id"]["step"]), {})[task if isinstance(task, str) else repr(task)] = row["n"]
         return marked
 
 

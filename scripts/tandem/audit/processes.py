@@ -36,10 +36,11 @@ class ExaminationFailed(TandemError):
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`number` of them examine a large run at `connection_string`."""
+    """`number` of them examine a run of at least `least_tasks` at `connection_string`."""
 
     connection_string: str
     number: int
+    least_tasks: int = LARGE_RUN
 
     @classmethod
     def of_machine(cls, connection_string: str) -> "Processes":
@@ -50,10 +51,10 @@ async def examined(
     store: Store, batches: AsyncIterator[Sequence[Any]], scope: AuditScope, processes: Processes | None
 ) -> AsyncGenerator[tuple[Sequence[Any], AuditReport], None]:
     """(ids of groups, their report) of every batch, in order."""
+    if processes is not None and (processes.number < 2 or await store.stored.count_tasks() < processes.least_tasks):
+        processes = None
     number = 1 if processes is None else processes.number
-    if number > 1 and await store.stored.count_tasks() < LARGE_RUN:
-        number = 1
-    with _examiner(store, scope, processes if number > 1 else None) as examine:
+    with _examiner(store, scope, processes) as examine:
         begun: deque[tuple[Sequence[Any], asyncio.Future[AuditReport]]] = deque()
         try:
             async for ids in batches:
@@ -94,14 +95,22 @@ def _examiner(store: Store, scope: AuditScope, processes: Processes | None) -> I
 # ---------------------------------------------------------------------- in a process of the pool
 
 
-@dataclass(frozen=True, slots=True)
 class Examiner:
-    """`opened` keeps the store open: the process ends with its connection."""
+    """Opens the store at the first batch, so that an error there is that batch's, and keeps it: the process ends with it."""
 
-    runner: asyncio.Runner
-    opened: AsyncExitStack
-    store: Store
-    scope: AuditScope
+    def __init__(self, connection_string: str, run: str, scope: AuditScope) -> None:
+        self._connection_string, self._run, self._scope = connection_string, run, scope
+        self._runner, self._opened = asyncio.Runner(), AsyncExitStack()
+        self._store: Store | None = None
+
+    def examine(self, ids: Sequence[Any]) -> AuditReport:
+        return self._runner.run(self._examine(ids))
+
+    async def _examine(self, ids: Sequence[Any]) -> AuditReport:
+        if self._store is None:
+            opening = Store.open(self._connection_string, self._run, read_only=True)
+            self._store = await self._opened.enter_async_context(opening)
+        return await audit_groups(self._store, ids, self._scope)
 
 
 EXAMINER: list[Examiner] = []  # of this process
@@ -110,10 +119,7 @@ EXAMINER: list[Examiner] = []  # of this process
 def _begin(connection_string: str, run: str, scope: AuditScope) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    runner = asyncio.Runner()
-    opened = AsyncExitStack()
-    store = runner.run(opened.enter_async_context(Store.open(connection_string, run, read_only=True)))
-    EXAMINER.append(Examiner(runner, opened, store, scope))
+    EXAMINER.append(Examiner(connection_string, run, scope))
 
 
 def _end_with_parent() -> None:
@@ -125,8 +131,7 @@ def _end_with_parent() -> None:
 
 def _examine(ids: Sequence[Any]) -> AuditReport:
     """An error becomes its text: not every exception can be sent between processes."""
-    (examiner,) = EXAMINER
     try:
-        return examiner.runner.run(audit_groups(examiner.store, ids, examiner.scope))
+        return EXAMINER[0].examine(ids)
     except (TandemError, PyMongoError) as exc:
         raise ExaminationFailed(str(exc)) from None

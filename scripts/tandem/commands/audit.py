@@ -73,11 +73,12 @@ def audit_run(
 
     async def work(store: Store) -> AuditReport:
         processes = Processes.of_machine(connection_string(db_connection_string, run))
-        with Progress(console=OutsideConsole(stderr=True), transient=True) as progress:
+        err = OutsideConsole(stderr=True)
+        with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
             bar = progress.add_task("groups", total=None)
             options = AuditOptions(running, max_trained_count, newest_step, processes, partial(progress.advance, bar))
             position = None if since is None else AuditPosition.read(since)
-            if position is None and progress.console.is_terminal:
+            if position is None and err.is_terminal:
                 progress.update(bar, total=await store.stored.count_opened())
             if since is None:
                 return await audit(store, options)
