@@ -3,6 +3,7 @@
 from tests.mutant_rows import (
     actors,
     agent_processes,
+    audit,
     boundary,
     bundled_worlds,
     engine_adapters,
@@ -45,6 +46,7 @@ from tests.mutant_rows.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     *actors.MUTANTS,
     *agent_processes.MUTANTS,
+    *audit.MUTANTS,
     *boundary.MUTANTS,
     *bundled_worlds.MUTANTS,
     *engine_adapters.MUTANTS,

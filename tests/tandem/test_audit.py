@@ -2,8 +2,12 @@
 
 import asyncio
 import multiprocessing
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from tandem.audit.processes import Processes, examined
 from tandem.audit.report import AuditReport
 from tandem.audit.run import AuditOptions, Check, audit, scope_of
 from tandem.audit.tokens import compare
+from tests.conftest import ROOT
 from tests.shared.builders import claim, make_data, make_task, set_settings
 from tests.shared.episodes import SCHEMAS, announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
 
@@ -390,3 +395,27 @@ async def test_training_data_whose_task_is_no_text_is_found(store: Store) -> Non
     for wrong in (None, 7, ["a"], {"a": 1}):
         await store.database["record_data"].update_one({"_id": RECORD}, {"$set": {"task": wrong}})
         assert (await audit(store)).results[Check.READABLE].violations == 1, wrong
+
+
+def test_a_process_of_an_audit_ends_with_its_parent_also_if_that_is_killed() -> None:
+    program = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from tandem.audit.processes import _begin
+from tandem.audit.scope import AuditScope
+given = ("mongodb://127.0.0.1:1", "r", AuditScope(False, {}, {}))
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=given)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert parent.stdout is not None
+    state = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+    assert state.exists()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 60
+    while state.exists() and ") Z " not in state.read_text():  # a zombie, where nothing reaps it
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,9 +1,11 @@
 """`tandem audit --since`: what is new is examined, what was examined is not, and marks that go wrong later are found."""
 
+import asyncio
 import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +170,7 @@ async def test_a_mark_that_a_resume_did_not_undo_is_found(store: Store) -> None:
     report, _ = await look(store, position)
     assert report.ok, report
     assert report.results[Check.MARKS].examined == 2
+    await store.versions.announce("main", 5, "/weights/5", {}, trainer_generation=2)
     record = {"_id": "main:train:0:t0:0:1"}
     await store.database["records"].update_one(record, {"$set": {"trained_count": 1, "last_trained_step": 1}})
     assert violations((await look(store, position))[0]) == {Check.MARKS}
@@ -201,8 +204,11 @@ async def test_a_group_that_an_earlier_step_trained_too_is_found(store: Store) -
 
 
 async def test_a_step_beyond_the_newest_weights_is_compared_again(store: Store) -> None:
-    position = await begin(store, AuditOptions())
+    position = await begin(store)
     await train(store, 2)
+    report, position = await look(store, position)
+    assert report.ok, "while the run is active"
+    assert position.marks["main"].step == 2
     assert violations((await look(store, position, AuditOptions()))[0]) == {Check.SURVIVING}
     await announce(store, 2)
     assert (await look(store, position, AuditOptions()))[0].ok
@@ -227,3 +233,28 @@ async def test_the_file_has_the_position_and_another_runs_is_refused(store: Stor
     file.write_text(json.dumps({"run": "r"}))
     with pytest.raises(ConfigError, match="found no position of an audit"):
         AuditPosition.read(file)
+
+
+async def test_a_violation_between_two_writes_is_none_and_that_of_a_settled_group_is_found_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a group under way gets its score after the first examination."""
+    await store.tasks.insert_new([make_task(0)])
+    held = await claim(store)
+    await play(store, held, 1.0)
+    records = store.database["records"]
+    await records.update_one({"_id": held.record_id}, {"$set": {"score": None}})
+    pauses: list[float] = []
+
+    async def written_meanwhile(delay_s: float) -> None:
+        pauses.append(delay_s)
+        await records.update_one({"_id": held.record_id}, {"$set": {"score": 1.0}})
+
+    monkeypatch.setattr("tandem.audit.groups.asyncio", SimpleNamespace(gather=asyncio.gather, sleep=written_meanwhile))
+    assert (await audit(store, running=True)).ok
+    assert len(pauses) == 1
+    await play(store, await claim(store), 0.0)
+    await settle(store)
+    await store.database["record_data"].update_many({}, {"$set": {"digest": "0"}})
+    assert violations(await audit(store, running=True)) == {Check.TOKENS}
+    assert len(pauses) == 1

@@ -28,16 +28,17 @@ BETWEEN_EXAMINATIONS_S = 0.5
 
 async def audit_groups(store: Store, tasks: Sequence[Any], scope: AuditScope) -> AuditReport:
     """Examine the groups of these tasks, by id. A task that does not exist, or was never opened, may have training data."""
-    report = await _audit_groups(store, tasks, scope)
-    for _ in range(EXAMINATIONS - 1 if scope.running else 0):
+    report, settled = await _audit_groups(store, tasks, scope)
+    for _ in range(EXAMINATIONS - 1 if scope.running and not settled else 0):
         if report.ok:
             break
         await asyncio.sleep(BETWEEN_EXAMINATIONS_S)  # no condition to wait for: a write that is under way ends
-        report = await _audit_groups(store, tasks, scope)
+        report, _ = await _audit_groups(store, tasks, scope)
     return report
 
 
-async def _audit_groups(store: Store, ids: Sequence[Any], scope: AuditScope) -> AuditReport:
+async def _audit_groups(store: Store, ids: Sequence[Any], scope: AuditScope) -> tuple[AuditReport, bool]:
+    """The report, and whether every group is settled: of such a one nothing is between two writes."""
     report = AuditReport(store.run)
     stored = await store.stored.tasks(ids)
     opened = [document for document in stored.values() if document.get("status") not in NEVER_OPENED]
@@ -64,7 +65,7 @@ async def _audit_groups(store: Store, ids: Sequence[Any], scope: AuditScope) -> 
         for one in part:
             owner = Owner(records.get(one.record), episodes.get(one.record), stored.get(one.task))
             audit_data(report, one, owner, {dispatch.id: dispatch for dispatch in read[one.record]}, scope)
-    return report
+    return report, all(document.get("status") in OVER for document in stored.values())
 
 
 def _parts(data: Sequence[DBRecordData]) -> Iterator[list[DBRecordData]]:

@@ -18,10 +18,9 @@ from tandem.audit.data import audit_record_marks, audit_steps_of
 from tandem.audit.groups import BETWEEN_EXAMINATIONS_S, EXAMINATIONS, audit_once
 from tandem.audit.position import MarkPosition
 from tandem.audit.report import AuditReport, Check
-from tandem.audit.scope import AuditScope
+from tandem.audit.scope import TASKS_PER_QUERY, AuditScope
 from tandem.audit.steps import audit_steps, expect_few, parts_of
 
-TASKS_AT_ONCE = 250
 NO_LIMIT = 2**62
 
 
@@ -46,7 +45,7 @@ async def audit_new_marks(
 
 async def last_marks(store: Store, policy: str, newest: int) -> MarkPosition:
     """The position after an audit of everything. `newest`: the step of the newest weights; later marks are compared again."""
-    numbers = await store.stored.step_numbers(policy)
+    numbers = await store.stored_steps.step_numbers(policy)
     return MarkPosition(step=min(newest, max(numbers, default=-1)), starts=len(await _starts(store, policy)))
 
 
@@ -60,16 +59,16 @@ async def _audit_marks(
 ) -> MarkPosition:
     after = min([position.step, *starts[position.starts :], scope.newest[policy]])
     until = await _last_written(store, policy, starts) if scope.running else NO_LIMIT
-    numbers = [number for number in await store.stored.step_numbers(policy, after) if number <= until]
+    numbers = [number for number in await store.stored_steps.step_numbers(policy, after) if number <= until]
     trained: dict[str, list[int]] = defaultdict(list)
     for first, last in parts_of(numbers):
         for step in await audit_steps(store, report, scope, policy, starts, first, last):
             for task, _ in step.groups:
                 trained[task].append(step.step)
     await _audit_repetitions(store, report, policy, list(trained), starts, scope.limits[policy])
-    tasks = sorted(await store.stored.tasks_trained_after(policy, after))
-    for start in range(0, len(tasks), TASKS_AT_ONCE):
-        await _audit_tasks(store, report, scope, policy, tasks[start : start + TASKS_AT_ONCE], until)
+    tasks = sorted(await store.stored_steps.tasks_trained_after(policy, after))
+    for start in range(0, len(tasks), TASKS_PER_QUERY):
+        await _audit_tasks(store, report, scope, policy, tasks[start : start + TASKS_PER_QUERY], until)
     reached = max(numbers, default=after)
     return MarkPosition(step=max(after, min(reached, until)), starts=len(starts))
 
@@ -79,17 +78,17 @@ async def _last_written(store: Store, policy: str, starts: Sequence[int]) -> int
     trainer before its first step."""
     if not starts:
         return -1
-    reported = await store.stored.last_reported(policy, len(starts))
+    reported = await store.stored_steps.last_reported(policy, len(starts))
     return starts[-1] if reported is None else reported
 
 
 async def _audit_repetitions(
     store: Store, report: AuditReport, policy: str, tasks: Sequence[str], starts: Sequence[int], limit: int
 ) -> None:
-    for start in range(0, len(tasks), TASKS_AT_ONCE):
-        part = set(tasks[start : start + TASKS_AT_ONCE])
+    for start in range(0, len(tasks), TASKS_PER_QUERY):
+        part = set(tasks[start : start + TASKS_PER_QUERY])
         steps_of: dict[str, list[int]] = defaultdict(list)
-        steps: list[TrainedStep] = await store.stored.steps_that_trained(policy, list(part))
+        steps: list[TrainedStep] = await store.stored_steps.steps_that_trained(policy, list(part))
         for step in steps:
             for task, _ in step.groups if step.survives(starts) else ():
                 if task in part:

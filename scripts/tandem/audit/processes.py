@@ -6,6 +6,7 @@ The processes only read, as this one does, and end with it: also when it is kill
 """
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import signal
@@ -45,6 +46,12 @@ class Processes:
     @classmethod
     def of_machine(cls, connection_string: str) -> "Processes":
         return cls(connection_string, len(os.sched_getaffinity(0)))
+
+
+def collect_rarely() -> None:
+    """For a process of its own: the collector of cycles, which finds none among documents, took a third of an audit's time."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 async def examined(
@@ -119,6 +126,7 @@ EXAMINER: list[Examiner] = []  # of this process
 def _begin(connection_string: str, run: str, scope: AuditScope) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    collect_rarely()
     EXAMINER.append(Examiner(connection_string, run, scope))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -11,6 +12,14 @@ from shared.documents.base import Document
 
 MAX_EXAMPLES = 5
 Model = TypeVar("Model", bound=Document)
+
+
+@cache
+def _empty_defaults(model: type[Document]) -> dict[str, Any]:
+    """Its fields that are an empty list or dictionary unless they are stored. Given to the validation, which copies each default
+    anew otherwise, they take a fifth of the time of a dispatch."""
+    fields = model.model_fields.items()
+    return {field.alias or name: field.default for name, field in fields if field.default in ([], {})}
 
 
 class Check(StrEnum):
@@ -82,7 +91,7 @@ class AuditReport:
     def read(self, model: type[Model], document: Mapping[str, Any]) -> Model | None:
         """The document as its model; None and a violation if it does not fit."""
         try:
-            read = model.model_validate(document)
+            read = model.model_validate({**_empty_defaults(model), **document})
         except ValidationError as exc:
             first = exc.errors()[0]
             where = ".".join(map(str, first["loc"]))

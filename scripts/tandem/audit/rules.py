@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from shared.documents.rules import RunRules, rules_id
 from shared.store import Store
 from tandem.audit.report import AuditReport, Check
-
-TASKS_AT_ONCE = 250
+from tandem.audit.scope import TASKS_PER_QUERY
 
 
 async def audit_rules(store: Store, report: AuditReport, tasks: Sequence[str] | None = None) -> None:
     """Of all groups, or of those of `tasks`, some at once."""
     if tasks is None:
         await _audit_rules(store, report, None)
-    for start in range(0, len(tasks or ()), TASKS_AT_ONCE):
-        await _audit_rules(store, report, (tasks or ())[start : start + TASKS_AT_ONCE])
+    for start in range(0, len(tasks or ()), TASKS_PER_QUERY):
+        await _audit_rules(store, report, (tasks or ())[start : start + TASKS_PER_QUERY])
 
 
 async def _audit_rules(store: Store, report: AuditReport, tasks: Sequence[str] | None) -> None:

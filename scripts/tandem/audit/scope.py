@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+TASKS_PER_QUERY = 250
+
 
 @dataclass(frozen=True, slots=True)
 class AuditScope:

@@ -9,6 +9,7 @@ or changed by hand afterwards is found by an audit of the whole run alone.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from shared.store.pipelines import EPOCH
 from shared.store.settled import SettledPlace, settled_after
 from tandem.audit.marks import audit_new_marks, last_marks
 from tandem.audit.position import AuditPosition, MarkPosition
+from tandem.audit.processes import LARGE_RUN
 from tandem.audit.report import AuditReport, Check
 from tandem.audit.rules import audit_rules
 from tandem.audit.run import (
@@ -83,6 +85,8 @@ async def _audit_new_groups(
     """Returns the groups that are to be examined again."""
     settled = [task async for task in _settled_since(store, position)]
     tasks = sorted({*settled, *position.again, *await store.stored.under_way()})
+    if len(tasks) < LARGE_RUN:
+        options = replace(options, processes=None)
     again = await audit_batches(store, report, in_batches(_each(tasks), GROUPS_AT_ONCE), scope, options)
     named = AuditReport(store.run)
     await audit_tools(store, named, tasks)

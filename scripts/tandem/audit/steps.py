@@ -25,7 +25,7 @@ async def audit_trained_steps(store: Store, report: AuditReport, scope: AuditSco
     for policy, limit in scope.limits.items():
         starts = run.starts.get(policy, []) if run else []
         trained = array("q")
-        parts = list(parts_of(await store.stored.step_numbers(policy)))
+        parts = list(parts_of(await store.stored_steps.step_numbers(policy)))
         for first, last in parts:
             for step in await audit_steps(store, report, scope, policy, starts, first, last):
                 trained.extend(hash(task) for task, _ in step.groups)
@@ -34,7 +34,7 @@ async def audit_trained_steps(store: Store, report: AuditReport, scope: AuditSco
         report.expect(Check.ACCOUNTS, True, n=len(different) - len(suspects))
         steps_of: dict[str, list[int]] = defaultdict(list)
         for first, last in parts if suspects else ():
-            for step in await store.stored.steps(policy, first, last):
+            for step in await store.stored_steps.steps(policy, first, last):
                 for task, _ in step.groups if step.survives(starts) else ():
                     if hash(task) in suspects:
                         steps_of[task].append(step.step)
@@ -53,8 +53,8 @@ async def audit_steps(
     store: Store, report: AuditReport, scope: AuditScope, policy: str, starts: Sequence[int], first: int, last: int
 ) -> list[TrainedStep]:
     """Compare the steps from `first` to `last` with the marks; returns those that are part of the weights."""
-    logged = [step for step in await store.stored.steps(policy, first, last) if step.survives(starts)]
-    marked = await store.stored.marked_groups(policy, first, last)
+    logged = [step for step in await store.stored_steps.steps(policy, first, last) if step.survives(starts)]
+    marked = await store.stored_steps.marked_groups(policy, first, last)
     for step in logged:
         _compare(report, policy, step.step, dict(step.groups), marked.get(step.step, {}))
     for number in sorted(marked.keys() - {step.step for step in logged}):

@@ -6,8 +6,8 @@ from typing import Any
 from shared.documents.tool_schemas import ToolSchemas, is_of_earlier_version
 from shared.store import Store
 from tandem.audit.report import AuditReport, Check
+from tandem.audit.scope import TASKS_PER_QUERY
 
-TASKS_AT_ONCE = 250
 AT_ONCE = 20  # tool lists may be large
 
 
@@ -15,8 +15,8 @@ async def audit_tools(store: Store, report: AuditReport, tasks: Sequence[str] | 
     """Of all requests; `tasks`: only of the requests of these, some at once."""
     if tasks is None:
         await _audit_tools(store, report, None)
-    for start in range(0, len(tasks or ()), TASKS_AT_ONCE):
-        await _audit_tools(store, report, (tasks or ())[start : start + TASKS_AT_ONCE])
+    for start in range(0, len(tasks or ()), TASKS_PER_QUERY):
+        await _audit_tools(store, report, (tasks or ())[start : start + TASKS_PER_QUERY])
 
 
 async def _audit_tools(store: Store, report: AuditReport, tasks: Sequence[str] | None) -> None:

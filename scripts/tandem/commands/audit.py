@@ -12,7 +12,7 @@ from rich.progress import Progress
 from shared.outside_console import OutsideConsole
 from shared.store import Store
 from tandem.audit.position import AuditPosition
-from tandem.audit.processes import Processes
+from tandem.audit.processes import Processes, collect_rarely
 from tandem.audit.run import AuditOptions, AuditReport, audit
 from tandem.audit.since import audit_since
 from tandem.commands.connect import (
@@ -73,6 +73,7 @@ def audit_run(
 
     async def work(store: Store) -> AuditReport:
         processes = Processes.of_machine(connection_string(db_connection_string, run))
+        collect_rarely()
         err = OutsideConsole(stderr=True)
         with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
             bar = progress.add_task("groups", total=None)
