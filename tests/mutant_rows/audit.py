@@ -3,7 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 DIGESTS, SINCE = "tests/tandem/test_audit_digests.py", "tests/tandem/test_audit_since.py"
-WHOLE = "tests/tandem/test_audit.py"
+WHOLE, SCALE = "tests/tandem/test_audit.py", "tests/tandem/test_audit_scale.py"
 
 MUTANTS = (
     Mutant(
@@ -116,6 +116,6 @@ MUTANTS = (
         "scripts/tandem/audit/processes.py",
         "    os._exit(1)\n",
         "    pass\n",
-        f"{WHOLE}::test_a_process_of_an_audit_ends_with_its_parent_also_if_that_is_killed",
+        f"{SCALE}::test_a_process_of_an_audit_ends_with_its_parent_also_if_that_is_killed",
     ),
 )

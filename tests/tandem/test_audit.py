@@ -1,13 +1,7 @@
 """Each check of the audit: an intact run passes it, and a database that violates it is detected."""
 
 import asyncio
-import multiprocessing
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +11,13 @@ from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.rules import RunRules
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus
-from shared.errors import TandemError
 from shared.processes.mongod import Mongod
 from shared.rules.run_rules import Rules
 from shared.store import Store
 from shared.tokens.flatten import data_fields
-from tandem.audit.processes import Processes, examined
 from tandem.audit.report import AuditReport
-from tandem.audit.run import AuditOptions, Check, audit, scope_of
+from tandem.audit.run import Check, audit
 from tandem.audit.tokens import compare
-from tests.conftest import ROOT
 from tests.shared.builders import claim, make_data, make_task, set_settings
 from tests.shared.episodes import SCHEMAS, announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
 
@@ -351,36 +342,6 @@ def test_the_builders_tree_is_valid() -> None:
     assert (fields["num_tokens"], fields["num_trained_tokens"]) == (12, 6)
 
 
-# ---------------------------------------------------------------------- large runs
-
-
-@pytest.mark.slow
-async def test_several_processes_find_what_one_finds(mongod: Mongod, store: Store) -> None:
-    await whole_run(store, tasks=7)
-    await store.database["records"].update_one({"_id": "main:train:0:t5:0:1"}, {"$set": {"score": 0.5}})
-    await store.database["record_data"].update_many({"seq": 3}, {"$set": {"digest": "0"}})
-    alone = await audit(store)
-    processes = Processes(mongod.connection_string, 2, least_tasks=1)
-    assert {check for check, result in alone.results.items() if result.violations} == {Check.RECORDS, Check.TOKENS}
-    assert (await audit(store, processes=processes)).to_json() == alone.to_json()
-    assert multiprocessing.active_children() == []
-
-
-async def test_what_a_process_cannot_read_ends_the_audit_with_its_reason(mongod: Mongod, store: Store) -> None:
-    """The groups are read in two processes from a run that does not exist."""
-    await whole_run(store, tasks=1)
-
-    async def no_batches() -> AsyncIterator[Sequence[str]]:
-        yield [TASK]
-
-    scope = await scope_of(store, AuditOptions())
-    elsewhere = Processes("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=100", 2, least_tasks=1)
-    with pytest.raises(TandemError, match=r"127\.0\.0\.1:1"):
-        async for _ in examined(store, no_batches(), scope, elsewhere):
-            pass
-    assert multiprocessing.active_children() == []
-
-
 async def test_data_of_a_task_that_was_never_opened_or_is_gone_is_examined(store: Store) -> None:
     await whole_run(store)
     await store.database["tasks"].update_one({"_id": TASK}, {"$set": {"status": "created"}})
@@ -395,27 +356,3 @@ async def test_training_data_whose_task_is_no_text_is_found(store: Store) -> Non
     for wrong in (None, 7, ["a"], {"a": 1}):
         await store.database["record_data"].update_one({"_id": RECORD}, {"$set": {"task": wrong}})
         assert (await audit(store)).results[Check.READABLE].violations == 1, wrong
-
-
-def test_a_process_of_an_audit_ends_with_its_parent_also_if_that_is_killed() -> None:
-    program = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from tandem.audit.processes import _begin
-from tandem.audit.scope import AuditScope
-given = ("mongodb://127.0.0.1:1", "r", AuditScope(False, {}, {}))
-pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=given)
-print(pool.submit(os.getpid).result(), flush=True)
-time.sleep(600)
-"""
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert parent.stdout is not None
-    state = Path(f"/proc/{int(parent.stdout.readline())}/stat")
-    assert state.exists()
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    end = time.monotonic() + 60
-    while state.exists() and ") Z " not in state.read_text():  # a zombie, where nothing reaps it
-        assert time.monotonic() < end
-        time.sleep(0.05)
