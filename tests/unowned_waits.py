@@ -63,6 +63,10 @@ REASONS: dict[str, tuple[str, ...]] = {
         "sampler/core/tools/connection.py:Connection._ask",
         "sampler/core/tools/link.py:Link.call",
     ),
+    "two pauses at most of half a second between examinations, of a command that is no process of a run": (
+        "scripts/tandem/audit/groups.py:audit_groups",
+        "scripts/tandem/audit/marks.py:audit_new_marks",
+    ),
     "a few seconds at most, with an error at the end": (
         "sampler/environments/adapters/mariadb_server.py:MariadbServer._wait",
         "sampler/gateway/attempt.py:Attempt._whole",

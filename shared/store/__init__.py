@@ -44,6 +44,7 @@ from shared.store.settings import SettingsVerbs
 from shared.store.signals import Signals
 from shared.store.steps import StepVerbs
 from shared.store.stored import StoredDocuments
+from shared.store.stored_steps import StoredSteps
 from shared.store.tasks import TaskVerbs
 from shared.store.tool_schemas import ToolSchemaVerbs
 from shared.store.trainer_logprobs import TrainerLogprobVerbs
@@ -91,6 +92,7 @@ class Store:
         self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)
         self.stored = StoredDocuments(database)
+        self.stored_steps = StoredSteps(database)
         self.events = EventVerbs(database)
         self.outlook = OutlookVerbs(database)
         self.resettling = ResettlingVerbs(database)

@@ -58,7 +58,7 @@ HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
 PLAYED_TO_THE_END = (SlotStatus.WAITING, SlotStatus.SCORED)  # by the attempt that the slot names
 
 
-# 23 methods: the verbs of one collection
+# 22 methods: the verbs of one collection
 @survives_outages
 class TaskVerbs:
     def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:

@@ -3,6 +3,7 @@
 from tests.mutant_rows import (
     actors,
     agent_processes,
+    audit,
     batches,
     boundary,
     bundled_worlds,
@@ -48,6 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *actors.MUTANTS,
     *agent_processes.MUTANTS,
     *batches.MUTANTS,
+    *audit.MUTANTS,
     *boundary.MUTANTS,
     *bundled_worlds.MUTANTS,
     *engine_adapters.MUTANTS,

@@ -253,7 +253,7 @@ MUTANTS = (
     ),
     Mutant(
         "an audit reads requests that were not answered",
-        "scripts/tandem/audit/run.py",
+        "scripts/tandem/audit/held_out.py",
         'in d.get("weight_versions", ())}',
         'in d["weight_versions"]}',
         "tests/tandem/test_audit.py::test_a_held_out_episode_of_other_weights_or_with_training_data_is_a_violation",

@@ -340,3 +340,19 @@ async def test_a_slot_with_an_infrastructure_failure_has_no_data(store: Store) -
 def test_the_builders_tree_is_valid() -> None:
     fields = data_fields(make_episode_tree("r", 1.0))
     assert (fields["num_tokens"], fields["num_trained_tokens"]) == (12, 6)
+
+
+async def test_data_of_a_task_that_was_never_opened_or_is_gone_is_examined(store: Store) -> None:
+    await whole_run(store)
+    await store.database["tasks"].update_one({"_id": TASK}, {"$set": {"status": "created"}})
+    await store.database["tasks"].delete_one({"_id": "main:train:0:t1"})
+    report = await audit(store)
+    assert report.counts["records with training data"] == 4
+    assert report.results[Check.OWNED].violations == 2, "of the task that is gone"
+
+
+async def test_training_data_whose_task_is_no_text_is_found(store: Store) -> None:
+    await whole_run(store, tasks=1)
+    for wrong in (None, 7, ["a"], {"a": 1}):
+        await store.database["record_data"].update_one({"_id": RECORD}, {"$set": {"task": wrong}})
+        assert (await audit(store)).results[Check.READABLE].violations == 1, wrong

@@ -54,10 +54,7 @@ class Recording:
 
 async def read(store: Store, policy: str) -> Recording:
     """Raises DataError for a run without a step or with too few replies."""
-    tasks = [
-        task async for task in store.stored.opened_tasks() if (task["policy"], task["split"]) == (policy, TRAIN_SPLIT)
-    ]
-    ended = [task for task in tasks if task.get("settled_at") is not None]
+    ended = [task async for task in store.stored.settled_tasks(policy, TRAIN_SPLIT)]
     ended.sort(key=lambda task: int(task["seq"]))
     ids = [slot["record_id"] for task in ended for slot in task["slots"] if slot.get("record_id")]
     records: dict[str, Document] = {}

@@ -1,19 +1,28 @@
 """The audit of tools: the tool list that a request names is stored and matches its hash."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.documents.tool_schemas import ToolSchemas, is_of_earlier_version
 from shared.store import Store
 from tandem.audit.report import AuditReport, Check
+from tandem.audit.scope import TASKS_PER_QUERY
 
 AT_ONCE = 20  # tool lists may be large
 
 
-async def audit_tools(store: Store, report: AuditReport) -> None:
+async def audit_tools(store: Store, report: AuditReport, tasks: Sequence[str] | None = None) -> None:
+    """Of all requests; `tasks`: only of the requests of these, some at once."""
+    if tasks is None:
+        await _audit_tools(store, report, None)
+    for start in range(0, len(tasks or ()), TASKS_PER_QUERY):
+        await _audit_tools(store, report, (tasks or ())[start : start + TASKS_PER_QUERY])
+
+
+async def _audit_tools(store: Store, report: AuditReport, tasks: Sequence[str] | None) -> None:
     named: list[dict[str, Any]] = []
     earlier = 0
-    async for row in store.stored.named_tools():
+    async for row in store.stored.named_tools(tasks):
         if is_of_earlier_version(row["_id"]):
             earlier += 1
         else:

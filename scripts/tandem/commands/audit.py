@@ -1,13 +1,32 @@
 """`tandem audit`: check a run's database against the invariants."""
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.progress import Progress
 
-from tandem.audit.run import AuditReport, audit
-from tandem.commands.connect import OK, PROBLEM, AsJson, Connection, RunName, console, table, warn, with_store
+from shared.outside_console import OutsideConsole
+from shared.store import Store
+from tandem.audit.position import AuditPosition
+from tandem.audit.processes import Processes, collect_rarely
+from tandem.audit.run import AuditOptions, AuditReport, audit
+from tandem.audit.since import audit_since
+from tandem.commands.connect import (
+    OK,
+    PROBLEM,
+    AsJson,
+    Connection,
+    RunName,
+    connection_string,
+    console,
+    table,
+    warn,
+    with_store,
+)
 
 EXAMPLES = """Examples:
 
@@ -15,15 +34,27 @@ EXAMPLES = """Examples:
 
 `tandem audit demo --running`  while it runs: slots may still be open
 
+`tandem audit demo --running --since demo.audit`  again and again while it runs: what is new
+
 `tandem audit demo --json | jq .counts`  for programs
 """
 
 
+# 7 parameters: options of a command
 def audit_run(
     run: RunName,
     running: Annotated[
         bool, typer.Option("--running", help="The run is active: open and leased slots are no violation.")
     ] = False,
+    since: Annotated[
+        Path | None,
+        typer.Option(
+            "--since",
+            metavar="FILE",
+            help="Examine what is new since the audit that wrote FILE; if there is no FILE, the whole run. Then write FILE. What "
+            "was deleted or changed by hand after its examination is only found without this option.",
+        ),
+    ] = None,
     max_trained_count: Annotated[
         int | None,
         typer.Option("--max_trained_count", min=1, help="Default: the trainer's setting, else 1."),
@@ -39,12 +70,27 @@ def audit_run(
 
     Read-only. Exit code 0: no violation; 1: violations, with their first examples in the table.
     """
-    report = with_store(
-        db_connection_string,
-        run,
-        lambda store: audit(store, running=running, max_trained_count=max_trained_count, newest_step=newest_step),
-        read_only=True,
-    )
+
+    async def work(store: Store) -> AuditReport:
+        processes = Processes.of_machine(connection_string(db_connection_string, run))
+        collect_rarely()
+        err = OutsideConsole(stderr=True)
+        with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+            bar = progress.add_task("groups", total=None)
+            options = AuditOptions(running, max_trained_count, newest_step, processes, partial(progress.advance, bar))
+            position = None if since is None else AuditPosition.read(since)
+            if position is None and err.is_terminal:
+                progress.update(bar, total=await store.stored.count_opened())
+            if since is None:
+                return await audit(store, options)
+            report, reached = await audit_since(store, position, options)
+        if reached is None:
+            warn(f"{since} is not written: the run has violations, and the next audit examines the whole run again")
+        else:
+            reached.write(since)
+        return report
+
+    report = with_store(db_connection_string, run, work, read_only=True)
     if as_json:
         typer.echo(json.dumps(report.to_json(), ensure_ascii=False))
     else:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 
 import pymongo
 import pytest
@@ -277,6 +278,25 @@ def test_audit_exits_with_0_when_all_is_well(tandem: Command, played: str) -> No
     assert result.exit_code == 0, result.output
     assert "stale: too old" in result.stdout
     assert json.loads(tandem("audit", played, "--json").stdout)["ok"]
+
+
+async def test_audit_since_examines_what_is_new_and_writes_its_file(
+    tandem: Command, store: Store, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.audit"
+    arguments = ("audit", store.run, "--since", str(file), "--json")
+    await store.tasks.insert_new([make_task(0, num_generations=1)])
+    await claim(store)
+    result = await asyncio.to_thread(tandem, *arguments)
+    assert (result.exit_code, file.exists()) == (1, False)
+    assert "is not written" in result.stderr
+    for settled in (None, 0):
+        result = await asyncio.to_thread(tandem, *arguments, "--running")
+        assert (result.exit_code, result.stderr, file.exists()) == (0, "", True)
+        assert json.loads(result.stdout)["counts"].get("groups settled since") == settled
+    file.write_text("{}")
+    result = await asyncio.to_thread(tandem, *arguments)
+    assert (result.exit_code, "remove it to examine the whole run" in result.stderr) == (2, True)
 
 
 async def test_audit_exits_with_1_on_a_violation_and_names_it(tandem: Command, store: Store) -> None:
