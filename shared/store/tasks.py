@@ -186,9 +186,6 @@ class TaskVerbs:
         held = await self._held(claims)
         return [c for index, c in enumerate(claims) if index in refused or c.record_id not in held]
 
-    async def holds(self, claim: Claim) -> bool:
-        return bool(await self._held([claim]))
-
     async def _held(self, claims: Sequence[Claim]) -> set[str]:
         """The records of those of these claims that hold their slots."""
         held: set[str] = set()

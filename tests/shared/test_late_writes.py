@@ -22,7 +22,6 @@ READS = {
     *(
         "tasks.next_seq",
         "tasks.existing_payloads",
-        "tasks.holds",
         "tasks.is_played_by",
         "tasks.ended_of",
         "admission.seq_limit",
