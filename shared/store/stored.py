@@ -18,6 +18,7 @@ REQUEST_TIMES = ["record", "service", "usage", "weight_versions", "tool_calls.du
 IDS_AT_ONCE = 10_000
 
 
+# 21 methods: one query each, of the audit and of the simulator of recorded runs
 class StoredDocuments:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._database = database
