@@ -128,9 +128,9 @@ class _PlainStream:
         item: SessionMessage | Exception = await self._stream.receive()
         if isinstance(item, SessionMessage):
             item.message = message = plain(item.message)
-            is_progress = isinstance(message, JSONRPCNotification) and message.method == "notifications/progress"
-            if is_progress and self._on_progress is not None:
-                await self._on_progress(message)
+            if isinstance(message, JSONRPCNotification) and message.method == "notifications/progress":
+                if self._on_progress is not None:
+                    await self._on_progress(message)
         return item
 
     async def aclose(self) -> None:
