@@ -111,4 +111,4 @@ if __name__ == "__main__":
     parser.add_argument(
         "--long-turns", type=int, default=TURNS, help="of an episode, of `tokens` (default: %(default)s)"
     )
-    run_benchmark(parser, measure, turns="8,16,32", tokens="2000,4000", long_turns=4)
+    run_benchmark(parser, measure, parts="turns", turns="8,32")

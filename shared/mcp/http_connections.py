@@ -18,8 +18,8 @@ import select
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from typing import Any, SupportsIndex
 
 import httpx2
 
@@ -128,7 +128,8 @@ class _CountedReader(asyncio.StreamReader):
         super().__init__(**options)
         self.unread = 0
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        assert isinstance(data, bytes | bytearray), "a transport reads bytes"
         self.unread += len(data)
         super().feed_data(data)
 

@@ -238,7 +238,12 @@ class RecordDataVerbs:
         """Number of complete waiting groups among the `OLDEST_COUNTED` oldest records, which bounds the cost."""
         match = {"policy": policy, "status": DataStatus.READY, "claim": None}
         group = {"_id": "$task", "size": {"$first": "$group_size"}, "n": {"$sum": 1}}
-        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": OLDEST_COUNTED}, {"$group": group}]
+        oldest: list[Document] = [
+            {"$match": match},
+            {"$sort": {"seq": 1}},
+            {"$limit": OLDEST_COUNTED},
+            {"$group": group},
+        ]
         stages = [*oldest, {"$match": {"$expr": {"$eq": ["$n", "$size"]}}}, {"$count": "n"}]
         # Named: with much data waiting the planner takes an index that is not in the order of `seq`, and reads all of it.
         cursor = await with_index("stream", lambda by: self._data.aggregate(stages, **by))

@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "a tokenizer without a bound has one in characters",
         "sampler/core/rendering/template.py",
-        "        if self.least_tokens.longest is None:\n",
-        "        if False:\n",
+        "        least = len(text) // _HARDLY_CHARS if longest is None else ",
+        "        least = ",
         f"{LONG}::test_a_tokenizer_without_a_bound_refuses_what_hardly_fits",
     ),
     Mutant(

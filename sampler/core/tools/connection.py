@@ -25,7 +25,6 @@ from mcp_types import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     CallToolResult,
-    JSONRPCNotification,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
@@ -39,7 +38,7 @@ from sampler.core.tools.incoming import checked
 from sampler.core.tools.limits import ToolLimits
 from sampler.core.tools.offered import OfferedTool
 from sampler.core.tools.own_ends import own_end_text
-from sampler.core.tools.posted_calls import PostedCalls
+from sampler.core.tools.posted_calls import CallProgress, PostedCalls
 from sampler.core.tools.revision import call_tool, has_no_sessions, needs_listing, session_over
 from sampler.core.tools.silence import Silence
 from shared.mcp.busy import Line, PatientClient
@@ -86,6 +85,7 @@ class Connection:
         self._end = ""  # why the server's side of the transport ended, if known
         self._has_listed = False
         self._http: PatientClient | None = None
+        self._progress = CallProgress()
         self._posted: PostedCalls | None = None  # over streamable HTTP, with a handshake
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
         self._task: asyncio.Task[None] | None = None
@@ -261,7 +261,7 @@ class Connection:
         try:
             transport = await open_transport(self.server, self._limits, stack, self.line, self._ended, self._new_client)
             async with session_over(
-                checked(transport, self._on_progress), self.server.revision, self._limits.open_s, self._on_message
+                checked(transport, self._progress.report), self.server.revision, self._limits.open_s, self._on_message
             ) as session:
                 self._session = session
                 self._posted = self._new_posted(session)
@@ -287,16 +287,7 @@ class Connection:
         http, url = self._http, self.server.url
         if http is None or url is None or http.was_redirected or has_no_sessions(session):
             return None
-        return PostedCalls(http, session, url, max_event_bytes(self._limits), self._on_notification)
-
-    def _on_notification(self, message: JSONRPCNotification) -> None:
-        if message.method == "notifications/tools/list_changed":
-            self._note_list_change()
-
-    async def _on_progress(self, message: JSONRPCNotification) -> None:
-        """Of a call, on a stream of the SDK's."""
-        if self._posted is not None:
-            await self._posted.progressed(message)
+        return PostedCalls(http, session, url, max_event_bytes(self._limits), self._progress, self._note_list_change)
 
     def _ended(self, why: str) -> None:
         self._end = self._end or why

@@ -32,6 +32,7 @@ from shared.outside_text import clipped
 MAX_BLOCKS = 1000
 MAX_TOOLS = 10_000
 _SHOWN_CHARS = 60
+PROGRESS = "notifications/progress"
 _OF_A_CALL = ("content", "structuredContent", "isError")  # members of the answer to a call
 _BESIDE = ("annotations", "_meta")  # of a block, beside its content
 
@@ -128,9 +129,12 @@ class _PlainStream:
         item: SessionMessage | Exception = await self._stream.receive()
         if isinstance(item, SessionMessage):
             item.message = message = plain(item.message)
-            if isinstance(message, JSONRPCNotification) and message.method == "notifications/progress":
-                if self._on_progress is not None:
-                    await self._on_progress(message)
+            if (
+                isinstance(message, JSONRPCNotification)
+                and message.method == PROGRESS
+                and self._on_progress is not None
+            ):
+                await self._on_progress(message)
         return item
 
     async def aclose(self) -> None:

@@ -39,20 +39,34 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from sampler.core.tools.incoming import plain
+from sampler.core.tools.incoming import PROGRESS, plain
 from shared.mcp.busy import PatientClient
+from shared.mcp.http_bodies import EVENTS, JSON
 from shared.mcp.messages import fault_of
 
 _FIRST_ID = 1 << 32  # above the SDK's own, which count from 0
 _CANCEL_S = 5.0
 _MAX_DELAY_S = 60.0  # that a server may request before the rest of its events is fetched
-_JSON, _EVENTS = "application/json", "text/event-stream"
 _ERROR_STATUS = 400
 _Answer = JSONRPCResponse | JSONRPCError
 
 
+class CallProgress:
+    """Who hears of the progress of which call in flight. Its reports come among the call's events, or on the session's stream."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[int, ProgressFnT] = {}  # by the call's id
+
+    async def report(self, message: JSONRPCNotification) -> None:
+        params = message.params or {}
+        token = params.get("progressToken")
+        listener = self.listeners.get(token) if isinstance(token, int) else None
+        if listener is not None and isinstance(params.get("progress"), int | float):
+            await listener(params["progress"], params.get("total"), params.get("message"))
+
+
 class PostedCalls:
-    """Of one session. `on_notification`: receives what the server reports in the events of a call, besides its progress."""
+    """Of one session. `on_list_changed`: the server reports so in the events of a call."""
 
     def __init__(
         self,
@@ -60,41 +74,34 @@ class PostedCalls:
         session: ClientSession,
         url: str,
         max_event_bytes: int,
-        on_notification: Callable[[JSONRPCNotification], None],
+        progress: CallProgress,
+        on_list_changed: Callable[[], None],
     ) -> None:
         self._http = http
         self._session = session
         self._url = httpx2.URL(url)
         self._max_event_bytes = max_event_bytes
-        self._on_notification = on_notification
+        self._on_list_changed = on_list_changed
         self._next_id = _FIRST_ID
-        self._progress: dict[int, ProgressFnT] = {}  # of the calls in flight
+        self._progress = progress
 
     async def call(self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT) -> CallToolResult:
         """Raises MCPError, ValidationError, and httpx2.HTTPError or OSError, with which the session is lost."""
         number, self._next_id = self._next_id, self._next_id + 1
         params = {"name": name, "arguments": dict(arguments), "_meta": {"progressToken": number}}
-        self._progress[number] = on_progress
+        self._progress.listeners[number] = on_progress
         try:
             answer = await self._exchange({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         except asyncio.CancelledError:
             await self._cancel(number)
             raise
         finally:
-            del self._progress[number]
+            del self._progress.listeners[number]
         known = plain(answer)
         if isinstance(known, JSONRPCError):
             raise MCPError.from_jsonrpc_error(known)
         assert isinstance(known, JSONRPCResponse), "an answer stays an answer"
         return CallToolResult.model_validate(known.result, by_name=False)
-
-    async def progressed(self, message: JSONRPCNotification) -> None:
-        """A report of progress, from any stream of the session."""
-        params = message.params or {}
-        token = params.get("progressToken")
-        on_progress = self._progress.get(token) if isinstance(token, int) else None
-        if on_progress is not None and isinstance(params.get("progress"), int | float):
-            await on_progress(params["progress"], params.get("total"), params.get("message"))
 
     async def _cancel(self, number: int) -> None:
         """A courtesy: at this revision, a closed connection cancels nothing."""
@@ -116,9 +123,9 @@ class PostedCalls:
                 raise MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
             if response.has_redirect_location:
                 raise MCPError(INVALID_REQUEST, "a redirect in the middle of a session was not followed")
-            if kind.startswith(_JSON):
+            if kind.startswith(JSON):
                 return _read(await response.aread())
-            if not kind.startswith(_EVENTS):
+            if not kind.startswith(EVENTS):
                 raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind}")
             events = _Events()
             answer = await self._of_events(response, events)
@@ -128,7 +135,7 @@ class PostedCalls:
 
     async def _send(self, message: Mapping[str, Any]) -> httpx2.Response:
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        headers = {**self._headers, "accept": f"{_JSON}, {_EVENTS}", "content-type": _JSON}
+        headers = {**self._headers, "accept": f"{JSON}, {EVENTS}", "content-type": JSON}
         request = self._http.build_request("POST", self._url, content=text.encode("utf-8", "replace"), headers=headers)
         return await self._http.send(request, stream=True, follow_redirects=False)
 
@@ -159,7 +166,7 @@ class PostedCalls:
         attempts = 0
         while events.last_id and attempts < MAX_RECONNECTION_ATTEMPTS:
             await asyncio.sleep(events.delay_s)
-            headers = {**self._headers, "accept": _EVENTS, LAST_EVENT_ID: events.last_id}
+            headers = {**self._headers, "accept": EVENTS, LAST_EVENT_ID: events.last_id}
             try:
                 response = await self._http.send(
                     self._http.build_request("GET", self._url, headers=headers), stream=True, follow_redirects=False
@@ -185,10 +192,10 @@ class PostedCalls:
         if isinstance(message, JSONRPCRequest):
             await self._reply(message)
         elif isinstance(message, JSONRPCNotification):
-            if message.method == "notifications/progress":
-                await self.progressed(message)
-            else:
-                self._on_notification(message)
+            if message.method == PROGRESS:
+                await self._progress.report(message)
+            elif message.method == "notifications/tools/list_changed":
+                self._on_list_changed()
 
     async def _reply(self, request: JSONRPCRequest) -> None:
         """A ping is answered; nothing else was offered in the handshake."""
@@ -228,7 +235,7 @@ def _parsed(text: bytes, fault: str) -> JSONRPCMessage:
 
 async def _refusal(response: httpx2.Response, kind: str) -> MCPError:
     """The error in the body of a response with an error's status, or one that stands for the status."""
-    if kind.startswith(_JSON):
+    if kind.startswith(JSON):
         with contextlib.suppress(httpx2.StreamError, ValidationError):
             message = jsonrpc_message_adapter.validate_json(await response.aread(), by_name=False)
             if isinstance(message, JSONRPCError):
