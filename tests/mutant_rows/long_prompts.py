@@ -90,4 +90,18 @@ MUTANTS = (
         "ignored",
         f"{LONG}::test_no_text_has_fewer_tokens_than_its_length_says",
     ),
+    Mutant(
+        "the JSON of a prompt that does not go on is made anew",
+        "sampler/core/rendering/view.py",
+        "        if prompt.shared_length < len(self._encoded):\n",
+        "        if False:\n",
+        "tests/sampler/test_recorded_requests.py::test_random_threads_agree_with_plain_lists",
+    ),
+    Mutant(
+        "each id of a thread's prompts is encoded once",
+        "shared/tokens/encoded_ids.py",
+        "ids[len(self.ids) :]",
+        "ids[len(self.ids) * 0 :]",
+        "tests/shared/test_encoded_ids.py::test_each_id_is_encoded_once",
+    ),
 )
