@@ -119,6 +119,24 @@ def sampler(folder: Path) -> None:
     assert 0 < few["commands/record"] < more["commands/record"], "a turn costs commands, and they are counted"
 
 
+def tool_calls(folder: Path) -> None:
+    rows = figures(folder, "tool_calls")["tool calls"]
+    kinds = [("http", "ours"), ("http", "sdk"), ("http", "raw"), ("events", "ours"), ("events", "sdk")]
+    assert [(row["transport"], row["client"]) for row in rows] == [*kinds, ("stdio", "ours"), ("stdio", "sdk")]
+    assert all(row["ms/call"] > 0 and row["ms/session"] > 0 for row in rows)
+
+
+def growth(folder: Path) -> None:
+    """Counted quantities alone: nothing is written, read or encoded again for each turn that follows."""
+    tables = figures(folder, "growth")
+    assert [row["turns"] for row in tables["more turns"]] == [8, 32]
+    for row in tables["exponents of turns"]:
+        if row["quantity"] in ("commands", "KB", "encoded K"):
+            assert 0.5 < row["all rows"] < 1.06, row
+    assert tables["more turns"][-1]["documents"] < 32, "no document of an earlier turn is read"
+    assert {"CPU ms", "rendered K", "MB"} < {row["quantity"] for row in tables["exponents of turns"]}
+
+
 def mcp_docker(folder: Path) -> None:
     tables = figures(folder, "mcp_docker", "--parts", "open", "calls", "start", "soak", "growth")
     assert tables["calculator: growth"][-1]["sessions so far"] == 12
@@ -164,24 +182,14 @@ def environments(folder: Path) -> None:
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        adapters,
-        environments,
-        fleet,
-        gateway,
-        logprobs,
-        math_verdicts,
-        mcp_docker,
-        memory,
-        publish,
-        sampler,
-        schedule,
-        tree,
+        *(adapters, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker, memory, publish),
+        *(sampler, schedule, tool_calls, tree),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "memory"}
+SHORT = {"fleet", "growth", "memory"}
 
 
 @pytest.mark.thorough

@@ -1,38 +1,82 @@
-"""`python -m sampler`, counting its commands to the collections of episodes: they stand in the file COMMANDS_FILE when it ends.
+"""`python -m sampler`, counting its work: the counts stand in the file COUNTS_FILE, as JSON, when it ends.
+
+    commands, bytes, documents   sent to the collections of episodes, their BSON, and documents read from them
+    rendered, encoded            characters that the chat template wrote, and that the tokenizer encoded
 
 What the clock sends (workers, engines, the run's state) is not counted: it does not depend on the work.
 """
 
 import atexit
+import json
 import os
+from collections import Counter
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import bson
 from pymongo import monitoring
 
 from sampler.__main__ import main
+from sampler.core.rendering.template import ChatTemplate, Message, ToolSchema
 from shared.processes.interrupt import run_command
 
 COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data")
-COMMANDS_FILE = "COMMANDS_FILE"
+COUNTS_FILE = "COUNTS_FILE"
 COUNTED = ("find", "update", "findAndModify", "insert", "aggregate")
+COUNTS: Counter[str] = Counter()
 
 
 class CommandCount(monitoring.CommandListener):
     """Of every client of this process."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._requests: set[int] = set()  # counted, in flight
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
-        self.count += event.command_name in COUNTED and event.command[event.command_name] in COLLECTIONS
+        if event.command_name in COUNTED and event.command[event.command_name] in COLLECTIONS:
+            COUNTS["commands"] += 1
+            COUNTS["bytes"] += len(bson.encode(event.command))
+            self._requests.add(event.request_id)
 
-    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        if event.request_id in self._requests:
+            self._requests.discard(event.request_id)
+            COUNTS["documents"] += len(event.reply.get("cursor", {}).get("firstBatch", ()))
 
-    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        self._requests.discard(event.request_id)
+
+
+def count_text() -> None:
+    """Of every template of this process."""
+    render, encode, encode_plain = ChatTemplate.render_prepared, ChatTemplate.encode, ChatTemplate.encode_plain
+
+    def rendered(
+        template: ChatTemplate,
+        marked: "list[Message]",
+        tools: "list[ToolSchema] | None",
+        is_open: bool = False,
+        now: datetime | None = None,
+    ) -> str:
+        text = render(template, marked, tools, is_open, now)
+        COUNTS["rendered"] += len(text)
+        return text
+
+    def counted(work: Any) -> Any:
+        def encoded(template: ChatTemplate, text: str) -> Any:
+            COUNTS["encoded"] += len(text)
+            return work(template, text)
+
+        return encoded
+
+    ChatTemplate.render_prepared = rendered  # type: ignore[method-assign,assignment]  # counted for this process alone
+    ChatTemplate.encode, ChatTemplate.encode_plain = counted(encode), counted(encode_plain)  # type: ignore[method-assign]  # likewise
 
 
 if __name__ == "__main__":
-    path, commands = Path(os.environ[COMMANDS_FILE]), CommandCount()
-    monitoring.register(commands)
-    atexit.register(lambda: path.write_text(str(commands.count)))
+    path = Path(os.environ[COUNTS_FILE])
+    monitoring.register(CommandCount())
+    count_text()
+    atexit.register(lambda: path.write_text(json.dumps(COUNTS)))
     run_command(main)

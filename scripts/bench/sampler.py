@@ -92,7 +92,7 @@ async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
         "tokens": bench.tokens,
         "turns": bench.turns,
         "records": records,
-        "commands/record": bench.commands() / records,
+        "commands/record": bench.counts()["commands"] / records,
     }
 
 

@@ -1,6 +1,7 @@
 """What benchmarks of samplers and gateways measure: one process of ours, the stub engine, the tool server, a mongod."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import httpx
 
-from scripts.bench.counted_sampler import COLLECTIONS, COMMANDS_FILE
+from scripts.bench.counted_sampler import COLLECTIONS, COUNTS_FILE
 from scripts.bench.processes import ROOT, child, started, wait_for_port
 from scripts.bench.replies import make_tokenizer
+from scripts.bench.sampler_chat import WORDS
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
@@ -40,6 +42,7 @@ class Bench:
     turns: int = 10
     tokens: int = 20
     kind: str = "chat"
+    words: int = 0  # of the user, in each turn of a chat
     engine_flags: dict[str, str] = field(default_factory=dict)
     engine_port: int = 0
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -53,6 +56,11 @@ class Bench:
         for name in (*COLLECTIONS, "inference_services", "run_rules"):
             await self.store.database.drop_collection(name)
         await self.store.ensure_indexes()
+        if groups:
+            await self.add(groups)
+
+    async def add(self, groups: int) -> None:
+        """Tasks, to a run without any."""
         await self.store.tasks.insert_new([new_task(seq) for seq in range(groups)])
 
     async def register(self, capacity: int = 4096) -> None:
@@ -100,20 +108,21 @@ class Bench:
         how = {"sampler": "scripts.bench.sampler_chat:Chat"}
         if self.kind == "mcp":
             how = {"mcp_manager_url": f"http://127.0.0.1:{port}/mcp"}
-        counted = {COMMANDS_FILE: str(self._commands_file)}
+        counted = {COUNTS_FILE: str(self._counts_file), WORDS: str(self.words)}
         with (
             tool_server(port, self.folder),
             self.child("scripts.bench.counted_sampler", self.flags(at_once) | how, counted) as process,
         ):
             yield process.pid
 
-    def commands(self) -> int:
-        """Of the last sampler, which has ended, to the collections of episodes."""
-        return int(self._commands_file.read_text())
+    def counts(self) -> dict[str, int]:
+        """Of the last sampler, which has ended: see `counted_sampler`."""
+        counts: dict[str, int] = json.loads(self._counts_file.read_text())
+        return counts
 
     @property
-    def _commands_file(self) -> Path:
-        return self.folder / "commands"
+    def _counts_file(self) -> Path:
+        return self.folder / "counts.json"
 
     @contextmanager
     def child(

@@ -9,7 +9,7 @@ so it is a failure.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import httpx2
@@ -83,6 +83,12 @@ class PatientClient(httpx2.AsyncClient):
         super().__init__(**options)
         self._line = line
         self._session: dict[str, str] = {}  # headers of the session that the server has opened, and not ended
+        self.was_redirected = False
+
+    @property
+    def session_headers(self) -> Mapping[str, str]:
+        """Of the session that the server has opened, and not ended; empty: of none."""
+        return self._session
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Raises ServerBusy."""
@@ -105,6 +111,7 @@ class PatientClient(httpx2.AsyncClient):
             waited_s, tries = waited_s + wait_s, tries + 1
 
     def _note_session(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        self.was_redirected = self.was_redirected or response.has_redirect_location
         if request.method == "DELETE" or response.status_code == httpx2.codes.NOT_FOUND:
             self._session = {}
         elif (number := response.headers.get(SESSION_HEADER)) is not None:

@@ -18,6 +18,7 @@ from shared.outside_text import clipped, text_of
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 SESSION_HEADER = "mcp-session-id"
+JSON, EVENTS = "application/json", "text/event-stream"
 _PIECE_BYTES = 64 * 1024
 _GZIP_OR_ZLIB = 47  # wbits: either header
 _ERROR = 400
@@ -55,10 +56,10 @@ async def note_answer(response: httpx2.Response) -> None:
         return
     kind = _kind(response)
     seen.status = response.status_code
-    seen.carries_messages = kind in ("application/json", "text/event-stream")
+    seen.carries_messages = kind in (JSON, EVENTS)
     seen.told = ""
     if response.status_code >= _ERROR:
-        body = "" if kind == "text/event-stream" else " ".join(text_of((await response.aread())[:2000]).split())
+        body = "" if kind == EVENTS else " ".join(text_of((await response.aread())[:2000]).split())
         seen.told = clipped(f"HTTP {response.status_code} {response.reason_phrase}: {body}".rstrip(": "), SHOWN_CHARS)
 
 
@@ -74,7 +75,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         pieces = _decompressed(response)
-        if _kind(response) == "text/event-stream":
+        if _kind(response) == EVENTS:
             whole = _lines(pieces, MessageLines(self._max_line_bytes, b"data: ", request_id(request)))
         else:
             whole = _body(pieces, self._max_bytes, request_id(request))

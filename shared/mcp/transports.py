@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from shared.mcp.auth import shared_token
 from shared.mcp.busy import Line, PatientClient
 from shared.mcp.http_bodies import ACCEPTED_ENCODINGS, BoundedTransport, note_answer
+from shared.mcp.http_connections import ToolServerTransport
 from shared.mcp.limits import TransportLimits
 from shared.mcp.revision import EPISODE_HEADER
 from shared.mcp.servers import ToolServer
@@ -23,6 +24,7 @@ from shared.mcp.stdio import stdio_transport
 log = logging.getLogger(__name__)
 
 _REFUSALS = (401, 403, 404)  # for a wrong token, or a wrong path
+_IDLE_S = 2.0  # uvicorn closes idle connections after 5 s
 # Above every call's time-out, so that the call ends, not the connection.
 _READ_MARGIN_S = 10.0
 _SSE_EVENT_BYTES = 1024 * 1024  # the SDK's bound for the older transport, at which it ends the session
@@ -50,9 +52,14 @@ async def open_transport(
     timeout = httpx2.Timeout(limits.open_s, read=read_s)
     http = await stack.enter_async_context(http_client(server, limits, timeout, line, make_client))
     stack.push_async_callback(http.end_session, server.url, limits.close_s / 2)
-    most = limits.max_message_bytes + _EVENT_MARGIN_BYTES
+    most = max_event_bytes(limits)
     # `end_session` alone tells the end: the SDK would wait for the answer as long as for a call's.
     return streamable_http_client(server.url, http_client=http, max_sse_event_size=most, terminate_on_close=False)
+
+
+def max_event_bytes(limits: TransportLimits) -> int:
+    """Of an event stream: a message, and the event's other fields."""
+    return limits.max_message_bytes + _EVENT_MARGIN_BYTES
 
 
 def http_client(
@@ -65,15 +72,12 @@ def http_client(
     """One client per session; all share the TLS settings."""
     most = limits.max_message_bytes
     most_of_line = min(most, _SSE_EVENT_BYTES - _EVENT_MARGIN_BYTES) if server.transport == "sse" else most
-    # Parallel calls, the server's own stream and the closing DELETE. uvicorn closes idle connections after 5 s.
-    connections = httpx2.Limits(
+    # Parallel calls, the server's own stream and the closing DELETE.
+    inner = ToolServerTransport(
+        _ssl_context(),
         max_connections=limits.max_parallel_calls + 4,
-        max_keepalive_connections=0
-        if server.max_connections
-        else None,  # a limited connection is released after its request
-        keepalive_expiry=2.0,
+        idle_s=0.0 if server.max_connections else _IDLE_S,  # a limited connection is released after its request
     )
-    inner = httpx2.AsyncHTTPTransport(verify=_ssl_context(), limits=connections)
     known_as = {EPISODE_HEADER: server.episode} if server.episode else {}
     return make(
         line,

@@ -26,7 +26,6 @@ from shared.truncation import WHOLE, Truncation
 
 AnyDispatch = DispatchedSamplingTask | DispatchTokens
 DispatchT = TypeVar("DispatchT", bound=AnyDispatch)
-IntArray = npt.NDArray[np.int64]
 
 # A request without an answer, or with a discarded answer, is not part of the tree.
 UNANSWERED = {DispatchStatus.PENDING, DispatchStatus.RUNNING, DispatchStatus.FAILED}
@@ -171,29 +170,48 @@ class _Chain:
         return self.start + len(self.token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The tokens of a dispatch and of what it shares: the first `num_shared` are those of `parent`, the others its chain's, from
+    node `start` on. The node numbers are not written out: in every turn they would be as many as the episode's tokens."""
+
+    parent: "_Path | None"
+    num_shared: int
+    start: int
+    num_tokens: int
+
+    def node(self, position: int) -> int:
+        """-1: before the first token."""
+        path: _Path | None = self
+        while path is not None and position < path.num_shared:
+            path = path.parent
+        return -1 if path is None or position < 0 else path.start + position - path.num_shared
+
+
 def _tree(record_id: str, in_tree: Sequence[AnyDispatch], used: Sequence[TreeDispatch]) -> RecordTree:
-    nodes_of: dict[str, IntArray] = {}
+    paths: dict[str, _Path] = {}
     chains: list[_Chain] = []
     created = 0
     for dispatch in in_tree:
-        shared = _shared_nodes(dispatch, nodes_of)
-        chain = _chain(dispatch, created, int(shared[-1]) if len(shared) else -1)
+        parent = _parent(dispatch, paths)
+        num_shared = 0 if parent is None else dispatch.shared_length
+        chain = _chain(dispatch, created, -1 if parent is None else parent.node(num_shared - 1))
         chains.append(chain)
-        nodes_of[dispatch.id] = np.concatenate([shared, np.arange(chain.start, chain.end)])
+        paths[dispatch.id] = _Path(parent, num_shared, chain.start, num_shared + len(chain.token_ids))
         created = chain.end
     return _assemble(record_id, chains, used)
 
 
-def _shared_nodes(dispatch: AnyDispatch, nodes_of: dict[str, IntArray]) -> IntArray:
+def _parent(dispatch: AnyDispatch, paths: Mapping[str, _Path]) -> _Path | None:
     if dispatch.parent is None:
-        return np.zeros(0, dtype=np.int64)
-    parent = nodes_of.get(dispatch.parent)
-    if parent is None or not 0 <= dispatch.shared_length <= len(parent):
-        actual = "no answered dispatch" if parent is None else f"{len(parent)} tokens"
+        return None
+    parent = paths.get(dispatch.parent)
+    if parent is None or not 0 <= dispatch.shared_length <= parent.num_tokens:
+        actual = "no answered dispatch" if parent is None else f"{parent.num_tokens} tokens"
         raise DataError(
             f"dispatch {dispatch.id}: shares {dispatch.shared_length} tokens with {dispatch.parent}, which has {actual}"
         )
-    return parent[: dispatch.shared_length]
+    return parent
 
 
 def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:

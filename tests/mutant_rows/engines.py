@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "clamp to an engine's shorter context",
         "sampler/core/engines/pool/engine_pool.py",
-        "self.contexts.learn(service.url, exc, len(prompt_ids) + len(progress.output_ids))",
+        "self.contexts.learn(service.url, exc, len(prompt) + len(progress.output_ids))",
         "raise exc",
         f"{CONTEXTS}::test_an_episode_ends_where_the_engines_context_does",
     ),

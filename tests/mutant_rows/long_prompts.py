@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "a tokenizer without a bound has one in characters",
         "sampler/core/rendering/template.py",
-        "        if self.least_tokens.longest is None:\n",
-        "        if False:\n",
+        "        least = len(text) // _HARDLY_CHARS if longest is None else ",
+        "        least = ",
         f"{LONG}::test_a_tokenizer_without_a_bound_refuses_what_hardly_fits",
     ),
     Mutant(
@@ -89,5 +89,19 @@ MUTANTS = (
         "self.dropped + ignored",
         "ignored",
         f"{LONG}::test_no_text_has_fewer_tokens_than_its_length_says",
+    ),
+    Mutant(
+        "the JSON of a prompt that does not go on is made anew",
+        "sampler/core/rendering/view.py",
+        "        if prompt.shared_length < len(self._encoded):\n",
+        "        if False:\n",
+        "tests/sampler/test_recorded_requests.py::test_random_threads_agree_with_plain_lists",
+    ),
+    Mutant(
+        "each id of a thread's prompts is encoded once",
+        "shared/tokens/encoded_ids.py",
+        "ids[len(self.ids) :]",
+        "ids[len(self.ids) * 0 :]",
+        "tests/shared/test_encoded_ids.py::test_each_id_is_encoded_once",
     ),
 )

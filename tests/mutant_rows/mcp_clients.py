@@ -4,6 +4,8 @@ from tests.mutant_rows.mutant import Mutant
 
 CLIENTS = "tests/sampler/mcp_docker/test_gateway_away.py"
 GONE = "tests/sampler/mcp_docker/test_gateway_gone.py"
+BYTES = "tests/shared/mcp/test_http_connections.py"
+POSTED = "tests/sampler/test_posted_calls.py"
 
 MUTANTS = (
     Mutant(
@@ -45,10 +47,12 @@ MUTANTS = (
     Mutant(
         "the cause of a broken session is known before its server was told of the end",
         "sampler/core/tools/connection.py",
-        "            transport = await open_transport(self.server, self._limits, stack, self.line, self._ended)\n"
-        "            async with session_over(\n                checked(transport), ",
+        "            transport = await open_transport("
+        "self.server, self._limits, stack, self.line, self._ended, self._new_client)\n"
+        "            async with session_over(\n                checked(transport, ",
         "            async with contextlib.AsyncExitStack() as stack, session_over(\n"
-        "                checked(await open_transport(self.server, self._limits, stack, self.line, self._ended)), ",
+        "                checked(await open_transport("
+        "self.server, self._limits, stack, self.line, self._ended, self._new_client), ",
         f"{CLIENTS}::test_a_server_that_does_not_answer_the_end_hides_no_cause_and_is_told_once",
     ),
     Mutant(
@@ -94,5 +98,33 @@ MUTANTS = (
         "pending.set_exception(ServerGone(self._named(why)))",
         "pending.set_exception(ServerGone(why))",
         f"{GONE}::test_a_server_that_ends_while_the_gateway_asks_it_is_named",
+    ),
+    Mutant(
+        "a connection to a tool server with bytes of no exchange",
+        "shared/mcp/http_connections.py",
+        "        if self._reader.unread or self._reader.at_eof() or self._writer.is_closing():\n",
+        "        if self._reader.at_eof() or self._writer.is_closing():\n",
+        f"{BYTES}::test_a_connection_with_bytes_that_belong_to_no_exchange_is_not_used_again",
+    ),
+    Mutant(
+        "a connection to a tool server whose body was not read",
+        "shared/mcp/http_connections.py",
+        "        self._release(reusable=is_whole and self._head.keeps_alive)\n",
+        "        self._release(reusable=self._head.keeps_alive)\n",
+        f"{BYTES}::test_a_connection_is_used_again_after_its_body_and_only_then",
+    ),
+    Mutant(
+        "bound of a tool server's HTTP head: interim answers",
+        "shared/mcp/http_connections.py",
+        '            if num_bytes > MAX_HEAD_BYTES:\n                raise httpx2.RemoteProtocolError(f"no end of the head',
+        '            if False:\n                raise httpx2.RemoteProtocolError(f"no end of the head',
+        f"{BYTES}::test_what_is_no_whole_answer_is_an_error_of_its_kind",
+    ),
+    Mutant(
+        "a call that is out of time is cancelled at its server",
+        "sampler/core/tools/posted_calls.py",
+        "            await self._cancel(number)\n            raise\n",
+        "            raise\n",
+        f"{POSTED}::test_a_call_that_is_out_of_time_is_cancelled_at_its_server",
     ),
 )

@@ -112,6 +112,7 @@ class Threads(RuleBasedStateMachine):
         name = f"{policy}:{self.count}"
         self.count += 1
         self.asked[key] = (name, parent, before, history)
+        assert json.loads(b"[%s]" % view.encoded_prompt().text) == view.context.ids, "what the engine receives"
         self._check_prompt(policy, view.context.ids, history)
         self._check_parent(policy, view.context.ids, parent, cause)
 

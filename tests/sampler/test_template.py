@@ -6,13 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jinja2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from sampler.core.rendering.marks import MARK_END, MARK_START
-from sampler.core.rendering.template import ChatTemplate
+from sampler.core.rendering.template import ChatTemplate, _environment
 from shared.errors import ConfigError
 from tests.sampler.chats import (
     ADDED,
@@ -154,6 +156,17 @@ def test_templates_run_in_a_sandbox() -> None:
     template = ChatTemplate.build(small_tokenizer(), "{{ messages.append(1) }}", NAMED)
     with pytest.raises(ConfigError, match="unsafe"):
         template.render([], None)
+
+
+@pytest.mark.parametrize("name", ["role", "items", "get", "absent", "__class__", "_private"])
+def test_a_field_of_a_message_is_looked_up_as_in_any_sandbox(name: str) -> None:
+    message = {"role": "user", "items": 1, "get": 2, "__class__": 3, "_private": 4}
+    text = f"{{{{ message.{name} is callable }}}} {{{{ message.{name} is defined }}}}"
+    own, plain = _environment(), ImmutableSandboxedEnvironment()
+    assert own.from_string(text).render(message=message) == plain.from_string(text).render(message=message)
+    values = [one.getattr(message, name) for one in (own, plain)]
+    assert type(values[0]) is type(values[1])
+    assert isinstance(values[0], jinja2.Undefined) or callable(values[0]) or values[0] == values[1]
 
 
 def test_the_error_for_an_incomplete_folder_names_the_missing_file(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from sampler.core.engines.client import transport
 from sampler.core.engines.client.engine_client import EngineClient
-from sampler.core.engines.client.transport import MAX_HEAD_BYTES, KeepAliveTransport
+from sampler.core.engines.client.transport import KeepAliveTransport
 from sampler.core.errors import EngineError
+from shared.http.response_head import MAX_HEAD_BYTES
 from shared.processes.mongod import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

@@ -341,7 +341,7 @@ class AsyncSampler(ABC):
         source = await draw(client.pool, self.resources.sources if mixed else ())
         token_listener = listener_for(asking.listener, dispatch.id, view)
         reply = await source.pool.generate(
-            view.context.ids,
+            view.encoded_prompt(),
             dispatch.sampling_params,
             rid=dispatch.id,
             affinity=view.engine_of(source.name, parent),

@@ -138,12 +138,12 @@ class Context:
         if not new_messages:
             raise ValueError("extend needs the messages that answer the reply (tool results or a user's text)")
         before, reply = self._text, self.sampled(output, message)
-        old = [*self.ids, *reply.output_ids]
         new_messages = self._begin_reply(new_messages)
         self._add_reply(reply, new_messages)
         self._render_new(new_messages)
         self._text = self._render()
-        shown = self._shown(reply, 0)
+        goes_on = self._text.startswith(before)
+        shown = self._shown(reply, len(before) - len(reply.opener) if goes_on else 0)
         if shown is None or shown.end < 0:
             raise ConfigError(
                 "chat template: an assistant message in the middle of a conversation is not shown, or not followed by an "
@@ -151,13 +151,15 @@ class Context:
             )
         added = self._encode(self._text[shown.end :])
         stopped_by = reply.end_id
-        continues = self._text.startswith(before) and shown.whole and stopped_by in (None, added[0])
+        continues = goes_on and shown.whole and stopped_by in (None, added[0])
         if not continues and self.rewrites == "branch":
+            old = [*self.ids, *reply.output_ids]
             return self._branch(old, self._compose(self._text), BranchCause.TEMPLATE_REWRITE)
         if stopped_by == added[0]:
             added = added[1:]
-        self.ids = [*old, *added]
-        return Prompt(len(old), added, BranchCause.CLEAN)
+        shared = len(self.ids) + len(reply.output_ids)
+        self.ids = [*self.ids, *reply.output_ids, *added]  # a copy: others may hold the list
+        return Prompt(shared, added, BranchCause.CLEAN)
 
     def fork(self, *, sharing: bool = False) -> "Context":
         """An independent copy: to compute a prompt that may never be sent. `sharing`: both go on knowing the same replies."""

@@ -48,7 +48,7 @@ class RecordedRequests:
         Of several that share the same prefix: one that ends there, or else `last`, or else the first recorded.
         """
         start = self._start(last, shared)
-        at, matched, inside = self._follow(start, ids)
+        at, matched, inside = self._follow(start, ids[start.length :], start.length)
         if matched == 0:
             return Parent(None, 0, ParentKind.ROOT)
         if inside is None and at.ended is not None:
@@ -57,13 +57,16 @@ class RecordedRequests:
             return Parent(last, matched, ParentKind.FORK)
         return Parent((inside or at).through, matched, ParentKind.FORK)
 
-    def add(self, name: str, ids: Sequence[int], parent: Parent) -> None:
-        """Record a request, `ids` of its prompt and reply, that `parent_of` has given this parent."""
-        at, matched, inside = self._follow(self._start(parent.name, parent.shared), ids)
+    def add(self, name: str, prompt: Sequence[int], parent: Parent, output: Sequence[int] = ()) -> None:
+        """Record a request, that `parent_of` has given this parent, and its reply."""
+        start = self._start(parent.name, parent.shared)
+        first, length = start.length, len(prompt) + len(output)
+        new_ids = [*prompt[first:], *output[max(0, first - len(prompt)) :]]
+        at, matched, inside = self._follow(start, new_ids, first)
         if inside is not None:
             at = self._split(at, inside, matched - at.length)
-        if matched < len(ids):
-            segment = _Segment(list(ids[matched:]), len(ids), name)
+        if matched < length:
+            segment = _Segment(new_ids[matched - first :], length, name)
             at.next[segment.ids[0]] = segment
             at = segment
         at.ended = at.ended or name
@@ -76,10 +79,12 @@ class RecordedRequests:
         end = self._ends.get(name) if name is not None else None
         return end if end is not None and end.length == shared else self._root
 
-    def _follow(self, at: _Segment, ids: Sequence[int]) -> tuple[_Segment, int, _Segment | None]:
-        """The last segment that `ids` contain, the number of ids found, and the segment that they are partly in."""
-        while at.length < len(ids) and (further := at.next.get(ids[at.length])) is not None:
-            here = ids[at.length : further.length]
+    def _follow(self, at: _Segment, ids: Sequence[int], first: int) -> tuple[_Segment, int, _Segment | None]:
+        """The last segment that a request contains, the number of its ids found, and the segment that they are partly in.
+        `ids`: those of the request from position `first` on, where `at` ends."""
+        length = first + len(ids)
+        while at.length < length and (further := at.next.get(ids[at.length - first])) is not None:
+            here = ids[at.length - first : further.length - first]
             if here != further.ids:
                 return at, at.length + common_length(here, further.ids), further
             at = further

@@ -106,9 +106,9 @@ def _find_text(template: ChatTemplate, ids: Sequence[int], target: str) -> int |
 def prompt_ending(turn: TurnFormat, template: ChatTemplate, text: str) -> str:
     """The ending of a prompt: the header of the reply, or everything from the template's last special token."""
     tail = text[text.rfind(MARK_END) + 1 :]  # after the last marked token of untrusted text
-    places = [match.start() for match in template.special.tokens.finditer(tail)]
     head = template.special.tokens.match(turn.header)
     at = tail.rfind(head.group()) if head else -1
     if at >= 0 and turn.end_of_turn(tail, at) < 0:  # an older reply's header would be followed by that reply's end
         return tail[at:]
+    places = [match.start() for match in template.special.tokens.finditer(tail)]
     return tail[places[-1] :] if places else tail

@@ -48,6 +48,7 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
+_OF_DICTS = frozenset(dir(dict))  # names that are methods, whatever the dict holds
 _LONG_CHARS = 10_000
 _HARDLY_CHARS = 256  # of a token, where one may stand for a whole word, and blanks are left out
 # Texts come one at a time, and a process that has used threads for a batch warns at every fork.
@@ -191,9 +192,10 @@ class ChatTemplate:
         characters that they hardly can."""
         if self.max_tokens is None:
             return
-        least = self.least_tokens(text, ignored)
-        if self.least_tokens.longest is None:
-            least = len(text) // _HARDLY_CHARS
+        longest = self.least_tokens.longest
+        if len(text) <= self.max_tokens * (longest or _HARDLY_CHARS):  # at most one token for each `longest` characters
+            return
+        least = len(text) // _HARDLY_CHARS if longest is None else self.least_tokens(text, ignored)
         if least > self.max_tokens:
             raise PromptTooLong(least, self.max_tokens)
 
@@ -253,8 +255,17 @@ class _GenerationBlock(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _MessagesEnvironment(ImmutableSandboxedEnvironment):
+    """`message.role` of a plain dict is looked up as the sandbox does in the end, without the two exceptions before."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _OF_DICTS and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _MessagesEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson

@@ -23,6 +23,7 @@ from sampler.core.rendering.turn_format import common_length
 from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import hash_of
 from shared.errors import ConfigError
+from shared.tokens.encoded_ids import NO_IDS, EncodedIds
 
 Message = dict[str, Any]
 
@@ -62,6 +63,7 @@ class View:
         self._begun = False
         self._reply: SampledReply | None = None
         self._given: list[int] | None = None
+        self._encoded = NO_IDS  # the prompt that was sent last, of which the next one has all
 
     @property
     def is_opening(self) -> bool:
@@ -76,10 +78,17 @@ class View:
         """
         prompt = self._rendered(messages, restart=restart)
         given, self._given = self._given, None
-        if given is None:
-            return prompt
-        self.context.ids = given
-        return Prompt(0, list(given), BranchCause.CLEAN)
+        if given is not None:
+            self.context.ids = given
+            prompt = Prompt(0, list(given), BranchCause.CLEAN)
+        if prompt.shared_length < len(self._encoded):
+            self._encoded = NO_IDS
+        return prompt
+
+    def encoded_prompt(self) -> EncodedIds:
+        """`context.ids` with their JSON; of a prompt that goes on only the new ids are encoded."""
+        self._encoded = self._encoded.grown_to(self.context.ids)
+        return self._encoded
 
     def require_room(self, messages: Sequence[Message]) -> None:
         """Raises PromptTooLong where the messages alone have too many tokens. Replies do not count: templates may hide parts of
@@ -135,7 +144,7 @@ class View:
         """The reply to the request `dispatch`, whose prompt is `context.ids`. `words`: as returned by `reply_words`."""
         self._reply = self.context.sampled(output_ids, message)
         self._sent.replied(message, words)
-        self._tokens.recorded.add(dispatch, [*self.context.ids, *output_ids], parent)
+        self._tokens.recorded.add(dispatch, self.context.ids, parent, output_ids)
         self._tokens.affinity[dispatch] = self.affinity
         self.last_dispatch = dispatch
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -39,12 +38,14 @@ from sampler.core.tools.incoming import checked
 from sampler.core.tools.limits import ToolLimits
 from sampler.core.tools.offered import OfferedTool
 from sampler.core.tools.own_ends import own_end_text
-from sampler.core.tools.revision import call_tool, needs_listing, session_over
-from shared.mcp.busy import Line
+from sampler.core.tools.posted_calls import CallProgress, PostedCalls
+from sampler.core.tools.revision import call_tool, has_no_sessions, needs_listing, session_over
+from sampler.core.tools.silence import Silence
+from shared.mcp.busy import Line, PatientClient
 from shared.mcp.http_bodies import HttpAnswer, http_answer
 from shared.mcp.messages import fault_of
 from shared.mcp.servers import ToolServer
-from shared.mcp.transports import innermost, open_transport
+from shared.mcp.transports import innermost, max_event_bytes, open_transport
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,28 +68,6 @@ _CLOSED_MESSAGES = ("Connection closed", "SSE stream")
 _PING_S = 10.0
 
 
-class _Silence:
-    """Time-out of a request, counted from the last progress report."""
-
-    def __init__(self, silence_s: float, whole_s: float) -> None:
-        now = time.monotonic()
-        self.silence_s = min(silence_s, whole_s)
-        self._last_sign = now
-        self._end = now + whole_s
-
-    def postpone(self, seconds: float) -> None:
-        """The request waits this long before it is sent again: its server is busy."""
-        self._last_sign = time.monotonic() + seconds
-        self._end += seconds
-
-    def left_s(self) -> float:
-        return min(self._last_sign + self.silence_s, self._end) - time.monotonic()
-
-    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        self._last_sign = time.monotonic()
-        log.debug("tool progress %s of %s %s", progress, total, message or "")
-
-
 class Connection:
     """`open`, `list_tools`, `call`, `close`, as `ToolConnection` promises."""
 
@@ -105,6 +84,9 @@ class Connection:
         self._opening = HttpAnswer()
         self._end = ""  # why the server's side of the transport ended, if known
         self._has_listed = False
+        self._http: PatientClient | None = None
+        self._progress = CallProgress()
+        self._posted: PostedCalls | None = None  # over streamable HTTP, with a handshake
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = (
@@ -149,20 +131,29 @@ class Connection:
         if not self._has_listed and self._session is not None and needs_listing(self._session, tool.parameters):
             await self.list_tools()
         async with self._slots:
-            silence, seen, was_over = _Silence(timeout_s, whole_s), HttpAnswer(), bool(self._end)
+            silence, seen, was_over = Silence(timeout_s, whole_s), HttpAnswer(), bool(self._end)
             try:
                 return await self._ask(
-                    lambda session: call_tool(
-                        session, tool.name, arguments, self.server.episode, whole_s + _GRACE_S, silence.on_progress
-                    ),
-                    silence,
-                    seen,
+                    lambda session: self._sent(session, tool.name, arguments, silence), silence, seen
                 )
             except MCPError as exc:
                 return await self._answer(exc, tool.name, seen)
             except ToolServerDied as died:
                 died.in_call = not was_over
                 raise
+
+    async def _sent(
+        self, session: ClientSession, name: str, arguments: Mapping[str, Any], silence: Silence
+    ) -> CallToolResult:
+        if self._posted is None:
+            bound_s = self._limits.max_call_s + _GRACE_S
+            return await call_tool(session, name, arguments, self.server.episode, bound_s, silence.on_progress)
+        try:
+            return await self._posted.call(name, arguments, silence.on_progress)
+        except (httpx2.HTTPError, OSError) as exc:  # the session ends with the first connection that breaks
+            self._cause = self._cause or exc
+            self._leave.set()
+            raise
 
     async def close(self) -> None:
         """End the session within twice `close_s`. Never raises for server errors."""
@@ -179,7 +170,7 @@ class Connection:
         """Whether the session answers a ping with anything but a session error."""
         bound_s = min(_PING_S, self._limits.open_s)
         try:
-            await self._ask(lambda session: session.send_ping(), _Silence(bound_s, bound_s))
+            await self._ask(lambda session: session.send_ping(), Silence(bound_s, bound_s))
         except MCPError as exc:
             return exc.code == METHOD_NOT_FOUND
         except ToolFailure:
@@ -205,7 +196,7 @@ class Connection:
         try:
             return await self._ask(
                 lambda session: session.list_tools(params=PaginatedRequestParams(cursor=cursor)),
-                _Silence(bound_s, bound_s),
+                Silence(bound_s, bound_s),
                 seen,
             )
         except MCPError as exc:
@@ -215,7 +206,7 @@ class Connection:
     async def _ask(
         self,
         send: Callable[[ClientSession], Coroutine[Any, Any, T]],
-        silence: _Silence,
+        silence: Silence,
         seen: HttpAnswer | None = None,
     ) -> T:
         """Run one request on the session, bounded by the session's task and the time-out."""
@@ -268,11 +259,12 @@ class Connection:
         """Ends on request, or when the transport breaks; then `_cause` has the reason."""
         http_answer.set(self._opening)
         try:
-            transport = await open_transport(self.server, self._limits, stack, self.line, self._ended)
+            transport = await open_transport(self.server, self._limits, stack, self.line, self._ended, self._new_client)
             async with session_over(
-                checked(transport), self.server.revision, self._limits.open_s, self._on_message
+                checked(transport, self._progress.report), self.server.revision, self._limits.open_s, self._on_message
             ) as session:
                 self._session = session
+                self._posted = self._new_posted(session)
                 http_answer.set(None)
                 self._opened.set()
                 await self._leave.wait()
@@ -287,13 +279,26 @@ class Connection:
         finally:
             self._session = None
 
+    def _new_client(self, line: Line, **options: Any) -> PatientClient:
+        self._http = PatientClient(line, **options)
+        return self._http
+
+    def _new_posted(self, session: ClientSession) -> PostedCalls | None:
+        http, url = self._http, self.server.url
+        if http is None or url is None or http.was_redirected or has_no_sessions(session):
+            return None
+        return PostedCalls(http, session, url, max_event_bytes(self._limits), self._progress, self._note_list_change)
+
     def _ended(self, why: str) -> None:
         self._end = self._end or why
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self.num_list_changes += 1
-            self.on_list_changed()
+            self._note_list_change()
+
+    def _note_list_change(self) -> None:
+        self.num_list_changes += 1
+        self.on_list_changed()
 
     @property
     def _where(self) -> str:

@@ -10,13 +10,21 @@ million kill the process. So here
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
 from anyio import EndOfStream
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ContentBlock, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp_types import (
+    PARSE_ERROR,
+    ContentBlock,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCResponse,
+)
 from pydantic import TypeAdapter, ValidationError
 
 from shared.outside_text import clipped
@@ -24,17 +32,21 @@ from shared.outside_text import clipped
 MAX_BLOCKS = 1000
 MAX_TOOLS = 10_000
 _SHOWN_CHARS = 60
+PROGRESS = "notifications/progress"
 _OF_A_CALL = ("content", "structuredContent", "isError")  # members of the answer to a call
 _BESIDE = ("annotations", "_meta")  # of a block, beside its content
+
+OnProgress = Callable[[JSONRPCNotification], Awaitable[None]]
 
 _block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
 
 
 @contextlib.asynccontextmanager
-async def checked(transport: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """`transport`, as `mcp.Client` takes it, with every incoming message simplified."""
+async def checked(transport: Any, on_progress: OnProgress | None = None) -> AsyncIterator[tuple[Any, Any]]:
+    """`transport`, as `mcp.Client` takes it, with every incoming message simplified. `on_progress` sees reports of progress
+    before the SDK does, which knows only the requests that it sent itself."""
     async with transport as (read_stream, write_stream):
-        yield _PlainStream(read_stream), write_stream
+        yield _PlainStream(read_stream, on_progress), write_stream
 
 
 def plain(message: JSONRPCMessage) -> JSONRPCMessage:
@@ -104,8 +116,9 @@ def _problem_of(tools: list[Any]) -> str:
 class _PlainStream:
     """The SDK's stream of incoming messages, each simplified by `plain`."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, on_progress: OnProgress | None) -> None:
         self._stream = stream
+        self._on_progress = on_progress
 
     @property
     def last_context(self) -> Any:
@@ -115,7 +128,13 @@ class _PlainStream:
     async def receive(self) -> SessionMessage | Exception:
         item: SessionMessage | Exception = await self._stream.receive()
         if isinstance(item, SessionMessage):
-            item.message = plain(item.message)
+            item.message = message = plain(item.message)
+            if (
+                isinstance(message, JSONRPCNotification)
+                and message.method == PROGRESS
+                and self._on_progress is not None
+            ):
+                await self._on_progress(message)
         return item
 
     async def aclose(self) -> None:

@@ -55,13 +55,13 @@ async def session_over(
         yield session
 
 
-def _has_no_sessions(session: ClientSession) -> bool:
+def has_no_sessions(session: ClientSession) -> bool:
     return session.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def needs_listing(session: ClientSession, parameters: Mapping[str, Any]) -> bool:
     """Whether a tool's arguments also go into headers. The SDK writes these only for tools that its session has listed."""
-    return _has_no_sessions(session) and HEADER_KEY in json.dumps(parameters)
+    return has_no_sessions(session) and HEADER_KEY in json.dumps(parameters)
 
 
 async def call_tool(
@@ -76,7 +76,7 @@ async def call_tool(
     state: str | None = None
     for _ in range(_MAX_ROUNDS):
         params = CallToolRequestParams(name=name, arguments=dict(arguments), request_state=state)
-        if episode and _has_no_sessions(session):
+        if episode and has_no_sessions(session):
             params.meta = cast(RequestParamsMeta, {EPISODE_KEY: episode})
         # Not the session's `call_tool`: it lists the tools again, and validates content that the model reads as text anyway.
         result = await session.send_request(

@@ -24,13 +24,12 @@ from pydantic_core import from_json
 
 from sampler.mcp_docker.links.messages import SERVER_GONE, RequestId
 from shared.mcp.busy import Line, PatientClient
-from shared.mcp.http_bodies import SESSION_HEADER, request_id
+from shared.mcp.http_bodies import EVENTS, JSON, SESSION_HEADER, request_id
 from shared.outside_text import clipped, text_of
 
 log = logging.getLogger(__name__)
 
 _BROKEN = (httpx2.HTTPError, OSError)
-_JSON, _EVENTS = "application/json", "text/event-stream"
 _ERROR, _SERVER_ERROR = 400, 500
 _NO_RIGHTS = (401, 403, 407)
 _TOLD_CHARS = 200
@@ -61,7 +60,7 @@ class RemoteClient(PatientClient):
         error = {"jsonrpc": "2.0", "id": number, "error": {"code": SERVER_GONE, "message": reason}}
         return httpx2.Response(
             httpx2.codes.BAD_GATEWAY,
-            headers={"Content-Type": _JSON},
+            headers={"Content-Type": JSON},
             content=json.dumps(error).encode(),
             request=request,
         )
@@ -94,7 +93,7 @@ async def _failure(request: httpx2.Request, response: httpx2.Response) -> str | 
 
 def _is_message(response: httpx2.Response, body: bytes) -> bool:
     """With another status than a success the SDK takes errors only."""
-    if not _kind(response).startswith(_JSON):
+    if not _kind(response).startswith(JSON):
         return False
     try:
         if response.status_code >= _ERROR:
@@ -112,7 +111,7 @@ def _is_followed(response: httpx2.Response) -> bool:
 
 
 def _has_events(response: httpx2.Response) -> bool:
-    return response.status_code < _ERROR and _EVENTS in _kind(response)
+    return response.status_code < _ERROR and EVENTS in _kind(response)
 
 
 def _kind(response: httpx2.Response) -> str:

@@ -36,6 +36,7 @@ from sampler.core.engines.client.streamed import OnIds, StreamedAnswer, interval
 from sampler.core.engines.client.transport import KeepAliveTransport, OnPart
 from sampler.core.errors import EngineContractBroken, EngineRefused, EngineUnavailable
 from shared.outside_text import text_of
+from shared.tokens.encoded_ids import EncodedIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class EngineClient:
     async def generate(
         self,
         url: str,
-        input_ids: Sequence[int],
+        input_ids: Sequence[int] | EncodedIds,
         sampling_params: Mapping[str, Any],
         rid: str,
         timeout_s: float | None = None,
@@ -101,7 +102,7 @@ class EngineClient:
             raise EngineRefused(f"{url}: request {rid} has no input ids")
         body: dict[str, Any] = {
             "rid": rid,
-            "input_ids": list(input_ids),
+            "input_ids": EncodedIds.of(input_ids),
             "sampling_params": dict(sampling_params),
             "return_logprob": True,
         }
@@ -257,4 +258,10 @@ class EngineClient:
 
 
 def _encoded(body: Mapping[str, Any] | None) -> bytes:
-    return b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+    if body is None:
+        return b""
+    ids = body.get("input_ids")
+    if not isinstance(ids, EncodedIds):
+        return json.dumps(body, separators=(",", ":")).encode()
+    rest = json.dumps({name: value for name, value in body.items() if value is not ids}, separators=(",", ":"))
+    return b'%s,"input_ids":[%s]}' % (rest[:-1].encode(), ids.text)

@@ -18,7 +18,8 @@ from typing import cast
 
 import httpx
 
-MAX_HEAD_BYTES = 1 << 16
+from shared.http.response_head import MAX_HEAD_BYTES, ResponseHead, body_size
+
 MAX_BODY_BYTES = 1 << 28
 Origin = tuple[str, str, int]  # scheme, host, port
 OnPart = Callable[[bytes], None]
@@ -158,27 +159,18 @@ class _Connection(asyncio.Protocol):
             self._answer.set_exception(error)
 
 
-class _Head:
-    """Status line and fields of a response, and how its body ends."""
+class _Head(ResponseHead):
+    """Reads the body, too."""
 
     def __init__(self, text: str, start: int) -> None:
-        status_line, *lines = text.split("\r\n")
-        protocol, status, *_ = status_line.split(" ", 2)
-        if not protocol.startswith("HTTP/1."):
-            raise ValueError(f"it begins with {status_line[:40]!r}")
-        self.status = int(status)
-        self.fields = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-        known = {name.lower(): value.lower() for name, value in self.fields}
-        if known.get("content-encoding", "identity") != "identity":
-            raise ValueError(f"its body is encoded as {known['content-encoding'][:40]!r}, which was not requested")
-        self.start = self._at = start
+        super().__init__(text, start)
+        if self.known.get("content-encoding", "identity") != "identity":
+            raise ValueError(f"its body is encoded as {self.known['content-encoding'][:40]!r}, which was not requested")
+        if self.length is not None:
+            _size(str(self.length), 10)
+        self._at = start
         self._parts: list[bytes] = []
-        self.chunked = "chunked" in known.get("transfer-encoding", "")
-        bodiless = self.status in (204, 304)
-        self.length = 0 if bodiless else _size(known["content-length"], 10) if "content-length" in known else None
         self.is_streamed = self.chunked and self.status == 200
-        bounded = self.chunked or self.length is not None
-        self.keeps_alive = bounded and protocol == "HTTP/1.1" and known.get("connection") != "close"
 
     def body_of(self, received: bytearray, *, ended: bool) -> bytes | None:
         """The body; None until it is complete. Raises ValueError."""
@@ -230,11 +222,7 @@ def _read_head(received: bytearray) -> _Head | None:
 
 
 def _size(digits: str, base: int) -> int:
-    """Raises ValueError: a negative size would be read without end, and a huge one would fill the memory."""
-    size = int(digits, base)
-    if not 0 <= size <= MAX_BODY_BYTES:
-        raise ValueError(f"a body, or a part of one, of {digits[:40]} bytes; expected at most {MAX_BODY_BYTES}")
-    return size
+    return body_size(digits, base, MAX_BODY_BYTES)
 
 
 def _head_bytes(request: httpx.Request) -> bytes:

@@ -28,6 +28,7 @@ from sampler.core.engines.pool.progress import Continuation, EngineReply, Progre
 from sampler.core.engines.pool.suspects import Suspects
 from sampler.core.errors import AdapterNotLoaded, ContextTooLong, EngineError, EngineUnavailable, NoEngineServes
 from shared.processes.waits import Wait, waiting
+from shared.tokens.encoded_ids import EncodedIds
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class EnginePool:
     # 7 parameters: one request, and what decides which engine takes it
     async def generate(
         self,
-        prompt_ids: Sequence[int],
+        prompt_ids: Sequence[int] | EncodedIds,
         sampling_params: Mapping[str, Any],
         rid: str,
         affinity: str | None = None,
@@ -142,15 +143,15 @@ class EnginePool:
         is not detected; stop tokens are. Raises EngineRefused at once, EngineUnavailable when the retries are used up.
         """
         budget = int(sampling_params["max_new_tokens"])
-        progress, began = Progress(), time.monotonic()
+        prompt, progress, began = EncodedIds.of(prompt_ids), Progress(), time.monotonic()
         while True:
             service = await self._choose(affinity, version)
-            most = self.contexts.budget(service.url, len(prompt_ids), budget)
+            most = self.contexts.budget(service.url, len(prompt), budget)
             params = {**sampling_params, "max_new_tokens": most - len(progress.output_ids)}
             try:
                 part = await self._request(
                     service,
-                    [*prompt_ids, *progress.output_ids],
+                    prompt.then(progress.output_ids),
                     params,
                     rid,
                     timeout_s,
@@ -160,19 +161,19 @@ class EnginePool:
                 await self._after_failure(service.url, exc, progress)
                 continue
             except ContextTooLong as exc:
-                self.contexts.learn(service.url, exc, len(prompt_ids) + len(progress.output_ids))
+                self.contexts.learn(service.url, exc, len(prompt) + len(progress.output_ids))
                 continue
             affinity = service.url
             self._suspects.clear(service.url)
             progress.add(part)
             if part.finish_reason != "abort" or len(progress.output_ids) >= most:
-                return self._finished(part, progress, len(prompt_ids), time.monotonic() - began)
+                return self._finished(part, progress, len(prompt), time.monotonic() - began)
             await self._after_abort(part, progress)
 
     async def _request(
         self,
         service: Service,
-        input_ids: Sequence[int],
+        input_ids: EncodedIds,
         params: Mapping[str, Any],
         rid: str,
         timeout_s: float | None,
