@@ -18,8 +18,11 @@ def test_a_mutants_line_is_unique_in_its_file_and_its_test_exists(mutant: Mutant
     if mutant.file.endswith(".py"):
         ast.parse(source.replace(mutant.old, mutant.new))
     module = ast.parse((ROOT / mutant.test_file).read_text(encoding="utf-8"))
-    functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assert mutant.test_name in functions
+    tests = {node.name for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    machines = [
+        node.targets[0] for node in module.body if isinstance(node, ast.Assign)
+    ]  # hypothesis' `Machine.TestCase`
+    assert mutant.test_name in tests | {target.id for target in machines if isinstance(target, ast.Name)}
 
 
 def test_every_mutant_has_a_unique_name() -> None:

@@ -20,6 +20,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "shared/http/server.py:HttpServer.main_loop",
     ),
     "a part of a wait: its caller says what it waits for, and until when": (
+        "sampler/core/tools/posted_calls.py:PostedCalls._resumed",
         "sampler/core/service/loops.py:first_of",
         "shared/store/poll_timer.py:PollTimer.pause",
     ),
