@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from shared.processes.run_module import command
-from tandem.commands.application import app
+from tandem.commands.every import app
 from tandem.commands.programs import PROGRAMS
 from tests.tandem.commands.commands import Command
 
