@@ -6,12 +6,12 @@
     python -m scripts.bench.plain_loop --quick                               one kind and a tiny model, in seconds
 
     trees    our learner as it is                  linear   our learner with prefix_trees: false
-    loop     a plain loop as a careful person writes it: sequences that continue each other are one, sorted by length, padded in
-             micro-batches of at most `--padded` tokens (a longer sequence alone, without padding); SDPA, logits of trained positions
-             alone, one forward and backward for each micro-batch, clipped gradients, AdamW
+    loop     a plain loop as a careful person writes it: sequences that continue each other are one, sorted by length,
+             padded in micro-batches of at most `--padded` tokens (a longer sequence alone, without padding); SDPA, logits of
+             trained positions alone, one forward and backward for each micro-batch, clipped gradients, AdamW
 
-All three take the same update (cross-entropy, mean over tokens), which `norm` shows: their gradients' norms. Each is a process, and
-they step in turns; medians of user and system time are compared. `peak`: the most memory of any step but the first beyond what
+All three take the same update (cross-entropy, mean over tokens): `norm` is that of their gradients. Each is a process, and they
+step in turns; medians of user and system time are compared. `peak`: the most memory of any step but the first beyond what
 was resident before the model was loaded. `time`, `memory`: ours as a part of the loop's.
 """
 
@@ -96,7 +96,9 @@ def ours_process(pipe: Connection, kind: str, name: str, options: Options) -> No
         loss = LossConfig(loss=LossName.CROSS_ENTROPY)
         learner = open_learner(options.model, loss, CONFIG, parallel, settings)
         trees = [merge(g, merging=Merging.LINEAR if learner.linear else Merging.TREE) for g in SHAPES[kind]()]
-        rows = pack(trees, options.max_tokens_per_row, one_sequence_per_row=learner.linear)
+        rows = pack(
+            trees, options.max_tokens_per_row, one_sequence_per_row=learner.linear, short_rows=learner.short_rows
+        )
         counts = Denominators.count(torch.cat([torch.from_numpy(tree.trained_tokens_T) for tree in trees]))
         tokens = sum(row.num_tokens for row in rows)
         _serve(pipe, lambda: learner.step(rows, counts).metrics["learner/grad_norm"], before, (tokens, len(rows)))

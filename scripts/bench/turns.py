@@ -10,7 +10,9 @@ PATIENCE_S = 1800.0
 
 
 @contextmanager
-def processes_by_turns(targets: Mapping[str, tuple[Callable[..., None], tuple[Any, ...]]]) -> Iterator[dict[str, Connection]]:
+def processes_by_turns(
+    targets: Mapping[str, tuple[Callable[..., None], tuple[Any, ...]]],
+) -> Iterator[dict[str, Connection]]:
     """{name: pipe} of a process for each target, which gets its end of the pipe before its arguments."""
     context = multiprocessing.get_context("spawn")
     children, pipes = [], {}
