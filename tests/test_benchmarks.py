@@ -152,7 +152,19 @@ def environments(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
-    for check in (adapters, environments, gateway, logprobs, math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, tree)
+    for check in (
+        adapters,
+        environments,
+        gateway,
+        logprobs,
+        math_verdicts,
+        mcp_docker,
+        memory,
+        plain_loop,
+        publish,
+        sampler,
+        tree,
+    )
 }
 
 

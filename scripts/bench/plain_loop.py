@@ -157,7 +157,8 @@ def loss_of(model: PreTrainedModel, batch: Sequence[PackedRow]) -> Tensor:
 
 def _serve(pipe: Connection, step: Step, before: int, sizes: tuple[int, int]) -> None:
     """Answers each "step" with its CPU seconds, and "end" with (tokens, forwards, peak bytes, norm of the first gradient)."""
-    device, norms = torch.device("cpu"), []
+    device = torch.device("cpu")
+    norms: list[float] = []
     for _ in iter(pipe.recv, "end"):
         if len(norms) == 1:  # the optimizer's states are there; what loading took is not counted
             reset_peak(device)
