@@ -70,6 +70,15 @@ def memory_by_part(folder: Path) -> None:
             assert predicted == pytest.approx(measured, rel=0.1, abs=0.1), (row, part)
 
 
+def plain_loop(folder: Path) -> None:
+    tables = figures(folder, "plain_loop")
+    trees, linear, loop = tables["one step"]
+    assert [row["way"] for row in (trees, linear, loop)] == ["trees", "linear", "loop"]
+    assert trees["norm"] == pytest.approx(loop["norm"], rel=1e-3), "the same update"
+    assert linear["norm"] == pytest.approx(loop["norm"], rel=1e-3)
+    assert all({"time", "memory"} <= row.keys() for row in tables["ours / a tuned plain loop"])
+
+
 def math_verdicts(folder: Path) -> None:
     rows = figures(folder, "math_verdicts")["wrong verdicts"]
     assert sum(row["pairs"] for row in rows[:-1]) == rows[-1]["pairs"] > 0
@@ -182,8 +191,8 @@ def environments(folder: Path) -> None:
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker, memory, publish),
-        *(sampler, schedule, tool_calls, tree),
+        *(adapters, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker, memory, plain_loop),
+        *(publish, sampler, schedule, tool_calls, tree),
     )
 }
 

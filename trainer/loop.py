@@ -64,7 +64,13 @@ def train(config: TrainerConfig) -> None:
         publisher.check()
         term = take_over(bridge, config, parallel, learner.steps_done)
         stream = RecordStream(
-            bridge, config, parallel, trainer_generation=term, linear=learner.linear, vocab_size=learner.vocab_size
+            bridge,
+            config,
+            parallel,
+            trainer_generation=term,
+            linear=learner.linear,
+            short_rows=learner.short_rows,
+            vocab_size=learner.vocab_size,
         )
         evaluation = Evaluation(bridge, config, parallel)
         status.announce()

@@ -76,6 +76,16 @@ def _growing(
     return builder.build(name, advantage)
 
 
+def unrelated(count: int, *, least: int, most: int, seed: int = 0) -> list[RecordTree]:
+    """Episodes of one turn that share nothing, of `least` to `most` tokens, half of which are sampled."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for index, tokens in enumerate(rng.integers(least, most + 1, count).tolist()):
+        prompt = rng.integers(0, VOCABULARY, tokens - tokens // 2).tolist()
+        episodes.append(_growing(rng, prompt, 1, tokens // 2, 0, str(index), 1.0 - 2.0 * (index % 2)))
+    return episodes
+
+
 def rewritten(
     turns: int, *, prompt: int, reasoning: int, answer: int, observation: int, seed: int = 0
 ) -> list[RecordTree]:

@@ -16,20 +16,18 @@ over a few tokens). The bound of the speed-up is then 1 / (1 − share + share /
 what layers alone would give. Attention saves another factor, and log-probs are the same work in every way.
 """
 
-import multiprocessing
 import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from statistics import median
-from typing import Any
 
 import torch
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.synthetic import add_computing, group, growing, rewritten, write_model
+from scripts.bench.turns import answer, processes_by_turns
 from shared.tokens.record_tree import RecordTree
 from trainer.losses import Denominators, LossConfig
 from trainer.process.parallel import parallel_session
@@ -49,7 +47,6 @@ KINDS: dict[str, Kind] = {
     "rewritten100": lambda x: rewritten(100, prompt=64 * x, reasoning=6 * x, answer=2 * x, observation=8 * x),
     "group8": lambda x: group(8, 4, prompt=512 * x, reply=24 * x, observation=24 * x),
 }
-PATIENCE_S = 1800.0
 
 
 def measure(options: Options) -> Tables:
@@ -69,41 +66,22 @@ def measure(options: Options) -> Tables:
 
 def step_by_step(kind: str, options: Options) -> tuple[dict[Merging, Row], float]:
     """The figures of each way, and the seconds of a step over a few tokens. RuntimeError when a process ends or is silent."""
-    context = multiprocessing.get_context("spawn")
-    children: dict[Merging, tuple[BaseProcess, Connection]] = {}
-    try:
-        for way in WAYS:
-            ours, theirs = context.Pipe()
-            child = context.Process(target=way_process, args=(theirs, kind, way, options))
-            child.start()
-            theirs.close()
-            children[way] = (child, ours)
+    targets = {str(way): (way_process, (kind, way, options)) for way in WAYS}
+    with processes_by_turns(targets) as pipes:
         times: dict[Merging, list[tuple[float, float]]] = {way: [] for way in WAYS}
-        fixed_s = min(_answer(children[Merging.TREE][1], "fixed")[0] for _ in range(5))
+        fixed_s = min(answer(pipes[Merging.TREE], "fixed")[0] for _ in range(5))
         for repeat in range(options.repeats + 1):
-            for way, (_, pipe) in children.items():
-                answer = _answer(pipe, "step")
+            for way in WAYS:
+                seconds = answer(pipes[way], "step")
                 if repeat > 0:  # the first one warms up
-                    times[way].append(answer)
+                    times[way].append((seconds[0], seconds[1]))
         ways = {}
-        for way, (_, pipe) in children.items():
-            tokens, prepare_s, peak = _answer(pipe, "end")
+        for way in WAYS:
+            tokens, prepare_s, peak = answer(pipes[way], "end")
             step_s, wall_s = (median(column) for column in zip(*times[way], strict=True))
-            seconds = {"step s": step_s, "wall s": wall_s, "merge and pack s": prepare_s}
-            ways[way] = {"tokens": tokens, **seconds, "peak MiB": peak / 2**20}
-    finally:
-        for process, _ in children.values():
-            process.join(10)
-            process.kill()
+            of_way = {"step s": step_s, "wall s": wall_s, "merge and pack s": prepare_s}
+            ways[way] = {"tokens": tokens, **of_way, "peak MiB": peak / 2**20}
     return ways, fixed_s
-
-
-def _answer(pipe: Connection, request: str) -> tuple[Any, ...]:
-    pipe.send(request)
-    if not pipe.poll(PATIENCE_S):
-        raise RuntimeError(f"no answer to {request!r} within {PATIENCE_S:.0f} s")
-    answer: tuple[Any, ...] = pipe.recv()
-    return answer
 
 
 def way_process(pipe: Connection, kind: str, merging: Merging, options: Options) -> None:

@@ -19,6 +19,34 @@ FOUR_BITS = "tests/trainer/test_quantized_base.py"
 
 MUTANTS = (
     Mutant(
+        "step: rows are as short as the longest tree",
+        "trainer/trees/packing.py",
+        "    if short_rows:\n",
+        "    if False:\n",
+        "tests/trainer/test_packing.py::test_short_rows_are_as_long_as_the_longest_tree_and_hold_the_same_entries",
+    ),
+    Mutant(
+        "step: saved logits are those of their block",
+        "trainer/modeling/logprobs.py",
+        "                    logits = saved_EV[part, block]\n",
+        "                    logits = saved_EV[part, : block.stop - block.start]\n",
+        "tests/trainer/test_logprobs.py::test_values_and_gradients_equal_log_softmax_for_any_chunk",
+    ),
+    Mutant(
+        "step: saved logits are bounded",
+        "trainer/modeling/logprobs.py",
+        "shape[0] * shape[1] * dtype.itemsize > SAVED_LOGITS_BYTES:\n",
+        "False:\n",
+        "tests/trainer/test_logprobs.py::test_no_tensor_of_entries_times_vocabulary_is_made_beyond_the_bound",
+    ),
+    Mutant(
+        "step: one process on a CPU copies no parameters",
+        "trainer/process/parallel.py",
+        '    if parallel.world_size == 1 and parallel.device.type == "cpu" and param_dtype is None',
+        '    if False and parallel.device.type == "cpu" and param_dtype is None',
+        "tests/trainer/test_parallel.py::test_one_process_on_a_cpu_copies_no_parameters",
+    ),
+    Mutant(
         "log-probs: a block's largest logit scales the sum of the blocks before it",
         "trainer/modeling/logprobs.py",
         "self._powers_E * less_E + powers_EV.sum(-1)",
@@ -37,7 +65,7 @@ MUTANTS = (
         "trainer/modeling/logprobs.py",
         "        trained = ctx.needs_input_grad[1]\n",
         "        trained = True\n",
-        "tests/trainer/test_logprobs.py::test_a_head_that_is_not_trained_costs_no_gradient_of_its_own",
+        "tests/trainer/test_logprobs.py::test_a_head_that_is_not_trained_costs_no_gradient_of_its_own_and_saved_logits_no_product",
     ),
     Mutant(
         "a 4-bit base has the very numbers of the files",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -282,3 +283,8 @@ class LargestTensor(TorchDispatchMode):
         made = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         self.numel = max([self.numel, *made])
         return result
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, which is cut where several processes train."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -21,11 +21,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.tokens.record_tree import RecordTree
-from tests.trainer.builders import STALENESS, Token, logprobs_one_by_one, random_group, relative_difference, tiny_model
+from tests.trainer.builders import (
+    STALENESS,
+    Token,
+    logprobs_one_by_one,
+    random_group,
+    relative_difference,
+    tiny_model,
+    whole,
+)
 from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
@@ -155,8 +162,8 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
     loss = combine(parallel.data.gather_objects(measured)).sums["loss/loss"]
     gradients = {}
     for name, parameter in lm.causal_lm.named_parameters():
-        assert isinstance(parameter.grad, DTensor), f"{name} has no sharded gradient"
-        gradients[name] = parameter.grad.full_tensor().clone()
+        assert parameter.grad is not None, f"{name} has no sharded gradient"
+        gradients[name] = whole(parameter.grad).clone()
     lm.zero_grad()
     return loss, gradients
 

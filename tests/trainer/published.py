@@ -66,7 +66,7 @@ class Publishing:
         with torch.no_grad():
             for parameter in self.learner.causal_lm.parameters():
                 if parameter.requires_grad:
-                    change(parameter.to_local())  # type: ignore[attr-defined]  # FSDP2 made it a DTensor
+                    change(parameter)
 
     def versions(self) -> list[PolicyVersion]:
         return self.bridge(self.bridge.store.versions.all("main"))

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
-from torch.distributed.tensor import DTensor
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from shared.errors import ConfigError
-from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model
+from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model, whole
 from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
 from trainer.losses import Denominators, LossConfig
@@ -68,8 +67,8 @@ def gradients_of(learner: Learner, rows: list[Row], denominators: Denominators) 
     learner._accumulator.run(Minibatch(rows, denominators), None)
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
-        if isinstance(parameter.grad, DTensor):
-            found[name] = parameter.grad.full_tensor().clone()
+        if parameter.grad is not None:
+            found[name] = whole(parameter.grad).clone()
     return found
 
 

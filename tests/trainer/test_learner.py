@@ -16,6 +16,7 @@ from tests.trainer.builders import (
     random_group,
     relative_difference,
     tiny_model,
+    whole,
 )
 from tests.trainer.conftest import Launch
 from tests.trainer.formulas import reference_loss
@@ -135,13 +136,13 @@ def test_the_reference_model_is_frozen_apart_and_only_loaded_for_a_kl_term(
     )
     assert learner.reference is not None
     assert not any(p.requires_grad for p in learner.reference.parameters())
-    before = [p.full_tensor().clone() for p in learner.reference.parameters()]
+    before = [whole(p).clone() for p in learner.reference.parameters()]
     divergences = [
         learner.step(*rows_of_step(step, 30, alone)).metrics["loss/reference_kl_mean_nats"] for step in range(3)
     ]
     assert divergences[0] == pytest.approx(0.0, abs=1e-12), "the run starts from the reference"
     assert divergences[2] > 1e-6
-    after = [p.full_tensor() for p in learner.reference.parameters()]
+    after = [whole(p) for p in learner.reference.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
     trained = {id(p) for optimizer in learner.optimizers for group in optimizer.param_groups for p in group["params"]}
     assert trained == {id(p) for p in learner.lm.parameters()}
@@ -307,7 +308,7 @@ def test_the_gradient_is_clipped_by_its_global_norm(model_directory: Path, alone
         learner = open_learner(model_directory, loss, config, alone, LearnerOptions(dtype="float64"))
         norms.append(learner.step(rows, denominators).metrics["learner/grad_norm"])
         first_moments = [state["exp_avg"] for optimizer in learner.optimizers for state in optimizer.state.values()]
-        total = math.sqrt(sum(float(moment.full_tensor().square().sum()) for moment in first_moments)) / 0.1
+        total = math.sqrt(sum(float(whole(moment).square().sum()) for moment in first_moments)) / 0.1
         assert total == pytest.approx(limit or norms[0], rel=1e-4)
     assert norms[0] == norms[1] > 0.01, "the norm reported is that before clipping"
 

@@ -14,10 +14,12 @@ from trainer.modeling.logprobs import token_logprobs
 N, D, V, E = 9, 6, 23, 31
 
 
-@pytest.fixture(params=[5, logprobs.VOCABULARY_BLOCK])
+@pytest.fixture(params=[(5, 0), (5, E * V * 8), (logprobs.VOCABULARY_BLOCK, 0)], ids=["blocks", "saved", "one block"])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens of the vocabulary at a time: 5, of which the last has 3, and all."""
-    monkeypatch.setattr(logprobs, "VOCABULARY_BLOCK", request.param)
+    """Tokens of the vocabulary at a time: 5, of which the last has 3, and all. Logits are computed again, or saved."""
+    tokens, saved_bytes = request.param
+    monkeypatch.setattr(logprobs, "VOCABULARY_BLOCK", tokens)
+    monkeypatch.setattr(logprobs, "SAVED_LOGITS_BYTES", saved_bytes)
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -113,8 +115,9 @@ def test_bfloat16_inputs_are_multiplied_in_float32_and_get_bfloat16_gradients() 
         assert (found.grad.double() - reference.grad).abs().max() < 0.02 * reference.grad.abs().max()
 
 
-def test_no_tensor_of_entries_times_vocabulary_is_ever_made() -> None:
+def test_no_tensor_of_entries_times_vocabulary_is_made_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     entries, vocabulary, chunk = 512, 1024, 16
+    monkeypatch.setattr(logprobs, "SAVED_LOGITS_BYTES", 4 * entries * vocabulary - 1)
     hidden_ND, weight_VD = torch.randn(8, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
     index_E = torch.arange(entries)
     with LargestTensor() as largest:
@@ -153,7 +156,11 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_head_that_is_not_trained_costs_no_gradient_of_its_own() -> None:
+@pytest.mark.parametrize(("saved_bytes", "products_of"), [(0, [4, 3]), (E * V * 8, [3, 2])])
+def test_a_head_that_is_not_trained_costs_no_gradient_of_its_own_and_saved_logits_no_product(
+    saved_bytes: int, products_of: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "SAVED_LOGITS_BYTES", saved_bytes)
     hidden_ND, weight_VD, *rest = inputs()
     gradients, counts = [], []
     for weight in (weight_VD, weight_VD.detach()):
@@ -163,7 +170,7 @@ def test_a_head_that_is_not_trained_costs_no_gradient_of_its_own() -> None:
         gradients.append(hidden_ND.grad)
         hidden_ND.grad = None
     assert torch.equal(*gradients)
-    assert counts == [4, 3]
+    assert counts == products_of
 
 
 def test_a_chunk_below_one_is_refused() -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scripts.bench.synthetic import growing
 from tests.trainer.builders import STALENESS, RecordBuilder, random_group
 from trainer.modeling.attention import dense_mask, sdpa_mask
 from trainer.trees.packing import Row, empty_row, pack
@@ -90,6 +91,21 @@ def test_trees_that_fit_together_share_rows_and_are_not_cut() -> None:
         trees.append(merge([builder.build()]))
     rows = pack(trees, 80)
     assert sorted(row.num_tokens for row in rows) == [70, 80]
+
+
+def test_short_rows_are_as_long_as_the_longest_tree_and_hold_the_same_entries() -> None:
+    trees = [merge(growing(1, prompt=300, reply=reply, observation=0, seed=reply)) for reply in (20, 100, 260, 400)]
+    long, short = (pack(trees, 2000, short_rows=on) for on in (False, True))
+    assert [row.num_tokens for row in long] == [sum(tree.num_tree for tree in trees)]
+    assert [row.num_tokens for row in short] == [700, 560, 400, 320], "none is cut"
+    assert sum(row.num_entries for row in short) == long[0].num_entries
+    few = pack(trees[:1] * 3, 2000, short_rows=True)
+    assert [row.num_tokens for row in few] == [320, 320, 320], "two would be more than SHORT_ROW"
+    tiny = [merge(random_group(seed)) for seed in range(2)]
+    assert len(pack(tiny, 2000, short_rows=True)) == 1, "up to SHORT_ROW they share one"
+    assert max(row.num_tokens for row in pack(trees, 400, short_rows=True)) == 700, (
+        "one path over the budget, as without"
+    )
 
 
 def test_one_path_over_the_budget_gets_a_row_of_its_own_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,10 +85,18 @@ def test_a_model_is_sharded_layer_by_layer_and_unknown_layers_are_refused(alone:
     model = tiny_model(dtype=torch.float32)
     with pytest.raises(ValueError, match="no layer of class Unknown to shard"):
         shard_model(model, ("Unknown",), alone)
-    shard_model(model, ("Qwen3DecoderLayer",), alone)
+    shard_model(model, ("Qwen3DecoderLayer",), dataclasses.replace(alone, settings=ShardSettings("bf16")))
     sharded = [name for name, module in model.named_modules() if type(module).__name__.startswith("FSDP")]
     assert sharded == ["", "model.layers.0", "model.layers.1"]
     assert isinstance(model, nn.Module)
+
+
+def test_one_process_on_a_cpu_copies_no_parameters(alone: Parallel) -> None:
+    model = tiny_model(dtype=torch.float32)
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    shard_model(model, ("Qwen3DecoderLayer",), alone)
+    assert not any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
 
 
 def test_in_bfloat16_layers_compute_in_it_and_gradients_and_log_probs_are_float32(alone: Parallel) -> None:
@@ -109,7 +117,7 @@ def test_a_layers_parameters_are_freed_after_its_forward_or_kept_until_its_backw
     alone: Parallel, reshard: bool
 ) -> None:
     lm = TreeLM(tiny_model(dtype=torch.float32))
-    settings = ShardSettings(reshard_after_forward=reshard)
+    settings = ShardSettings("bf16", reshard_after_forward=reshard)
     shard_model(lm, ("Qwen3DecoderLayer",), dataclasses.replace(alone, settings=settings))
     (row,) = pack([merge(random_group(3))], 1000)
     logprob_E, _ = row_logprobs(lm, row)

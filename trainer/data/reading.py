@@ -71,13 +71,16 @@ FORESEEN = (DataError, ValueError, LookupError, TypeError, OverflowError)  # wha
 
 
 class Reader:
-    """`linear`, `vocab_size`: see `RecordStream`."""
+    """`linear`, `short_rows`, `vocab_size`: see `RecordStream`."""
 
-    def __init__(self, bridge: StoreBridge, config: TrainerConfig, *, linear: bool, vocab_size: int | None) -> None:
+    def __init__(
+        self, bridge: StoreBridge, config: TrainerConfig, *, linear: bool, short_rows: bool, vocab_size: int | None
+    ) -> None:
         self._vocab_size = vocab_size
         self._bridge = bridge
         self._config = config
         self._linear = linear
+        self._short_rows = short_rows
         self.advantages_are_final = config.data.advantage_normalization == AdvantageNormalization.NONE
 
     def read(self, groups: Sequence[Group]) -> tuple[dict[str, LoadedGroup], dict[str, str]]:
@@ -153,6 +156,7 @@ class Reader:
             self._config.data.max_tokens_per_row,
             one_sequence_per_row=self._linear,
             every_token=self._config.loss.router_aux_loss_coef > 0,
+            short_rows=self._short_rows,
         )
         data = [d for group in groups for d in group.data]
         minibatch = Minibatch(

@@ -58,9 +58,9 @@ class Batch:
 
 
 class RecordStream:
-    """`linear`: one sequence per row, for a model that no prefix tree can go through (`Learner.linear`). `vocab_size`: ids of
-    the model; a group with another one is dropped, with the reason, as is one with a spoilt document. Enter it to prefetch;
-    without that it reads when it is asked.
+    """`linear`: one sequence per row, for a model that no prefix tree can go through (`Learner.linear`). `short_rows`: as in
+    `Learner`. `vocab_size`: ids of the model; a group with another one is dropped, with the reason, as is one with a spoilt
+    document. Enter it to prefetch; without that it reads when it is asked.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class RecordStream:
         *,
         trainer_generation: int,
         linear: bool = False,
+        short_rows: bool = False,
         vocab_size: int | None = None,
     ) -> None:
         self._bridge = bridge
@@ -82,7 +83,7 @@ class RecordStream:
         self._supply = TaskSupply(bridge, config)
         self._timer = PollTimer(bridge.store.signals, (Signal.DATA, Signal.RUN, Signal.TASKS), POLL_S)
         self._equal = EqualGroups(config)
-        self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
+        self._reader = Reader(bridge, config, linear=linear, short_rows=short_rows, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
         self._buffer = PrefetchBuffer()
         self._wait_result: WaitResult = None

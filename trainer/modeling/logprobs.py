@@ -8,6 +8,9 @@ trained (LoRA) costs no gradient of its own: a fourth of the products, and a flo
 On a CPU a chunk is computed for `VOCABULARY_BLOCK` tokens of the vocabulary at a time, which stay in its cache: the running
 maximum and sum of a log-sum-exp (Milakov and Gimelshein 2018, arXiv 1805.02867).
 
+The backward computes the logits again, unless all of the row's take at most `SAVED_LOGITS_BYTES`: then the forward saves them,
+on a CPU. That spares a product of each chunk; beyond the bound it would cost more memory than the time is worth.
+
 Of a truncated distribution (`truncation.py`) log-probs, gradient and entropy are over the tokens that are kept, and which these
 are is constant. It costs one sort of each chunk's logits; what is not truncated costs nothing more.
 
@@ -25,6 +28,7 @@ from torch import Tensor
 from trainer.modeling.truncation import DROPPED, dropped, thresholds
 
 VOCABULARY_BLOCK = 4096
+SAVED_LOGITS_BYTES = 2**26  # 341 log-probs of a vocabulary of 49,152 in float32
 
 
 class TokenScores(NamedTuple):
@@ -57,7 +61,8 @@ def token_logprobs(
     `truncation_E` [E, 3], as in `truncation.py`, of what it leaves, and the target.
 
     `rows_E` are the predicting positions, which entries may share. float32, or float64 for float64 inputs. At most
-    `chunk` × V logits exist at a time. The gradient reaches `hidden_ND` and `lm_head_weight_VD`, even without entries.
+    `chunk` × V logits exist at a time, or those of `SAVED_LOGITS_BYTES`. The gradient reaches `hidden_ND` and
+    `lm_head_weight_VD`, even without entries.
     """
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; expected at least 1")
@@ -108,10 +113,13 @@ class _TokenLogprobs(torch.autograd.Function):
         )
         threshold_E = torch.empty_like(normalizer_E if truncation_E is not None else normalizer_E[:0])
         outside_E = torch.empty_like(threshold_E, dtype=torch.bool)
+        saved_EV = _saved_logits(hidden_ED, weight_VD, dtype) if any(ctx.needs_input_grad) else None
         for part in _chunks(len(hidden_ED), chunk):
             sums = _Sums(normalizer_E[part], with_entropy=with_entropy)
             for block in _blocks(weight_VD, truncated=truncation_E is not None):
                 logits = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
+                if saved_EV is not None:
+                    saved_EV[part, block] = logits
                 if truncation_E is not None:
                     threshold_E[part] = thresholds(logits, truncation_E[part])
                     tail, outside_E[part] = dropped(logits, targets_E[part], threshold_E[part])
@@ -121,7 +129,9 @@ class _TokenLogprobs(torch.autograd.Function):
             logprob_E[part] = sums.target_E - sums.normalizer_E
             if with_entropy:
                 entropy_E[part] = sums.entropy_E
-        ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E)
+        ctx.save_for_backward(
+            hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E, saved_EV
+        )
         ctx.mark_non_differentiable(outside_E)
         ctx.chunk = chunk
         ctx.set_materialize_grads(False)  # for an entropy that no loss uses costs nothing here
@@ -135,7 +145,9 @@ class _TokenLogprobs(torch.autograd.Function):
 
         Sums over chunks in the accumulation type, rounded once. No gradient of a head that is not trained.
         """
-        hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E = ctx.saved_tensors
+        hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E, saved_EV = (
+            ctx.saved_tensors
+        )
         dtype = normalizer_E.dtype
         if gradient_E is None:
             gradient_E = torch.zeros_like(normalizer_E)
@@ -147,10 +159,13 @@ class _TokenLogprobs(torch.autograd.Function):
             scale = gradient_E[part, None] / temperature
             hidden_grad = torch.zeros(hidden_ED[part].shape, dtype=dtype, device=hidden_ED.device)
             for block in _blocks(weight_VD, truncated=len(threshold_E) > 0):
-                log_p = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
+                if saved_EV is None:
+                    logits = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
+                else:
+                    logits = saved_EV[part, block]
                 if len(threshold_E):
-                    log_p.masked_fill_(dropped(log_p, targets_E[part], threshold_E[part])[0], DROPPED)
-                log_p.sub_(normalizer_E[part, None])
+                    logits = logits.masked_fill(dropped(logits, targets_E[part], threshold_E[part])[0], DROPPED)
+                log_p = torch.sub(logits, normalizer_E[part, None], out=logits if saved_EV is None else None)
                 if entropy_gradient_E is None:
                     logit_grad = log_p.exp_().mul_(-scale)
                 else:
@@ -195,6 +210,14 @@ class _Sums:
     def entropy_E(self) -> Tensor:  # as above
         """H = lse − Σ p z."""
         return self.normalizer_E - self._weighted_E / self._powers_E
+
+
+def _saved_logits(hidden_ED: Tensor, weight_VD: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Memory for all logits, where there is enough for them."""
+    shape = (len(hidden_ED), len(weight_VD))
+    if weight_VD.device.type != "cpu" or shape[0] * shape[1] * dtype.itemsize > SAVED_LOGITS_BYTES:
+        return None
+    return torch.empty(shape, dtype=dtype, device=weight_VD.device)
 
 
 def _chunks(count: int, chunk: int) -> list[slice]:

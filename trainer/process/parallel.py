@@ -28,7 +28,7 @@ from accelerate.utils import FullyShardedDataParallelPlugin
 from torch import nn
 from torch.distributed import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from shared.errors import ConfigError
 from shared.processes.waits import Wait
@@ -270,10 +270,11 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
     )
 
 
-def shard_model(
-    model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False
-) -> FSDPModule:
+def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False) -> None:
     """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
+
+    One process on a CPU has nothing to shard, and FSDP2 would copy each layer's parameters at every forward and backward, and its
+    gradients once more: the model stays as it is there, unless its parameters are cast (`precision`).
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
     Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
@@ -289,6 +290,13 @@ def shard_model(
         model.to(parallel.device)
     options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
     param_dtype = PRECISIONS[settings.precision]
+    if (
+        parallel.world_size == 1
+        and parallel.device.type == "cpu"
+        and param_dtype is None
+        and not settings.offload_params
+    ):
+        return
     if param_dtype is not None:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
     if settings.offload_params:
@@ -300,7 +308,7 @@ def shard_model(
             layer.set_modules_to_forward_prefetch([following])
     # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
     # a backward nothing else would free them.
-    return fully_shard(model, **{**options, "reshard_after_forward": frozen})
+    fully_shard(model, **{**options, "reshard_after_forward": frozen})
 
 
 def is_empty(model: nn.Module) -> bool:

@@ -135,7 +135,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     path = folders.latest(checkpoints)
     if path:
         restore.load(learner, path, parallel)
-    samples = Samples(data, config, parallel, linear=learner.linear)
+    samples = Samples(data, config, parallel, linear=learner.linear, short_rows=learner.short_rows)
     _steps(config, learner, samples, max_steps, parallel)
     written = write_weights(
         learner.causal_lm,
@@ -191,6 +191,7 @@ class Samples:
         parallel: Parallel,
         *,
         linear: bool = False,
+        short_rows: bool = False,
     ) -> None:
         self.excluded = 0  # of this rank so far
         self.stopping = False  # set by a signal: begin no further step
@@ -198,6 +199,7 @@ class Samples:
         self._config = config
         self._parallel = parallel
         self._linear = linear
+        self._short_rows = short_rows
 
     def ahead(self, first: int, stop: int) -> Iterator[tuple[int, Minibatch]]:
         """Yield (step, its rows and counts); a thread prepares the next step during the current one."""
@@ -231,6 +233,7 @@ class Samples:
             config.data.tokens_per_row,
             one_sequence_per_row=self._linear,
             every_token=config.optimizer.router_aux_loss_coef > 0,
+            short_rows=self._short_rows,
         )
         counts = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
         return Minibatch(rows, counts, records_T=[record.record_id for record in fitting])

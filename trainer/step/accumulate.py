@@ -182,8 +182,8 @@ class Accumulator:
         return Routing(*map(self.parallel.sum_over_tokens, total(own))) if own else None
 
     def _sync_only_after_last(self, index: int, count: int) -> None:
-        assert isinstance(self.lm, FSDPModule)
-        self.lm.set_requires_gradient_sync(index == count - 1)
+        if isinstance(self.lm, FSDPModule):
+            self.lm.set_requires_gradient_sync(index == count - 1)
 
     def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
         reference_E = self._reference_logprobs(row)

@@ -59,17 +59,19 @@ class Learner:
         self._accumulator = accumulator
 
     @property
-    def sharded(self) -> FSDPModule:
-        """The same module as `lm`, by the methods that sharding gave it."""
-        assert isinstance(self.lm, FSDPModule)
-        return self.lm
-
-    @property
     def causal_lm(self) -> PreTrainedModel:
         """The transformers model inside: what is published and what the checkpoint names."""
         model = self.lm.causal_lm
         assert isinstance(model, PreTrainedModel)
         return model
+
+    @property
+    def short_rows(self) -> bool:
+        """Whether rows should be packed with `short_rows`. Not with sharded parameters, which travel at each forward, on a GPU,
+        which long rows keep busy, and where a balance of experts takes one more forward of all rows but the first.
+        """
+        balances = self._accumulator.loss.router_aux_loss_coef != 0.0
+        return self._parallel.device.type == "cpu" and not isinstance(self.lm, FSDPModule) and not balances
 
     @property
     def lives_on_host(self) -> bool:

@@ -25,6 +25,8 @@ from trainer.trees.tree import NOT_TRUNCATED, Entries, Float32, TokenTree, conca
 
 log = logging.getLogger(__name__)
 
+SHORT_ROW = 512  # tokens; below, what a forward takes beside its tokens would show on a CPU
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(TrainedTokens):
@@ -109,10 +111,18 @@ class _Part:
 
 
 def pack(
-    trees: Sequence[TokenTree], max_tokens: int, *, one_sequence_per_row: bool = False, every_token: bool = False
+    trees: Sequence[TokenTree],
+    max_tokens: int,
+    *,
+    one_sequence_per_row: bool = False,
+    every_token: bool = False,
+    short_rows: bool = False,
 ) -> list[Row]:
     """Rows of at most `max_tokens` tokens, first-fit decreasing. Only a single root-to-leaf path above it makes a
     longer row. `one_sequence_per_row`: each path gets a row of its own, for models that take no trees.
+
+    `short_rows`: no row is longer than the longest tree, or piece of one, or SHORT_ROW. As many tokens, in more forwards, and a
+    step holds the activations of a shorter row.
 
     Trees, and pieces of trees, without anything to train are left out, so the list may be empty; with `every_token` only those
     without a token that counts. The order is a function of the arguments alone.
@@ -122,6 +132,8 @@ def pack(
     if one_sequence_per_row:
         return [_row([part]) for tree in _numbered(trees) for part in _paths(tree) if _matters(part, every_token)]
     parts = [part for tree in _numbered(trees) for part in _split(tree, max_tokens) if _matters(part, every_token)]
+    if short_rows:
+        max_tokens = min(max_tokens, max([SHORT_ROW, *(part.num_tokens for part in parts)]))
     bins: list[list[_Part]] = []
     room: list[int] = []
     for part in sorted(parts, key=lambda part: -part.num_tokens):
