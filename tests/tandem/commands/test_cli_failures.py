@@ -38,6 +38,7 @@ FAILING: dict[str, tuple[Sequence[str], str]] = {
     "tasks convert": (["nowhere.csv", "out.jsonl"], "nowhere.csv"),
     "data export": ([NOWHERE, "out.bson.gz"], NOWHERE),
     "data import": (["a-new-run", "nowhere.bson.gz"], "nowhere.bson.gz"),
+    "data restore": (["a-new-run", "nowhere.bson.gz"], "nowhere.bson.gz"),
     "database prepare": (["--folder", "a-file/database"], "a-file"),
     "trace chain": ([NOWHERE, "--step", "1"], NOWHERE),
     "trace export": ([NOWHERE, "--otlp", "http://127.0.0.1:9"], NOWHERE),
