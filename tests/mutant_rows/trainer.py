@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         "step: one process on a CPU copies no parameters",
         "trainer/process/parallel.py",
-        '    if parallel.world_size == 1 and parallel.device.type == "cpu" and param_dtype is None',
-        '    if False and parallel.device.type == "cpu" and param_dtype is None',
+        "        and not settings.offload_params\n    ):\n        return\n",
+        "        and not settings.offload_params\n    ):\n        pass\n",
         "tests/trainer/test_parallel.py::test_one_process_on_a_cpu_copies_no_parameters",
     ),
     Mutant(

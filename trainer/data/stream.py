@@ -63,6 +63,7 @@ class RecordStream:
     document. Enter it to prefetch; without that it reads when it is asked.
     """
 
+    # 7 parameters: the trainer's term, and what the model needs of its rows
     def __init__(
         self,
         bridge: StoreBridge,
