@@ -111,7 +111,7 @@ MUTANTS = (
         "shared/mcp/http_connections.py",
         "        self._release(reusable=is_whole and self._head.keeps_alive)\n",
         "        self._release(reusable=self._head.keeps_alive)\n",
-        f"{BYTES}::test_a_connection_is_used_again_after_its_body_and_only_then",
+        f"{BYTES}::test_a_connection_whose_body_is_on_its_way_is_not_used_again",
     ),
     Mutant(
         "bound of a tool server's HTTP head: interim answers",

@@ -117,6 +117,15 @@ async def test_a_connection_is_used_again_after_its_body_and_only_then() -> None
         assert server.connections == 2
 
 
+async def test_a_connection_whose_body_is_on_its_way_is_not_used_again() -> None:
+    """Its bytes would be taken for the next answer."""
+    server = ByteServer([HEAD + b"Content-Length: 4\r\n\r\n", WHOLE])
+    async with serving(server) as send:
+        await (await send()).stream.aclose()  # type: ignore[union-attr]  # an async stream
+        assert await body_of(await send()) == b"body"
+    assert server.connections == 2
+
+
 @pytest.mark.parametrize(
     ("rest", "connections"),
     [(b"0\r\n\r\n", 1), (b"", 2), (b"9\r\ndata: y\n\n\r\n0\r\n\r\n", 2), (b"0\r\n\r\nHTTP/1.1", 2)],
