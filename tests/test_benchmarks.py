@@ -141,7 +141,7 @@ def growth(folder: Path) -> None:
     assert [row["turns"] for row in tables["more turns"]] == [8, 32]
     for row in tables["exponents of turns"]:
         if row["quantity"] in ("commands", "KB", "encoded K"):
-            assert 0.5 < row["all rows"] < 1.06, row
+            assert 0.1 < row["all rows"] < 1.06, row  # episodes share commands, so they grow by less
     assert tables["more turns"][-1]["documents"] < 32, "no document of an earlier turn is read"
     assert {"CPU ms", "rendered K", "MB"} < {row["quantity"] for row in tables["exponents of turns"]}
 
