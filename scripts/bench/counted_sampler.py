@@ -70,8 +70,12 @@ def count_text() -> None:
 
         return encoded
 
-    ChatTemplate.render_prepared = rendered  # type: ignore[method-assign,assignment]  # counted for this process alone
-    ChatTemplate.encode, ChatTemplate.encode_plain = counted(encode), counted(encode_plain)  # type: ignore[method-assign]  # likewise
+    for name, method in {
+        "render_prepared": rendered,
+        "encode": counted(encode),
+        "encode_plain": counted(encode_plain),
+    }.items():
+        setattr(ChatTemplate, name, method)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class ToolServerTransport(httpx2.AsyncBaseTransport):
             origin = _origin(request.url)
             connection = await self._take_idle(origin) or await self._connect(origin, limits)
             head = await connection.exchange(request, content, limits)
-        except BaseException:  # cancelled too: half an exchange makes the connection unusable
+        except BaseException:  # raised again; after a cancellation too, half an exchange makes the connection unusable
             self.release(connection, reusable=False)
             raise
         stream = _Body(self, connection, head, limits)
@@ -265,7 +265,7 @@ class _Body(httpx2.AsyncByteStream):
         try:
             async for piece in self._connection.body(self._head, self._limits):
                 yield piece
-        except BaseException:  # cancelled too
+        except BaseException:  # raised again; after a cancellation too, the rest of the body is unread
             self._release(reusable=False)
             raise
         self.end()

@@ -9,11 +9,12 @@ import tempfile
 import time
 from typing import Any
 
-import zmq  # type: ignore[import-not-found]  # comes with vLLM
+import zmq  # type: ignore[import-not-found]  # of vLLM, which is not installed where types are checked
 
 from sampler.engine.vllm.waiting import WaitingCondition
 
 LONGEST_MS = 1000  # of one wait: the other's answer takes microseconds, a busy machine some milliseconds
+SUBSCRIBED_S = 0.5  # ZeroMQ acknowledges no subscription: what is sent before it has arrived is lost
 OURS, THEIRS, READY, LOST = range(4)
 
 
@@ -31,7 +32,7 @@ def wait(condition: Any, counters: Any, index: int, beyond: int) -> int:
 def answer(counters: Any, question: str, reply: str, rounds: int) -> None:
     context = zmq.Context()
     writer, reader = WaitingCondition(False, context, reply), WaitingCondition(True, context, question)
-    time.sleep(0.5)  # the reader's subscription has no acknowledgement
+    time.sleep(SUBSCRIBED_S)
     counters[READY] = 1
     for done in range(rounds):
         counters[LOST] += wait(reader, counters, OURS, done)
@@ -49,8 +50,9 @@ def main(rounds: int) -> None:
         other.start()
         reader = WaitingCondition(True, context, reply)
         while not counters[READY]:
-            time.sleep(0.01)
-        time.sleep(0.5)  # as above
+            assert other.is_alive(), "the other process has ended"
+            time.sleep(0.01)  # shared memory notifies nobody
+        time.sleep(SUBSCRIBED_S)
         lost = 0
         for done in range(rounds):
             counters[OURS] = done + 1

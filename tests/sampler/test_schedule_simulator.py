@@ -1,6 +1,7 @@
 """The simulator of `python -m scripts.bench.schedule`, against small cases worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -96,9 +97,9 @@ def test_the_work_of_a_request_before_its_first_token_is_shared() -> None:
 # ---------------------------------------------------------------------- a run
 
 
-def synchronous(**values: float) -> RunModel:
+def synchronous(**values: Any) -> RunModel:
     model = RunModel(ALONE, groups_per_step=1, steps=2, places=1, max_staleness=0, train_s=4.0, publish_s=1.0)
-    return replace(model, **values)  # type: ignore[arg-type]  # of the fields' types
+    return replace(model, **values)
 
 
 def test_a_synchronous_run_takes_the_sum_of_its_parts() -> None:
@@ -121,7 +122,7 @@ def test_a_reply_goes_on_with_new_weights_after_its_tokens_are_prefilled_again()
     """It begins at 3; the weights come at 5, when it has 2 tokens and a prompt of 4: 6 · 0.5 s of prefill, then 3 tokens more."""
     engine = replace(ALONE, prefill_s=0.5)
     workload = Workload(tuple(replace(group, episodes=(_warm(group.episodes[0]),)) for group in one_turn(3, 5).groups))
-    outcome = played(workload, synchronous(engine=engine, max_staleness=1, train_s=1.0))  # type: ignore[arg-type]  # a model
+    outcome = played(workload, synchronous(engine=engine, max_staleness=1, train_s=1.0))
     assert outcome.step_ends == [4.0, 12.0]
     assert outcome.recomputed == 6
     assert outcome.staleness == {0: 3 + 3, 1: 2}

@@ -14,11 +14,11 @@ from shared.store import Store
 from tests.shared.builders import claim, import_tasks, let_time_pass
 from tests.shared.episodes import make_dispatches
 
-CLAIMING = {"policy": "main", "split": "train", "lease_s": 60.0, "seq_limit": None, "max_failures": 8}
+CLAIMING: dict[str, Any] = {"policy": "main", "split": "train", "lease_s": 60.0, "seq_limit": None, "max_failures": 8}
 
 
 async def claims(store: Store, most: int, worker: str = "w") -> list[Claim]:
-    return await store.tasks.claim_slots(worker, **CLAIMING, most=most)  # type: ignore[arg-type]  # one dict for all
+    return await store.tasks.claim_slots(worker, **CLAIMING, most=most)
 
 
 class Commands(monitoring.CommandListener):
@@ -83,7 +83,7 @@ async def test_with_only_exhausted_slots_the_next_task_is_claimed(store: Store) 
     await import_tasks(store, 2, num_generations=2)
     assert len(await claims(store, 2)) == 2
     await let_time_pass(store)
-    got = await store.tasks.claim_slots("heir", **(CLAIMING | {"max_failures": 1}), most=2)  # type: ignore[arg-type]
+    got = await store.tasks.claim_slots("heir", **(CLAIMING | {"max_failures": 1}), most=2)
     assert [one.task.seq for one in got] == [1, 1]
     task = await store.tasks.get("main:train:0:t0")
     assert task is not None

@@ -57,7 +57,7 @@ from tandem.audit.scope import AuditScope
 given = ("mongodb://127.0.0.1:1", "r", AuditScope(False, {}, {}))
 pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=given)
 print(pool.submit(os.getpid).result(), flush=True)
-time.sleep(600)
+time.sleep(600)  # until it is killed
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
@@ -69,7 +69,7 @@ time.sleep(600)
     end = time.monotonic() + 60
     while state.exists() and ") Z " not in state.read_text():  # a zombie, where nothing reaps it
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.05)  # a process that is no child of this one notifies nobody of its end
 
 
 async def test_each_violation_is_found_in_any_group_of_a_run_of_many_batches(

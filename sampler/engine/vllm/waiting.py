@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import zmq  # type: ignore[import-not-found]  # comes with vLLM
+import zmq  # type: ignore[import-not-found]  # of vLLM, which is not installed where types are checked
 from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
