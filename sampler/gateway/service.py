@@ -99,7 +99,7 @@ class GatewayService(SamplerService):
 
     @property
     def doing(self) -> str:
-        return "draining" if self._stop.is_set() else str(self._view.doing)
+        return "draining" if self._stop.is_set() else str(self._view.state.doing)
 
     async def claim_attempt(self) -> Mapping[str, Any] | None:
         """A task with the key of its attempt; None: no task can be claimed now."""
@@ -181,7 +181,7 @@ class GatewayService(SamplerService):
 
     async def _doing(self) -> str | Wait:
         attempts, busy = self._attempts.places, len(self._attempts.busy)
-        return await agents_wait(self._view, self._store, attempts, busy, self._settings.attempt_idle_s)
+        return await agents_wait(self._view.state, self._store, attempts, busy, self._settings.attempt_idle_s)
 
     async def _renew(self) -> None:
         await self._attempts.renew()

@@ -1,4 +1,4 @@
-"""Our training step beside a tuned plain loop over transformers: CPU seconds and peak memory, by turns.
+"""Compares the training step with a tuned loop over transformers: CPU seconds and peak memory, by turns.
 
     python -m scripts.bench.plain_loop                                       all kinds; some five minutes on one core
     python -m scripts.bench.plain_loop --kind nothing_shared --threads 2 --json bench.json

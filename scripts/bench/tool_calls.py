@@ -1,4 +1,4 @@
-"""What a tool call costs the sampler's process, beside the MCP SDK's own client and one written by hand.
+"""CPU time of a tool call in the sampler's process, compared with the MCP SDK's client and a raw HTTP client.
 
     python -m scripts.bench.tool_calls [--transports http,events,stdio] [--clients ours,sdk,raw] [--sessions 8] [--calls 200]
                                        [--rounds 3] [--json FILE] [--quick]
@@ -133,7 +133,7 @@ async def _served(transport: str, folder: Path) -> AsyncIterator[Where]:
 
 
 async def _cost(client: Client, where: Where, num_sessions: int, num_calls: int) -> tuple[float, float]:
-    """Seconds of this process's processor time: per call, and per session beside its calls."""
+    """CPU seconds of this process: per call, and per session without its calls."""
     async with contextlib.AsyncExitStack() as stack:
         began = time.process_time()
         calls = [await stack.enter_async_context(client(where)) for _ in range(num_sessions)]

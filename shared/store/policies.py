@@ -32,7 +32,7 @@ class VersionVerbs:
         # Begins with the step: with two indexes that begin with the policy, each question for the newest would try both.
         await add_index(self._versions, [("step", 1), ("policy", 1), ("version", 1)], name="of step")
         await add_index(self._versions, [("created_at", 1)], name="announced")
-        await add_index(self._versions, [("pruned", 1), ("policy", 1), ("version", 1)], name="kept")
+        await add_index(self._versions, [("pruned", 1), ("policy", 1), ("version", 1)], name="unpruned")
 
     # 10 parameters: one document is written at once; the optional ones say how the weights are put together
     async def announce(
@@ -148,7 +148,7 @@ class VersionVerbs:
         cursor = self._versions.find({"policy": policy, "version": {"$in": sorted(versions)}})
         return {found.version: found for found in await readable(PolicyVersion, cursor)}
 
-    async def kept(self, policy: str) -> list[PolicyVersion]:
+    async def unpruned(self, policy: str) -> list[PolicyVersion]:
         """Versions whose files are not deleted, in order: `keep_versions` bounds their number."""
         cursor = self._versions.find({"policy": policy, "pruned": False}).sort([("version", 1)])
         return await readable(PolicyVersion, cursor)

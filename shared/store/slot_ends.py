@@ -34,7 +34,7 @@ class SlotEnds:
         True if the group is complete with it. Raises LeaseLost."""
         document = await self._spoilt.update(holding(claim), leaving(claim, change, more), projection={"status": 1})
         if document is None:
-            document = await self.left_before(claim, ends)
+            document = await self.ended_before(claim, ends)
         if document is None:
             raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
         completed = bool(document["status"] == TaskStatus.COMPLETED)
@@ -42,7 +42,7 @@ class SlotEnds:
             self._signals.send(Signal.TASKS)
         return completed
 
-    async def left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
+    async def ended_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
         """The task, if this attempt has already ended its slot, that is, if the acknowledgement of the first try was lost."""
         ended: Document = {"traj_id": claim.traj_id, "attempt": claim.attempt}
         ended |= {"record_id": claim.record_id, "status": {"$in": list(ends)}}

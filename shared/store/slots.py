@@ -95,7 +95,7 @@ def holding(claim: Claim, worker: str | None = None) -> Document:
 _IS_LEASED = {"$eq": ["$$s.status", SlotStatus.LEASED.value]}
 _LISTED = {"$cond": [{"$isArray": "$slots"}, "$slots", []]}  # a malformed task has none that can be held
 _LEASED = {"$filter": {"input": _LISTED, "as": "s", "cond": _IS_LEASED}}
-# Projection of a task: `leased`, the number and attempt of each slot that somebody holds.
+# Projection of a task. `leased`: [traj_id, attempt] of each leased slot.
 LEASED_SLOTS: Document = {"leased": {"$map": {"input": _LEASED, "as": "s", "in": ["$$s.traj_id", "$$s.attempt"]}}}
 
 

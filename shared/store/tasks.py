@@ -247,7 +247,7 @@ class TaskVerbs:
 
     async def is_played_by(self, claim: Claim) -> bool:
         """Whether this attempt, and no other, gave the slot its score, or waits for it."""
-        return await self._ends.left_before(claim, PLAYED_TO_THE_END) is not None
+        return await self._ends.ended_before(claim, PLAYED_TO_THE_END) is not None
 
     # ------------------------------------------------------------------ settlement
 

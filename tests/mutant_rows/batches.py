@@ -39,13 +39,13 @@ MUTANTS = (
         "shared/store/record_data.py",
         "        if passed_over := incomplete.passed_over():",
         "        if passed_over := []:",
-        f"{LOOKS}::test_a_group_that_stays_incomplete_is_not_read_at_every_look",
+        f"{LOOKS}::test_a_group_that_stays_incomplete_is_not_read_by_every_query",
     ),
     Mutant(
         "a group that was incomplete a moment ago is read again",
         "shared/store/incomplete_groups.py",
         "if one.read_at - one.since >= UNCHANGED_S and now",
         "if now",
-        f"{LOOKS}::test_a_group_that_grows_is_read_at_every_look",
+        f"{LOOKS}::test_a_group_that_grows_is_read_by_every_query",
     ),
 )

@@ -17,7 +17,7 @@ MUTANTS = (
         "shared/store/records.py",
         '        await add_index(self._dispatches, [("record", 1), ("turn", 1)], name="record")\n',
         "",
-        "tests/shared/test_verbs_on_a_grown_run.py::test_no_read_reads_what_another_policy_left",
+        "tests/shared/test_verbs_on_a_grown_run.py::test_no_read_reads_documents_of_another_policy",
     ),
     Mutant(
         "documents are counted by an index alone",

@@ -19,7 +19,7 @@ from scripts.bench.scheduling.workload import (
 )
 from shared.errors import ConfigError
 
-ALONE = EngineModel(step_s=1.0)  # a token a second for each request, whatever their number
+ALONE = EngineModel(step_s=1.0)  # one token a second for each request, at any number of requests
 EVERY = [
     *(Policy(order) for order in Order),
     Policy(extra=2),

@@ -159,7 +159,7 @@ def test_templates_run_in_a_sandbox() -> None:
 
 
 @pytest.mark.parametrize("name", ["role", "items", "get", "absent", "__class__", "_private"])
-def test_a_field_of_a_message_is_looked_up_as_in_any_sandbox(name: str) -> None:
+def test_a_field_of_a_message_is_resolved_as_in_any_sandbox(name: str) -> None:
     message = {"role": "user", "items": 1, "get": 2, "__class__": 3, "_private": 4}
     text = f"{{{{ message.{name} is callable }}}} {{{{ message.{name} is defined }}}}"
     own, plain = _environment(), ImmutableSandboxedEnvironment()

@@ -215,7 +215,7 @@ async def test_a_frozen_policy_takes_turns_gets_no_data_and_does_not_limit_admis
     async with EngineClient() as client:
         service = SamplerService(ServiceProcess(store, client, "w"), config, SamplerKinds(Debate, {}))
         await service._refresh()
-        assert service._view.seq_limit == 12, "no trainer of the judge is waited for"
+        assert service._view.state.seq_limit == 12, "no trainer of the judge is waited for"
 
 
 # ---------------------------------------------------------------------- settings

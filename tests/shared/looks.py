@@ -121,7 +121,7 @@ OFTEN: dict[str, Look] = {
     "trainer, every step: how many are ready": lambda store: store.data.count_ready_groups("main"),
     "trainer, every step: rounds that are open": lambda store: store.evaluation.open_versions("main"),
     "launcher, every 2 s: failures": lambda store: store.tasks.count_failures(),
-    "trainer, every step: versions whose files are kept": lambda store: store.versions.kept("main"),
+    "trainer, every step: versions whose files exist": lambda store: store.versions.unpruned("main"),
     "trainer, every version: it": lambda store: store.versions.some("main", [3]),
     "trainer, every step: an engine wants all weights": lambda store: store.services.needs_full_weights("main"),
     "tandem status: slots in progress": lambda store: store.questions.slots_in_progress(TRAIN_SPLIT),
@@ -194,7 +194,7 @@ def _data(seq: int, kind: str) -> Iterator[Document]:
 
 
 async def open_groups(store: Store, number: int, *, waiting: int) -> None:
-    """So many groups of which every slot is leased, and after them some that nobody has opened."""
+    """Insert so many groups with every slot leased, followed by groups that are not opened."""
     await _insert(store, "tasks", (_task(seq, "running") | {"free_at": FAR} for seq in range(number)))
     await _insert(store, "tasks", (_task(number + k, "created") for k in range(waiting)))
 

@@ -64,7 +64,7 @@ READS = {
         "versions.newest",
         "versions.all",
         "versions.some",
-        "versions.kept",
+        "versions.unpruned",
     ),
     *(
         "versions.check_first",

@@ -72,17 +72,17 @@ async def test_a_claim_reads_none_of_the_groups_that_are_played_elsewhere(mongod
     assert await store.database["tasks"].count_documents({"status": "running"}) == 4_001
 
 
-async def test_a_group_that_stays_incomplete_is_not_read_at_every_look(
+async def test_a_group_that_stays_incomplete_is_not_read_by_every_query(
     mongod: Mongod, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incomplete_groups, "UNCHANGED_S", 0.0)
     halves = [next(iter(ready_data(seq))) for seq in range(500)]
     await store.database["record_data"].insert_many([*halves, *ready_data(500)])
 
-    async def look(store: Store) -> None:
+    async def ready(store: Store) -> None:
         assert [group["seq"] for group in await store.data.ready_groups("main", 8)] == [500]
 
-    first, second = [await examine(mongod.connection_string, store, look) for _ in range(2)]
+    first, second = [await examine(mongod.connection_string, store, ready) for _ in range(2)]
     assert first.documents == 502
     assert second.documents == 2, second
     monkeypatch.setattr(incomplete_groups, "REREAD_S", 0.0)
@@ -90,7 +90,7 @@ async def test_a_group_that_stays_incomplete_is_not_read_at_every_look(
     assert [group["seq"] for group in await store.data.ready_groups("main", 8)] == [7, 500]
 
 
-async def test_a_group_that_grows_is_read_at_every_look(store: Store) -> None:
+async def test_a_group_that_grows_is_read_by_every_query(store: Store) -> None:
     one, other = ready_data(3)
     await store.database["record_data"].insert_one(one)
     assert [await store.data.ready_groups("main", 8) for _ in range(2)] == [[], []]

@@ -156,13 +156,13 @@ async def as_it_is(work: Awaitable[Any]) -> Any:
 
 
 @pytest.mark.parametrize("verb", ROWS)
-async def test_no_write_reads_what_another_policy_left(mongod: Mongod, beside: Store, verb: str) -> None:
+async def test_no_write_reads_documents_of_another_policy(mongod: Mongod, beside: Store, verb: str) -> None:
     far = await read_far(mongod.connection_string, beside, ROWS[verb](beside, as_it_is))
     assert not far, "\n".join(far)
 
 
 @pytest.mark.parametrize("verb", READS)
-async def test_no_read_reads_what_another_policy_left(mongod: Mongod, beside: Store, verb: str) -> None:
+async def test_no_read_reads_documents_of_another_policy(mongod: Mongod, beside: Store, verb: str) -> None:
     await whole_run(beside)
     far = await read_far(mongod.connection_string, beside, READS[verb](beside))
     assert not far, "\n".join(far)

@@ -36,7 +36,7 @@ async def begin(store: Store, options: AuditOptions = LIVE) -> AuditPosition:
     return position
 
 
-async def look(
+async def audit_again(
     store: Store, position: AuditPosition, options: AuditOptions = LIVE
 ) -> tuple[AuditReport, AuditPosition]:
     report, reached = await audit_since(store, position, options)
@@ -60,16 +60,16 @@ def violations(report: AuditReport) -> set[Check]:
 async def test_a_settled_group_is_examined_once_and_a_new_one_at_the_next_audit(store: Store, running: bool) -> None:
     options = AuditOptions(running=running)
     position = await begin(store, options)
-    report, position = await look(store, position, options)
+    report, position = await audit_again(store, position, options)
     assert report.ok
     assert (report.counts["groups settled since"], report.results[Check.TOKENS].examined) == (0, 0)
     await play_group(store, 7)
-    report, position = await look(store, position, options)
+    report, position = await audit_again(store, position, options)
     assert report.ok, report
     assert (report.counts["groups settled since"], report.counts["tasks opened"]) == (1, 1)
     assert report.results[Check.SAMPLED].examined == 12
     assert report.results[Check.TOOLS].examined == 1
-    assert (await look(store, position, options))[0].counts["groups settled since"] == 0
+    assert (await audit_again(store, position, options))[0].counts["groups settled since"] == 0
 
 
 async def test_a_group_that_is_seen_after_one_that_was_settled_later_is_examined(store: Store) -> None:
@@ -77,7 +77,7 @@ async def test_a_group_that_is_seen_after_one_that_was_settled_later_is_examined
     task = await play_group(store, 7)
     earlier = position.settled_at - timedelta(seconds=20)
     await store.database["tasks"].update_one({"_id": task}, {"$set": {"settled_at": earlier}})
-    assert (await look(store, position))[0].counts["groups settled since"] == 1
+    assert (await audit_again(store, position))[0].counts["groups settled since"] == 1
 
 
 async def test_a_group_under_way_is_examined_every_time(store: Store) -> None:
@@ -85,13 +85,13 @@ async def test_a_group_under_way_is_examined_every_time(store: Store) -> None:
     await store.tasks.insert_new([make_task(7)])
     held = await claim(store)
     for _ in range(2):
-        report, position = await look(store, position)
+        report, position = await audit_again(store, position)
         assert report.ok
         assert report.counts["slots leased"] == 1
-    assert violations((await look(store, position, AuditOptions()))[0]) == {Check.ENDED}
+    assert violations((await audit_again(store, position, AuditOptions()))[0]) == {Check.ENDED}
     await play(store, held, 1.0)
     await store.database["records"].update_one({"_id": held.record_id}, {"$set": {"score": 0.5}})
-    assert violations((await look(store, position))[0]) == {Check.RECORDS}
+    assert violations((await audit_again(store, position))[0]) == {Check.RECORDS}
 
 
 async def test_a_violation_is_found_again_until_it_is_repaired(store: Store) -> None:
@@ -103,11 +103,11 @@ async def test_a_violation_is_found_again_until_it_is_repaired(store: Store) -> 
     assert before is not None
     await dispatches.update_one(where, {"$set": {"prompt_ids": pack_ints([7, 99])}})
     for _ in range(2):
-        report, position = await look(store, position)
+        report, position = await audit_again(store, position)
         assert violations(report) == {Check.TOKENS}
         assert position.again == [task]
     await dispatches.replace_one(where, before)
-    report, position = await look(store, position)
+    report, position = await audit_again(store, position)
     assert report.ok
     assert position.again == []
 
@@ -123,7 +123,7 @@ async def test_the_first_audit_gives_no_position_where_it_finds_violations(store
 async def test_what_was_deleted_after_it_was_examined_is_found_by_an_audit_of_the_whole_run(store: Store) -> None:
     position = await begin(store)
     await store.database["dispatched_sampling_tasks"].delete_one({"turn": 0})
-    assert (await look(store, position))[0].ok
+    assert (await audit_again(store, position))[0].ok
     assert violations(await audit(store, running=True)) == {Check.TOKENS, Check.COMPLETE}
 
 
@@ -141,11 +141,11 @@ async def test_marks_of_a_running_run_are_compared_up_to_the_last_step_that_was_
     assert position.marks["main"].step == 1
     await train(store, 2)
     await announce(store, 2)
-    report, position = await look(store, position)
+    report, position = await audit_again(store, position)
     assert report.ok
     assert report.results[Check.MARKS].examined == 2
     assert position.marks["main"].step == 2
-    report, position = await look(store, position)
+    report, position = await audit_again(store, position)
     assert (report.results[Check.MARKS].examined, report.results[Check.ACCOUNTS].examined) == (0, 0)
 
 
@@ -156,10 +156,10 @@ async def test_a_mark_that_is_not_the_records_is_found_in_a_new_step_until_it_is
     records = store.database["records"]
     await records.update_many({"last_trained_step": 2}, {"$set": {"trained_count": 0, "last_trained_step": None}})
     for _ in range(2):
-        report, position = await look(store, position)
+        report, position = await audit_again(store, position)
         assert violations(report) == {Check.MARKS}
     await records.update_many({"task": "main:train:0:t1"}, {"$set": {"trained_count": 1, "last_trained_step": 2}})
-    assert (await look(store, position))[0].ok
+    assert (await audit_again(store, position))[0].ok
 
 
 async def test_a_mark_that_a_resume_did_not_undo_is_found(store: Store) -> None:
@@ -167,24 +167,28 @@ async def test_a_mark_that_a_resume_did_not_undo_is_found(store: Store) -> None:
     position = await begin(store)
     assert await store.runs.start_trainer("main", ADMISSION) == 2, "from step 0 again"
     await rewind(store, 0, generation=2)
-    report, _ = await look(store, position)
+    report, _ = await audit_again(store, position)
     assert report.ok, report
     assert report.results[Check.MARKS].examined == 2
     await store.versions.announce("main", 5, "/weights/5", {}, trainer_generation=2)
     record = {"_id": "main:train:0:t0:0:1"}
     await store.database["records"].update_one(record, {"$set": {"trained_count": 1, "last_trained_step": 1}})
-    assert violations((await look(store, position))[0]) == {Check.MARKS}
+    assert violations((await audit_again(store, position))[0]) == {Check.MARKS}
     await store.database["records"].update_one(record, {"$set": {"trained_count": 1, "last_trained_step": None}})
-    assert violations((await look(store, position))[0]) == {Check.MARKS}, "the undone step's report names its group"
+    assert violations((await audit_again(store, position))[0]) == {Check.MARKS}, (
+        "the undone step's report names its group"
+    )
 
 
 async def test_marks_that_a_new_trainer_has_yet_to_undo_are_no_violation(store: Store) -> None:
     position = await begin(store)
     await store.runs.start_trainer("main", ADMISSION)
-    report, position = await look(store, position)
+    report, position = await audit_again(store, position)
     assert report.ok, report
     assert position.marks["main"].step <= 0
-    assert violations((await look(store, position, AuditOptions()))[0]) == {Check.ACCOUNTS}, "nobody undoes them now"
+    assert violations((await audit_again(store, position, AuditOptions()))[0]) == {Check.ACCOUNTS}, (
+        "nobody undoes them now"
+    )
 
 
 async def test_a_group_that_an_earlier_step_trained_too_is_found(store: Store) -> None:
@@ -197,7 +201,7 @@ async def test_a_group_that_an_earlier_step_trained_too_is_found(store: Store) -
     await store.database["record_data"].update_many(first, {"$set": lost | ready})
     await train(store, 2)
     await announce(store, 2)
-    report, _ = await look(store, position)
+    report, _ = await audit_again(store, position)
     assert report.results[Check.ACCOUNTS].examples == [
         "policy main: steps 1, 2 trained main:train:0:t0; expected at most 1"
     ]
@@ -206,12 +210,12 @@ async def test_a_group_that_an_earlier_step_trained_too_is_found(store: Store) -
 async def test_a_step_beyond_the_newest_weights_is_compared_again(store: Store) -> None:
     position = await begin(store)
     await train(store, 2)
-    report, position = await look(store, position)
+    report, position = await audit_again(store, position)
     assert report.ok, "while the run is active"
     assert position.marks["main"].step == 2
-    assert violations((await look(store, position, AuditOptions()))[0]) == {Check.SURVIVING}
+    assert violations((await audit_again(store, position, AuditOptions()))[0]) == {Check.SURVIVING}
     await announce(store, 2)
-    assert (await look(store, position, AuditOptions()))[0].ok
+    assert (await audit_again(store, position, AuditOptions()))[0].ok
 
 
 # ---------------------------------------------------------------------- the file

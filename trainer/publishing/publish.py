@@ -210,7 +210,7 @@ class Publisher:
     def _prune(self) -> None:
         """Delete files, never documents. Keeps the last `keep_versions`, versions with unfinished evaluation or with an engine
         for them alone, and the versions from which these are assembled."""
-        versions = self._bridge(self._store.versions.kept(self._config.policy))
+        versions = self._bridge(self._store.versions.unpruned(self._config.policy))
         awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
         services = self._bridge(self._store.services.all())  # dead ones too: a keeper that starts again needs the files
         pinned = {s.serve_version for s in services if s.policy == self._config.policy}

@@ -48,7 +48,7 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
-_OF_DICTS = frozenset(dir(dict))  # names that are methods, whatever the dict holds
+_OF_DICTS = frozenset(dir(dict))  # names that are methods of every dict, also where it has such a key
 _LONG_CHARS = 10_000
 _HARDLY_CHARS = 256  # of a token, where one may stand for a whole word, and blanks are left out
 # Texts come one at a time, and a process that has used threads for a batch warns at every fork.

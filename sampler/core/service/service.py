@@ -29,9 +29,10 @@ from sampler.core.episode.resources import shared_resources
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.unforeseen import fail_claim
 from sampler.core.service.claim_pace import pause_s, slots_at_once
-from sampler.core.service.concurrency import Concurrency, LoadReport
+from sampler.core.service.concurrency import Concurrency
+from sampler.core.service.database_view import DatabaseView
 from sampler.core.service.first_episodes import FirstEpisodes
-from sampler.core.service.idle import DatabaseState, doing_of, engine_wait, pause_wait, rules_wait, tools_wait
+from sampler.core.service.idle import doing_of
 from sampler.core.service.kinds import SamplerKinds, new_episode
 from sampler.core.service.loops import every, first_of, poll, wait_for
 from sampler.core.service.playable import Playable
@@ -44,24 +45,20 @@ from sampler.core.settings.core_config import CoreConfig
 from sampler.core.settlement.current_rules import CurrentRules
 from sampler.core.tools import TokenOffsets
 from shared.documents import Claim
-from shared.documents.run import Run, Worker
-from shared.documents.states import RunState
-from shared.errors import LeaseLost, MalformedDocument
+from shared.documents.run import Worker
+from shared.errors import LeaseLost
 from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait, waiting
-from shared.store.malformed import log_once
-from shared.store.poll_timer import LONGEST_S, PollTimer
+from shared.store.poll_timer import PollTimer
 from shared.store.signals import Signal
-from shared.tasks.admission import seq_limit
 from shared.unforeseen import bug_of, is_of_the_process
 
 log = logging.getLogger(__name__)
 
 RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
 COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among what its heartbeats say
-ENGINES_REPORT_S = 1.0  # a keeper's interval
 COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
 
 
@@ -84,7 +81,6 @@ class SamplerService:
         store, worker = self._store, self._worker = process.store, process.worker
         self._config = config
         self._kinds = kinds
-        self._view = DatabaseState()
         self._activity = Activity()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
@@ -93,7 +89,6 @@ class SamplerService:
         self._concurrency = Concurrency(
             config.queue.max_concurrent_episodes, adaptive=config.queue.adaptive_concurrency
         )
-        self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last report
         self._first = FirstEpisodes()
         self._rewards: deque[float] = deque(maxlen=256)
         self._token_rate = TokenRate()
@@ -107,6 +102,7 @@ class SamplerService:
         self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
         self._shares = ScoreShares(config)
         self._rules = rules or CurrentRules(store, config, worker)
+        self._view = DatabaseView(store, config, self._engines, self._resources, self._rules)
         self._ruled = RuledResources(self._resources, self._engines, kinds)
         self._rules.prepare = self._ruled.prepare
         observers = (self._rewards.extend, self._shares.settled)
@@ -130,15 +126,14 @@ class SamplerService:
         await self._refresh()
         signals, queue = self._store.signals, self._config.queue
 
-        async def update_view() -> None:
-            await self._refresh()
-            self._view_updated.set()
+        def longest_pause_s() -> float:
+            return self._view.longest_pause_s(playing=self._playing > 0)
 
         loops = {
             "renew": every(self._renew, self._renew_s),
             "beat": every(self._beat, queue.heartbeat_s),
             "rules": poll(PollTimer(signals, [Signal.RUN], queue.heartbeat_s), self._rules.refresh),
-            "view": poll(PollTimer(signals, tuple(Signal), queue.poll_s), update_view, self._longest_pause_s),
+            "view": poll(PollTimer(signals, tuple(Signal), queue.poll_s), self._refresh, longest_pause_s),
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -156,60 +151,15 @@ class SamplerService:
             await self._resources.close()
             await self._store.workers.leave(self._worker, failure_now())
 
-    # ------------------------------------------------------------------ view
-
-    def _longest_pause_s(self) -> float:
-        """Engines report their load, and tool servers free places, without a signal."""
-        if not self._resources.tool_traffic.has_room():
-            return self._config.queue.poll_s
-        return ENGINES_REPORT_S if self._episodes else LONGEST_S
-
     async def _refresh(self) -> None:
-        try:
-            run = await self._store.runs.get()
-        except MalformedDocument as exc:  # the run may be paused: claim nothing until the document is repaired
-            log_once(str(exc))
-            self._view = DatabaseState(paused=True, doing=Wait("the run's document", str(exc), "it is repaired"))
-            return
-        await self._engines.refresh()
-        await self._resources.opened.refresh()
-        limit, doing = await self._seq_limit(run)
-        if limit != 0:
-            self._engines.check_truncation(self._rules.config)
-        doing = doing if self._engines.ready() else engine_wait(await self._store.services.all())
-        away = self._resources.tool_traffic.away()
-        if away:
-            doing = tools_wait([traffic.server.name for traffic in away])
-        if self._rules.number is None:
-            doing = rules_wait(self._rules.alarms())
-        paused = run is None or run.state is RunState.PAUSED
-        self._view = DatabaseState(paused, limit, pause_wait(self._store.run) if paused else doing)
-        if self._concurrency.update(self._load_report(), self._playing) > self._playing:
+        await self._view.refresh()
+        if self._concurrency.update(self._view.load_report(), self._playing) > self._playing:
             self._place_free.set()
+        self._view_updated.set()
 
     @property
     def _playing(self) -> int:
         return len(self._episodes)
-
-    def _load_report(self) -> LoadReport:
-        """The latest reports of the engines that are up, and how long our own requests took since the last call."""
-        up, stats = self._engines.up(), self._engines.stats()
-        seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
-        self._engine_mark = (stats.engine_s, stats.output_tokens)
-        return LoadReport(
-            stamp=tuple(service.heartbeat for service in up),
-            running=sum(service.running for service in up),
-            waiting=sum(service.waiting for service in up),
-            capacity=sum(service.capacity for service in up),
-            token_usage=max((service.token_usage for service in up), default=0.0),
-            token_latency_s=seconds / tokens if tokens else None,
-        )
-
-    async def _seq_limit(self, run: Run | None) -> tuple[int | None, str | Wait]:
-        """The admission limit, and its reason."""
-        if self._config.queue.open_all_tasks:
-            return None, "sampling without a gate"
-        return await seq_limit(self._store, self._rules.config.trained_policies, run.admission if run else {})
 
     # ------------------------------------------------------------------ claim
 
@@ -232,7 +182,7 @@ class SamplerService:
     async def _claim(self, most: int = 1) -> list[Claim]:
         """Claim evaluation first: it is small, and publishing results for its version waits for it."""
         ready = self._engines.ready() and self._resources.tool_traffic.has_room()
-        if self._rules.number is None or self._view.paused or not ready:
+        if self._rules.number is None or self._view.state.paused or not ready:
             return []
         if time.monotonic() - self._eval_looked_at > self._config.queue.poll_s:
             for split in (EVAL_SPLIT,) if self._plays_elsewhere else (EVAL_SPLIT, FORK_SPLIT):
@@ -240,7 +190,11 @@ class SamplerService:
                 if claims:
                     return claims
             self._eval_looked_at = time.monotonic()
-        return [] if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit, most)
+        return (
+            []
+            if self._view.state.seq_limit == 0
+            else await self._claim_of(TRAIN_SPLIT, self._view.state.seq_limit, most)
+        )
 
     async def _claim_of(self, split: str, seq_limit: int | None, most: int) -> list[Claim]:
         claims = await self._store.tasks.claim_slots(
@@ -372,7 +326,7 @@ class SamplerService:
         )
 
     async def _doing(self) -> str | Wait:
-        return await doing_of(self._view, self._store, idle=not self._playing)
+        return await doing_of(self._view.state, self._store, idle=not self._playing)
 
     def _alarms(self) -> list[str]:
         tellers = (

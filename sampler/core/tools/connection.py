@@ -220,7 +220,7 @@ class Connection:
         ended: set[asyncio.Future[Any]] = set()
         try:
             with self.line.clock(silence.postpone):
-                while not ended and (remaining_s := silence.left_s()) > 0:
+                while not ended and (remaining_s := silence.remaining_s()) > 0:
                     ended, _ = await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not request.done():

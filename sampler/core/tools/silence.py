@@ -20,7 +20,7 @@ class Silence:
         self._last_sign = time.monotonic() + seconds
         self._end += seconds
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return min(self._last_sign + self.silence_s, self._end) - time.monotonic()
 
     async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:

@@ -30,7 +30,7 @@ class EngineModel:
     count: int = 1
 
 
-# compared by identity: a request is one thing, whatever its numbers
+# compared by identity: two requests may have equal fields
 @dataclass(eq=False, slots=True)
 class Request:
     """`context`: the prompt's tokens. `versions`: sampled tokens by the version of the weights."""

@@ -5,7 +5,7 @@
     digest                of token ids, parents, dispatches, log-probs and versions, as `DBRecordData.digest` has it
 
 A tree with the digest of settlement is the one that the trainer builds, and every path in it is a prompt and its reply by
-construction. Whatever is unusual has no digest here, and is compared token by token (`tokens.py`).
+construction. Unusual data has no digest and is compared token by token (`tokens.py`).
 """
 
 import struct

@@ -38,7 +38,7 @@ async def audit_groups(store: Store, tasks: Sequence[Any], scope: AuditScope) ->
 
 
 async def _audit_groups(store: Store, ids: Sequence[Any], scope: AuditScope) -> tuple[AuditReport, bool]:
-    """The report, and whether every group is settled: of such a one nothing is between two writes."""
+    """The report, and whether every group is settled. Nothing writes to a settled group any more."""
     report = AuditReport(store.run)
     stored = await store.stored.tasks(ids)
     opened = [document for document in stored.values() if document.get("status") not in NEVER_OPENED]

@@ -122,4 +122,4 @@ async def test_admission_waits_only_for_trainers_of_policies_with_a_trained_acto
     async with EngineClient() as client:
         service = SamplerService(ServiceProcess(store, client, "w"), config, SamplerKinds(MCPSampler, {}))
         await service._refresh()
-    assert service._view.seq_limit == limit
+    assert service._view.state.seq_limit == limit

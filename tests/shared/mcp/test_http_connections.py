@@ -131,7 +131,7 @@ async def test_a_connection_whose_body_is_on_its_way_is_not_used_again() -> None
     [(b"0\r\n\r\n", 1), (b"", 2), (b"9\r\ndata: y\n\n\r\n0\r\n\r\n", 2), (b"0\r\n\r\nHTTP/1.1", 2)],
     ids=["its last chunk follows", "it goes on", "another event follows", "what belongs to no exchange follows"],
 )
-async def test_an_event_stream_left_after_its_answer_frees_its_connection_if_it_has_ended(
+async def test_an_event_stream_closed_after_its_answer_frees_its_connection_if_it_has_ended(
     rest: bytes, connections: int
 ) -> None:
     server = ByteServer([EVENT + rest, WHOLE])
