@@ -7,6 +7,14 @@ LOOKS = "tests/shared/test_looks.py"
 
 MUTANTS = (
     Mutant(
+        "slots that a process has not started when it ends are free at once",
+        "sampler/core/service/service.py",
+        "            for claim in unstarted:  # this process ends\n                await self._give_back(claim)\n",
+        "            pass\n",
+        "tests/sampler/test_claimed_together.py::"
+        "test_a_process_that_ends_between_two_starts_frees_the_slots_that_it_has_not_started",
+    ),
+    Mutant(
         "a slot without its lease is refused among others that finish",
         "shared/store/slot_ends.py",
         "(await self._tasks.bulk_write(updates, ordered=False)).matched_count == len(ends):",
