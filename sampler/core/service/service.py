@@ -329,7 +329,7 @@ class SamplerService:
         return await doing_of(self._view.state, self._store, idle=not self._playing)
 
     def _alarms(self) -> list[str]:
-        tellers = (
+        parts = (
             self._first,
             self._shares,
             self._resources,
@@ -338,4 +338,4 @@ class SamplerService:
             self._settling,
             self._rules,
         )
-        return [alarm for teller in tellers for alarm in teller.alarms()]
+        return [alarm for part in parts for alarm in part.alarms()]
