@@ -72,7 +72,9 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it, it only lists.")] = False,
     archive: Annotated[
         Path | None,
-        typer.Option("--archive", metavar="FOLDER", help="Write each run's database into FOLDER/RUN.bson.gz before."),
+        typer.Option(
+            "--archive", metavar="FOLDER", help="With --yes: write each run's database into FOLDER/RUN.bson.gz first."
+        ),
     ] = None,
     db_connection_string: Connection = None,
 ) -> None:
