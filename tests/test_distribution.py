@@ -30,6 +30,42 @@ def tracked() -> list[str]:
     return [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
 
 
+def forgotten(root: Path) -> list[str]:
+    """Sources and settings of this checkout that no commit will have: git neither tracks nor ignores them."""
+    asked = [
+        "git",
+        "ls-files",
+        "--others",
+        "--exclude-standard",
+        "--",
+        "*.py",
+        "*.sh",
+        "*.yml",
+        "*.yaml",
+        "*.json",
+        "*.md",
+    ]
+    done = subprocess.run(asked, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        pytest.skip("no checkout of git here")
+    return done.stdout.splitlines()
+
+
+def test_no_source_is_forgotten_in_a_commit() -> None:
+    """All tests pass beside a file that was never added, and a clone of the commit does not start."""
+    assert forgotten(ROOT) == [], "git add these, or delete them"
+
+
+def test_a_file_that_was_not_added_is_seen(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=60)
+    (tmp_path / ".gitignore").write_text("/output/\n")
+    for name in ("output/a.py", "package/added.py", "package/forgotten.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    subprocess.run(["git", "add", ".gitignore", "package/added.py"], cwd=tmp_path, check=True, timeout=60)
+    assert forgotten(tmp_path) == ["package/forgotten.py"]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tracked files, as a clone has them, and `dist` with both distributions."""
