@@ -18,6 +18,7 @@ import bson
 from pymongo import monitoring
 
 from sampler.__main__ import main
+from sampler.core.rendering.resumed import RenderMemory
 from sampler.core.rendering.template import ChatTemplate, Message, ToolSchema
 from shared.processes.interrupt import run_command
 
@@ -58,9 +59,10 @@ def count_text() -> None:
         tools: "list[ToolSchema] | None",
         is_open: bool = False,
         now: datetime | None = None,
+        memory: RenderMemory | None = None,
     ) -> str:
-        text = render(template, marked, tools, is_open, now)
-        COUNTS["rendered"] += len(text)
+        text = render(template, marked, tools, is_open, now, memory)
+        COUNTS["rendered"] += len(text) - (memory.skipped if memory is not None else 0)
         return text
 
     def counted(work: Any) -> Any:

@@ -31,6 +31,7 @@ from sampler.core.parsers.reasoning import ends_in_reasoning
 from sampler.core.rendering.known_replies import START, SampledReplies, history_with
 from sampler.core.rendering.marks import MARK_END
 from sampler.core.rendering.reply_message import prefix_of, without_prefix
+from sampler.core.rendering.resumed import RenderMemory
 from sampler.core.rendering.sampled_reply import SampledReply, prompt_ending
 from sampler.core.rendering.template import ChatTemplate, Message, PromptTooLong, ToolSchema
 from sampler.core.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format
@@ -88,6 +89,7 @@ class Context:
         self._replies: list[SampledReply] = []  # replies in the current history
         self._places: list[int] = []  # their indices among the messages
         self._call_ids: list[list[str]] = []  # call ids, for each reply as shown
+        self._rendered_before = RenderMemory()
         self._text = ""  # the rendering behind the last prompt
         self._prefix = ""  # of the reply to the prompt
         self._encoded: dict[str, list[int]] = {}  # cache of text between replies, which recurs with every rewriting
@@ -165,6 +167,7 @@ class Context:
         """An independent copy: to compute a prompt that may never be sent. `sharing`: both go on knowing the same replies."""
         twin = copy.copy(self)
         twin._messages = list(self._messages)
+        twin._rendered_before = copy.copy(self._rendered_before)
         twin._replies, twin._places = list(self._replies), list(self._places)
         twin._call_ids = list(self._call_ids)
         twin._known = self._known if sharing else self._known.copy()
@@ -232,7 +235,7 @@ class Context:
         raise refused
 
     def _rendered(self, messages: Sequence[Message], is_open: bool) -> str:
-        return self.template.render_prepared(messages, self._marked_tools, is_open, self._now)
+        return self.template.render_prepared(messages, self._marked_tools, is_open, self._now, self._rendered_before)
 
     def _continued(self) -> str:
         """Up to the end of the prefix, as the template shows it in a whole reply."""
