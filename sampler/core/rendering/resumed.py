@@ -38,18 +38,20 @@ _BEYOND = 1 << 62  # how far a pass reads that depends on where the list ends
 _State = tuple[tuple[tuple[str, Any], ...], ...]  # of namespaces: their names and values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loop:
-    """One loop as it was rendered. Of pass i: `begins[i]`, where its text begins; `states[i]`, the namespaces before it;
-    `needs[i]`, how many of `items`, and of each of `lists`, all passes before it depend on. One more entry is for the end."""
+    """One loop as it was rendered: its text is that of `rendering` from `at` on. Of pass i: `begins[i]`, where its text begins
+    in that; `states[i]`, the namespaces before it; `needs[i]`, how many of `items`, and of each of `lists`, all passes before it
+    depend on. One more entry is for the end."""
 
     items: list[Any]
     lists: dict[str, list[Any]]
     names: list[Any]
-    text: str
+    at: int
     begins: list[int]
     states: list[_State]
     needs: list[tuple[int, ...]]
+    rendering: str = ""
 
     def first_changed(self, items: list[Any], lists: Mapping[str, list[Any]]) -> int:
         """The first pass that must be rendered again."""
@@ -90,6 +92,8 @@ class ResumableTemplate:
         for piece in self._resumable.root_render_func(context):
             loops.pieces.append(piece)
         text = "".join(loops.pieces)
+        for loop in loops.rendered.values():
+            loop.rendering = text
         memory.loops, memory.skipped = loops.rendered, loops.skipped
         if loops.skipped and self._is_checked() and text != (whole := self._whole.render(values)):
             log.error("a chat template cannot be rendered in parts: each prompt is rendered whole from now on")
@@ -125,12 +129,12 @@ class _Loops:
         known = [_state([one]) if isinstance(one, Namespace) else one for one in names]
         loop = self._before.get(number)
         at = loop.first_changed(items, lists) if loop is not None and _all_same(loop.names, known) else 0
-        pieces, begin, position = self.pieces, len(self.pieces), 0
+        pieces, begin, position = self.pieces, sum(map(len, self.pieces)), 0
         begins, states, needs = list[int](), list[_State](), list[tuple[int, ...]]()
         view = _View(items, {name: _Noted(one) for name, one in lists.items()})
         if loop is not None and at:
             position = loop.begins[at]
-            pieces.append(loop.text[:position])
+            pieces.append(loop.rendering[loop.at : loop.at + position])
             self.skipped += position
             _restore(namespaces, loop.states[at])
             begins, states, needs = loop.begins[:at], loop.states[:at], loop.needs[:at]
@@ -147,7 +151,7 @@ class _Loops:
         begins.append(position)
         states.append(_state(namespaces))
         needs.append(view.needs)
-        self.rendered[number] = _Loop(items, lists, known, "".join(pieces[begin:]), begins, states, needs)
+        self.rendered[number] = _Loop(items, lists, known, begin, begins, states, needs)
 
 
 class _View:
