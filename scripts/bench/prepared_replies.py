@@ -42,7 +42,7 @@ class PreparedReply:
     @cached_property
     def _completions(self) -> tuple[bytes, bytes]:
         """Without log-probs, and with them."""
-        content = [
+        content: list[dict[str, Any]] = [
             {"token": f"token_id:{token}", "logprob": score, "bytes": None, "top_logprobs": []}
             for score, token in zip(self.logprobs, self.ids, strict=True)
         ]

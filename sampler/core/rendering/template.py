@@ -50,7 +50,7 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 _OF_DICTS = frozenset(dir(dict))  # names that are methods of every dict, also where it has such a key
-_LONG_CHARS = 10_000
+_LONG_CHARS = 2_000
 _HARDLY_CHARS = 256  # of a token, where one may stand for a whole word, and blanks are left out
 # Texts come one at a time, and a process that has used threads for a batch warns at every fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
