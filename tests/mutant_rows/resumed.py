@@ -70,4 +70,18 @@ MUTANTS = (
         "            return text\n",
         f"{TESTS}::test_a_template_that_differs_in_parts_is_rendered_whole",
     ),
+    Mutant(
+        "a copy of a thread's ids grows in a list of its own",
+        "shared/tokens/grown_ids.py",
+        "        return _of(self._list, self._length, is_owner=False)\n",
+        "        return _of(self._list, self._length, is_owner=True)\n",
+        "tests/shared/test_grown_ids.py::test_the_owner_grows_without_a_copy_and_a_borrower_with_one",
+    ),
+    Mutant(
+        "ids that others have grown out of grow in a list of their own",
+        "shared/tokens/grown_ids.py",
+        "        if not self._is_owner or self._length != len(self._list):\n",
+        "        if not self._is_owner:\n",
+        "tests/shared/test_grown_ids.py::test_what_a_value_shows_never_changes",
+    ),
 )
