@@ -125,14 +125,14 @@ async def test_a_call_that_is_out_of_time_is_cancelled_at_its_server() -> None:
 
 
 class _Heads(httpx2.AsyncBaseTransport):
-    """Answers with a cookie to the second of its requests, whose heads it keeps."""
+    """Answers with a cookie to the third of its requests, whose heads it keeps."""
 
     def __init__(self) -> None:
         self.heads: list[httpx2.Headers] = []
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.heads.append(request.headers)
-        fields = {"set-cookie": "place=7; Path=/"} if len(self.heads) == 2 else {}
+        fields = {"set-cookie": "place=7; Path=/"} if len(self.heads) == 3 else {}
         return httpx2.Response(200, headers=fields, content=b"{}")
 
 
@@ -140,13 +140,12 @@ async def test_a_posted_message_has_the_fields_that_the_client_would_send() -> N
     """Length, cookies and the fields of the session, also where the last request's fields are sent again."""
     transport, url = _Heads(), httpx2.URL("http://tools.example/mcp")
     async with PatientClient(Line(), transport=transport, headers={"X-Key": "k"}) as http:
-        for content, version in ((b"a", "1"), (b"bb", "1"), (b"ccc", "1"), (b"dddd", "1"), (b"e", "2")):
+        for content, version in ((b"a", "1"), (b"bb", "1"), (b"ccc", "2"), (b"dddd", "2"), (b"e", "3")):
+            expected = http.build_request("POST", url, content=content, headers={"Mcp-Version": version}).headers
             response = await http.post_message(url, content, {"Mcp-Version": version})
             assert await response.aread() == b"{}"
-            expected = http.build_request("POST", url, content=content, headers={"Mcp-Version": version}).headers
-            if len(transport.heads) != 2:  # that request was sent before the cookie came
-                assert dict(transport.heads[-1]) == dict(expected)
-        assert [head.get("cookie") for head in transport.heads] == [None, None, "place=7", "place=7", "place=7"]
+            assert dict(transport.heads[-1]) == dict(expected)
+        assert [head.get("cookie") for head in transport.heads] == [None, None, None, "place=7", "place=7"]
         assert [head["content-length"] for head in transport.heads] == ["1", "2", "3", "4", "1"]
 
 
