@@ -72,6 +72,8 @@ async def load(bench: Bench, at_once: int, seconds: float) -> Row:
             cpu_before, began = (cpu_s(sampler), cpu_s(mongod)), time.monotonic()
             await asyncio.sleep(seconds)
             took_s, turns = time.monotonic() - began, await bench.played() - turns_before
+            if turns == 0:
+                raise SystemExit(f"no turn was played in {took_s:.0f} s; give --seconds a larger number")
             commands, bytes_in, bytes_out = (
                 (now - before) / turns for now, before in zip(await bench.server_status(), status, strict=True)
             )
