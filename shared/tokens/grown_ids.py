@@ -4,7 +4,7 @@
     second = first.then([3])         list [1, 2, 3]         first: 2 of it, second: 3 of it
     other  = first.then([4])         [1, 2, 4], its own     the list has grown beyond `first`
 
-A copy of 128,000 ids takes 0.4 ms, in every turn. What a value shows never changes.
+A copy of 128,000 ids takes 0.15 ms, in every turn. What a value shows never changes.
 """
 
 from collections.abc import Iterator, Sequence

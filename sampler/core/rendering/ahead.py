@@ -17,7 +17,7 @@ from sampler.core.rendering.view import Message, View
 
 ResultT = TypeVar("ResultT")
 
-LONG_CHARS = 3_000  # a millisecond; a thread costs a quarter of that
+LONG_CHARS = 3_000  # a millisecond; the way to a thread and back takes 0.04
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="encode")  # each needs 200 bytes for a character
 
 
