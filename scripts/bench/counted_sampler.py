@@ -2,6 +2,8 @@
 
     commands, bytes, documents   sent to the collections of episodes, their BSON, and documents read from them
     rendered, encoded            characters that the chat template wrote, and that the tokenizer encoded
+    encodings, long_encodings    texts that were encoded on the event loop, and those that took a millisecond or more of it
+    longest_us                   of them, in processor time
 
 What the clock sends (workers, engines, the run's state) is not counted: it does not depend on the work.
 """
@@ -9,6 +11,8 @@ What the clock sends (workers, engines, the run's state) is not counted: it does
 import atexit
 import json
 import os
+import threading
+import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -18,12 +22,14 @@ import bson
 from pymongo import monitoring
 
 from sampler.__main__ import main
+from sampler.core.rendering.resumed import RenderMemory
 from sampler.core.rendering.template import ChatTemplate, Message, ToolSchema
 from shared.processes.interrupt import run_command
 
 COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data")
 COUNTS_FILE = "COUNTS_FILE"
 COUNTED = ("find", "update", "findAndModify", "insert", "aggregate")
+LONG_US = 1000
 COUNTS: Counter[str] = Counter()
 
 
@@ -58,15 +64,23 @@ def count_text() -> None:
         tools: "list[ToolSchema] | None",
         is_open: bool = False,
         now: datetime | None = None,
+        memory: RenderMemory | None = None,
     ) -> str:
-        text = render(template, marked, tools, is_open, now)
-        COUNTS["rendered"] += len(text)
+        text = render(template, marked, tools, is_open, now, memory)
+        COUNTS["rendered"] += len(text) - (memory.skipped if memory is not None else 0)
         return text
 
     def counted(work: Any) -> Any:
         def encoded(template: ChatTemplate, text: str) -> Any:
             COUNTS["encoded"] += len(text)
-            return work(template, text)
+            began = time.thread_time_ns()
+            ids = work(template, text)
+            if threading.current_thread() is threading.main_thread():
+                took_us = (time.thread_time_ns() - began) // 1000
+                COUNTS["encodings"] += 1
+                COUNTS["long_encodings"] += took_us >= LONG_US
+                COUNTS["longest_us"] = max(COUNTS["longest_us"], took_us)
+            return ids
 
         return encoded
 

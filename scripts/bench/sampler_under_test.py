@@ -148,6 +148,10 @@ class Bench:
     async def played(self) -> int:
         return int((await self.stats()).get("/generate", 0))
 
+    async def completed(self) -> int:
+        """Of another project's client."""
+        return int((await self.stats()).get("/v1/chat/completions", 0))
+
     async def until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float = 180.0) -> None:
         """Until `ready` is true. Ends the program when it never is, or when a process dies that it needs."""
         deadline = time.monotonic() + timeout_s

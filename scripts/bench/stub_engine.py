@@ -6,7 +6,7 @@
 Turn 1 … turns-1 are answered with a tool call (or plain text), the last turn with `<answer>…</answer>`; every reply has exactly
 `--tokens` tokens, words and log-probs like a real model's (`scripts.bench.replies`; 64 different replies take turns), and the
 version that was set last. A request takes `--token-ms` per token. `GET /stats` counts.
-Requests may ask for a stream.
+Requests may ask for a stream. `/v1/chat/completions` answers clients of other projects, with the same replies as text.
 """
 
 import argparse
@@ -34,6 +34,7 @@ MOST_REQUESTS = 4096
 TURN_IN_RID = re.compile(rb'"rid": ?"[^"]*:(\d+)-[0-9a-f]{32}"')
 INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
 STREAM_INTERVAL = re.compile(rb'"stream_interval": ?(\d+)')
+LOGPROBS = re.compile(rb'"logprobs": ?true')
 STREAMED = re.compile(rb'"stream": ?true')
 
 
@@ -49,7 +50,10 @@ def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[PreparedRepl
     end_id = tokenizer.token_to_id(TURN_END)
     assert end_id is not None, "the bundled model's tokenizer has it"
     end = [*ids, end_id]
-    return [prepared_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
+    return [
+        prepared_reply([*row, *end], scores, tokenizer.decode([*row, *ids]))
+        for row, scores in zip(words, logprobs, strict=True)
+    ]
 
 
 def word_ids(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
@@ -70,6 +74,7 @@ class StubEngine:
         self._counts: Counter[str] = Counter()
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/generate": self._generate,
+            "/v1/chat/completions": self._complete,
             "/update_weights_from_disk": self._update,
             "/model_info": self._info,
             "/server_info": self._server_info,
@@ -115,6 +120,10 @@ class StubEngine:
         prompt_tokens, reply = self._prepared_for(body)
         await self._take_time()
         return reply.body(prompt_tokens, self._version)
+
+    async def _complete(self, body: bytes) -> bytes:
+        await self._take_time()
+        return next(self._steps).completion(len(body), with_logprobs=LOGPROBS.search(body) is not None)
 
     def _prepared_for(self, body: bytes) -> tuple[int, PreparedReply]:
         turn_match, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)

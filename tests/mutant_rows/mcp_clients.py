@@ -127,4 +127,25 @@ MUTANTS = (
         "            raise\n",
         f"{POSTED}::test_a_call_that_is_out_of_time_is_cancelled_at_its_server",
     ),
+    Mutant(
+        "a posted message has the cookies that the server set",
+        "shared/mcp/busy.py",
+        '            if "set-cookie" in response.headers:\n                self.cookies.extract_cookies(response)\n',
+        "",
+        f"{POSTED}::test_a_posted_message_has_the_fields_that_the_client_would_send",
+    ),
+    Mutant(
+        "a posted message has the fields of its own session",
+        "shared/mcp/busy.py",
+        "self._posted is None or self._posted[0] != made_of:\n",
+        "self._posted is None:\n",
+        f"{POSTED}::test_a_posted_message_has_the_fields_that_the_client_would_send",
+    ),
+    Mutant(
+        "a posted message is authenticated",
+        "shared/mcp/busy.py",
+        "        if options != _AS_IT_IS or self._authenticates or",
+        "        if options != _AS_IT_IS or",
+        f"{POSTED}::test_every_posted_message_is_authenticated",
+    ),
 )

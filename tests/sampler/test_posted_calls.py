@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from sampler.core.errors import ToolServerDied, ToolTimeout
 from sampler.core.tools import ToolSession
 from sampler.core.tools.connection import Connection
 from sampler.core.tools.limits import ToolLimits
+from shared.mcp.busy import Line, PatientClient
 from shared.mcp.servers import ToolServer
 from tests.sampler.raw_http import EVENTS, Answer, error_answer, raw_http, result, text_answer
 
@@ -119,3 +122,41 @@ async def test_a_call_that_is_out_of_time_is_cancelled_at_its_server() -> None:
     (call,) = [one for one in sent if one.get("method") == "tools/call"]
     (cancelled,) = [one for one in sent if one.get("method") == "notifications/cancelled"]
     assert cancelled["params"]["requestId"] == call["id"]
+
+
+class _Heads(httpx2.AsyncBaseTransport):
+    """Answers with a cookie to the third of its requests, whose heads it keeps."""
+
+    def __init__(self) -> None:
+        self.heads: list[httpx2.Headers] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.heads.append(request.headers)
+        fields = {"set-cookie": "place=7; Path=/"} if len(self.heads) == 3 else {}
+        return httpx2.Response(200, headers=fields, content=b"{}")
+
+
+async def test_a_posted_message_has_the_fields_that_the_client_would_send() -> None:
+    """Length, cookies and the fields of the session, also where the last request's fields are sent again."""
+    transport, url = _Heads(), httpx2.URL("http://tools.example/mcp")
+    async with PatientClient(Line(), transport=transport, headers={"X-Key": "k"}) as http:
+        for content, version in ((b"a", "1"), (b"bb", "1"), (b"ccc", "2"), (b"dddd", "2"), (b"e", "3")):
+            expected = http.build_request("POST", url, content=content, headers={"Mcp-Version": version}).headers
+            response = await http.post_message(url, content, {"Mcp-Version": version})
+            assert await response.aread() == b"{}"
+            assert dict(transport.heads[-1]) == dict(expected)
+        assert [head.get("cookie") for head in transport.heads] == [None, None, None, "place=7", "place=7"]
+        assert [head["content-length"] for head in transport.heads] == ["1", "2", "3", "4", "1"]
+
+
+async def test_every_posted_message_is_authenticated() -> None:
+    class Signed(httpx2.Auth):
+        def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:
+            request.headers["authorization"] = f"signed {len(request.content)}"
+            yield request
+
+    transport, url = _Heads(), httpx2.URL("http://tools.example/mcp")
+    async with PatientClient(Line(), transport=transport, auth=Signed()) as http:
+        for content in (b"a", b"bb"):
+            await (await http.post_message(url, content, {})).aclose()
+    assert [head["authorization"] for head in transport.heads] == ["signed 1", "signed 2"]

@@ -31,11 +31,13 @@ from sampler.core.parsers.reasoning import ends_in_reasoning
 from sampler.core.rendering.known_replies import START, SampledReplies, history_with
 from sampler.core.rendering.marks import MARK_END
 from sampler.core.rendering.reply_message import prefix_of, without_prefix
+from sampler.core.rendering.resumed import RenderMemory
 from sampler.core.rendering.sampled_reply import SampledReply, prompt_ending
 from sampler.core.rendering.template import ChatTemplate, Message, PromptTooLong, ToolSchema
 from sampler.core.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
+from shared.tokens.grown_ids import GrownIds
 
 Rewrites = Literal["branch", "keep"]
 Sampled = SampledReply | Sequence[int]  # a reply that is known, or the ids of one that is not yet
@@ -78,7 +80,7 @@ class Context:
         self.tools = list(tools) if tools else None
         self.rewrites = rewrites
         self.format = turn_format(template)
-        self.ids: list[int] = []
+        self.ids = GrownIds()
         self._marked_tools = template.mark_tools(self.tools)
         self._now = now or datetime.now()
         self._messages: list[Message] = []
@@ -88,6 +90,7 @@ class Context:
         self._replies: list[SampledReply] = []  # replies in the current history
         self._places: list[int] = []  # their indices among the messages
         self._call_ids: list[list[str]] = []  # call ids, for each reply as shown
+        self._rendered_before = RenderMemory()
         self._text = ""  # the rendering behind the last prompt
         self._prefix = ""  # of the reply to the prompt
         self._encoded: dict[str, list[int]] = {}  # cache of text between replies, which recurs with every rewriting
@@ -107,7 +110,7 @@ class Context:
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""
         self._retell(messages)
-        self.ids = self._compose(self._text)
+        self.ids = GrownIds(self._compose(self._text))
         return Prompt(0, list(self.ids), BranchCause.CLEAN)
 
     def restart(self, messages: Sequence[Message], output: Sampled = (), message: Message | None = None) -> Prompt:
@@ -158,13 +161,15 @@ class Context:
         if stopped_by == added[0]:
             added = added[1:]
         shared = len(self.ids) + len(reply.output_ids)
-        self.ids = [*self.ids, *reply.output_ids, *added]  # a copy: others may hold the list
+        self.ids = self.ids.then(reply.output_ids, added)
         return Prompt(shared, added, BranchCause.CLEAN)
 
     def fork(self, *, sharing: bool = False) -> "Context":
         """An independent copy: to compute a prompt that may never be sent. `sharing`: both go on knowing the same replies."""
         twin = copy.copy(self)
+        twin.ids = self.ids.lent()
         twin._messages = list(self._messages)
+        twin._rendered_before = copy.copy(self._rendered_before)
         twin._replies, twin._places = list(self._replies), list(self._places)
         twin._call_ids = list(self._call_ids)
         twin._known = self._known if sharing else self._known.copy()
@@ -232,7 +237,7 @@ class Context:
         raise refused
 
     def _rendered(self, messages: Sequence[Message], is_open: bool) -> str:
-        return self.template.render_prepared(messages, self._marked_tools, is_open, self._now)
+        return self.template.render_prepared(messages, self._marked_tools, is_open, self._now, self._rendered_before)
 
     def _continued(self) -> str:
         """Up to the end of the prefix, as the template shows it in a whole reply."""
@@ -310,7 +315,7 @@ class Context:
 
     def _branch(self, old: Sequence[int], ids: list[int], cause: BranchCause) -> Prompt:
         shared = common_length(old, ids)
-        self.ids = ids
+        self.ids = GrownIds(ids)
         return Prompt(shared, ids[shared:], cause)
 
     def _compose(self, text: str) -> list[int]:

@@ -37,6 +37,7 @@ from tokenizers import Tokenizer
 
 from sampler.core.rendering.longest import LeastTokens
 from sampler.core.rendering.marks import MARK_END, MARK_START, Marker, any_of, pieces, unmarked, without_marks
+from sampler.core.rendering.resumed import RenderMemory, ResumableTemplate
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 from shared.names import INSTRUCTING_ROLES
@@ -49,7 +50,7 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 _OF_DICTS = frozenset(dir(dict))  # names that are methods of every dict, also where it has such a key
-_LONG_CHARS = 10_000
+_LONG_CHARS = 2_000
 _HARDLY_CHARS = 256  # of a token, where one may stand for a whole word, and blanks are left out
 # Texts come one at a time, and a process that has used threads for a batch warns at every fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -135,6 +136,10 @@ class ChatTemplate:
     def least_tokens(self) -> LeastTokens:
         return LeastTokens.of(self.tokenizer)
 
+    @cached_property
+    def resumable(self) -> ResumableTemplate:
+        return ResumableTemplate(self.template.environment, self.template, self.text)
+
     @property
     def digest(self) -> str:
         """Of the template's text: two processes render alike only where it is the same."""
@@ -169,18 +174,17 @@ class ChatTemplate:
         marked_tools: Sequence[ToolSchema] | None,
         add_generation_prompt: bool = False,
         now: datetime | None = None,
+        memory: RenderMemory | None = None,
     ) -> str:
         """`render_marked` for the results of `mark` and `mark_tools`. `now`: the date for templates that write it, which must
-        not change during an episode. Raises ConfigError; PromptTooLong."""
-        given = {**self.variables, **self.special_tokens}
+        not change during an episode. `memory`: of the conversation's last rendering. Raises ConfigError; PromptTooLong."""
+        given: dict[str, Any] = {**self.variables, **self.special_tokens}
         if now is not None:
             given["strftime_now"] = now.strftime
+        given |= {"messages": list(marked), "tools": marked_tools, "documents": None}
+        given["add_generation_prompt"] = add_generation_prompt
         try:
-            text = self.template.render(
-                given
-                | {"messages": list(marked), "tools": marked_tools, "documents": None}
-                | {"add_generation_prompt": add_generation_prompt}
-            )
+            text = self.template.render(given) if memory is None else self.resumable.render(given, memory)
         except _TEMPLATE_FAULTS as exc:
             roles = ", ".join(str(message.get("role")) for message in marked)
             raise ConfigError(f"chat template refused messages with roles [{roles}]: {exc}") from exc

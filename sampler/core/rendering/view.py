@@ -24,6 +24,7 @@ from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import hash_of
 from shared.errors import ConfigError
 from shared.tokens.encoded_ids import NO_IDS, EncodedIds
+from shared.tokens.grown_ids import GrownIds
 
 Message = dict[str, Any]
 
@@ -79,7 +80,7 @@ class View:
         prompt = self._rendered(messages, restart=restart)
         given, self._given = self._given, None
         if given is not None:
-            self.context.ids = given
+            self.context.ids = GrownIds(given)
             prompt = Prompt(0, list(given), BranchCause.CLEAN)
         if prompt.shared_length < len(self._encoded):
             self._encoded = NO_IDS

@@ -136,8 +136,7 @@ class PostedCalls:
     async def _send(self, message: Mapping[str, Any]) -> httpx2.Response:
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         headers = {**self._headers, "accept": f"{JSON}, {EVENTS}", "content-type": JSON}
-        request = self._http.build_request("POST", self._url, content=text.encode("utf-8", "replace"), headers=headers)
-        return await self._http.send(request, stream=True, follow_redirects=False)
+        return await self._http.post_message(self._url, text.encode("utf-8", "replace"), headers)
 
     @property
     def _headers(self) -> dict[str, str]:
