@@ -1,7 +1,7 @@
 """Processes that answer requests by turns, so that a busy machine is busy for all of them.
 
-Their threads sleep while they wait. With OpenMP's default they spin, for the others' turns and for each other: on two cores that other
-programs used too, a step of two threads took 5 times the CPU seconds (8.4 for 1.7).
+Their threads sleep while they wait. With OpenMP's default they spin, for the others' turns and for each other: on two cores that
+other programs used too, a step of two threads took 5 times the CPU seconds (8.4 for 1.7).
 """
 
 import multiprocessing
