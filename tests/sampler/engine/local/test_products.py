@@ -56,9 +56,9 @@ def test_products_are_right_for_any_number_of_rows_and_their_shapes_are_few(monk
 
 def test_each_number_of_rows_has_the_library_that_was_measured_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
+    product = of_onednn(1, 4, 64)
     for name in ("_by_mkl", "_by_onednn"):
         monkeypatch.setattr(products, name, lambda weight, x, name=name: used.append(name) or torch.mm(weight, x.t()))
-    product = of_onednn(1, 4, 64)
     for count in (1, 2, 3, 4, 7, 8, 63, 64, 500):
         product(WEIGHT, torch.randn(count, 50))
     assert [name == "_by_onednn" for name in used] == [True, False, False, True, True, False, False, True, True]
