@@ -26,6 +26,20 @@ MUTANTS = (
         "tests/trainer/test_packing.py::test_short_rows_are_as_long_as_the_longest_tree_and_hold_the_same_entries",
     ),
     Mutant(
+        "norms: a norm of another formula stays",
+        "trainer/modeling/norms.py",
+        " if _is_rms_norm(norm) else None",
+        "",
+        "tests/trainer/test_norms.py::test_another_norm_stays",
+    ),
+    Mutant(
+        "norms: the gradient through the norm's own scale",
+        "trainer/modeling/norms.py",
+        ".mul_(scale).addcmul_(x, pulled)",
+        ".mul_(scale)",
+        "tests/trainer/test_norms.py::test_values_and_gradients_are_those_of_float64",
+    ),
+    Mutant(
         "products: a library whose results are others is not chosen",
         "trainer/modeling/products.py",
         "    return agrees and own_s",
