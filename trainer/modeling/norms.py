@@ -44,13 +44,11 @@ def _is_rms_norm(norm: Any) -> bool:
     width = norm.weight.shape[0]
     x_ND, grad_ND, weight_D = (torch.randn(*shape, generator=generator) for shape in ((3, width), (3, width), (width,)))
     results = []
-    for forward in (
-        lambda x, weight: torch.func.functional_call(norm, {"weight": weight}, x),
-        lambda x, weight: _RmsNorm.apply(x, weight, norm.variance_epsilon),
-    ):
+    for by_transformers in (True, False):
         leaves = x_ND.clone().requires_grad_(), weight_D.clone().requires_grad_()
         with torch.enable_grad():
-            y_ND = forward(*leaves)
+            own = torch.func.functional_call(norm, {"weight": leaves[1]}, leaves[:1]) if by_transformers else None
+            y_ND: Tensor = _normalized(*leaves, norm.variance_epsilon) if own is None else own
         results.append((y_ND.detach(), *torch.autograd.grad(y_ND, leaves, grad_ND)))
     return all(torch.allclose(own, other, rtol=TOLERANCE, atol=TOLERANCE) for own, other in zip(*results, strict=True))
 
@@ -69,16 +67,23 @@ class _SavedInput(nn.Module):
         if not suits:
             own: Tensor = super().forward(hidden_states)
             return own
-        normalized: Tensor = _RmsNorm.apply(hidden_states, self.weight, self.variance_epsilon)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
-        return normalized
+        return _normalized(hidden_states, self.weight, self.variance_epsilon)
+
+
+def _normalized(x: Tensor, weight_D: Tensor, epsilon: float) -> Tensor:
+    normalized: Tensor = _RmsNorm.apply(x, weight_D, epsilon)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+    return normalized
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_D: Tensor, epsilon: float) -> Tensor:
-        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        scale: Tensor = (
+            torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        )
         ctx.save_for_backward(x, weight_D, scale)
-        return (x * scale).mul_(weight_D)
+        normalized: Tensor = x * scale
+        return normalized.mul_(weight_D)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
