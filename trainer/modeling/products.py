@@ -25,7 +25,7 @@ from trainer.process.private_apis import onednn_linear
 
 log = logging.getLogger(__name__)
 
-TOKENS = 32  # at 16 a shape takes 0.6 MiB instead of 0.45; at 64 half of 64 tokens would be added to each row
+TOKENS = 32  # at 16 the kernels of a shape take 0.6 MiB instead of 0.45, and there are twice as many
 LEAST_TOKENS, LEAST_WIDTH = 64, 64  # below, MKL is as fast
 SPEED_UP = 1.1  # oneDNN's least: for less, nothing is padded
 TOLERANCE = 1e-4  # of a product, relative to its largest number; what is measured differs by 1e-6
@@ -48,7 +48,10 @@ def use_onednn(on: bool) -> None:
 
 
 def onednn_is_faster() -> bool:
-    """By the least of five times for the three products of a layer, by turns, and with results that agree; some 20 ms."""
+    """By the least of five times for the three products of a layer, by turns, and with results that agree; some 20 ms.
+
+    Processor time: by the clock MKL was chosen on a busy machine, where it took twice as long.
+    """
     generator = torch.Generator().manual_seed(0)
     x_NI, weight_OI, grad_NO = (
         torch.randn(*shape, generator=generator) for shape in ((256, 512), (512, 512), (256, 512))
@@ -68,10 +71,10 @@ def _agree(own: Tensor, other: Tensor) -> bool:
 
 
 def _seconds(multiply: Callable[[Tensor, Tensor], Tensor], pairs: tuple[tuple[Tensor, Tensor], ...]) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     for a, b in pairs:
         multiply(a, b)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def padding(count: int, dtype: torch.dtype, device: torch.device) -> int:

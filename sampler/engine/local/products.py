@@ -60,7 +60,7 @@ def padded(count: int) -> int:
 
 
 def _onednn_is_faster(matrices: Sequence[Tensor], rows: int) -> bool:
-    """By the least of four times over all matrices, by turns, and with results that agree."""
+    """By the least of four processor times over all matrices, by turns, and with results that agree."""
     x = torch.randn(rows, matrices[0].shape[1], generator=torch.Generator().manual_seed(rows))
     try:
         own, other = _by_mkl(matrices[0], x), _by_onednn(matrices[0], x)
@@ -74,10 +74,10 @@ def _onednn_is_faster(matrices: Sequence[Tensor], rows: int) -> bool:
 
 
 def _seconds(multiply: Multiply, matrices: Sequence[Tensor], x: Tensor) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     for matrix in matrices:
         multiply(matrix, x)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def _by_mkl(weight: Tensor, x: Tensor) -> Tensor:
