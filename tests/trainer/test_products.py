@@ -55,9 +55,9 @@ def gradients_of(layer: nn.Linear, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("tokens", [64, 77, 200])
 def test_a_layer_and_its_gradients_are_those_of_float64(tokens: int, *, bias: bool) -> None:
     torch.manual_seed(0)
-    layer, exact = nn.Linear(96, 130, bias=bias), nn.Linear(96, 130, bias=bias).double()
+    layer, exact = nn.Linear(128, 130, bias=bias), nn.Linear(128, 130, bias=bias).double()
     exact.load_state_dict(layer.state_dict())
-    x = torch.randn(1, tokens, 96)
+    x = torch.randn(1, tokens, 128)
     use_products(layer)
     assert type(layer) is ProductLinear
     use_onednn(True)
@@ -67,18 +67,18 @@ def test_a_layer_and_its_gradients_are_those_of_float64(tokens: int, *, bias: bo
 
 
 def test_a_frozen_layer_gets_no_gradient() -> None:
-    layer = nn.Linear(64, 64).requires_grad_(False)
+    layer = nn.Linear(128, 128).requires_grad_(False)
     use_products(layer)
     use_onednn(True)
-    x = torch.randn(80, 64, requires_grad=True)
+    x = torch.randn(80, 128, requires_grad=True)
     layer(x).sum().backward()
     assert layer.weight.grad is None
-    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(80, 64))
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(80, 128))
 
 
 def test_log_probs_and_gradients_are_the_same_with_padded_entries() -> None:
     torch.manual_seed(0)
-    count, width = 3 * TOKENS + 5, 80
+    count, width = 3 * TOKENS + 5, 128
     hidden, weight = torch.randn(40, width), torch.randn(300, width)
     rows, targets, temperature = (
         torch.randint(0, 40, (count,)),

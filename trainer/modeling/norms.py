@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-TOLERANCE = 1e-5  # of values and gradients in float32, absolute and relative
+NORM_TOLERANCE = 1e-5  # of values and gradients in float32, absolute and relative
 
 
 def use_norms(model: nn.Module, *, compiled: bool = False) -> None:
@@ -50,7 +50,10 @@ def _is_rms_norm(norm: Any) -> bool:
             own = torch.func.functional_call(norm, {"weight": leaves[1]}, leaves[:1]) if by_transformers else None
             y_ND: Tensor = _normalized(*leaves, norm.variance_epsilon) if own is None else own
         results.append((y_ND.detach(), *torch.autograd.grad(y_ND, leaves, grad_ND)))
-    return all(torch.allclose(own, other, rtol=TOLERANCE, atol=TOLERANCE) for own, other in zip(*results, strict=True))
+    return all(
+        torch.allclose(own, other, rtol=NORM_TOLERANCE, atol=NORM_TOLERANCE)
+        for own, other in zip(*results, strict=True)
+    )
 
 
 class _SavedInput(nn.Module):

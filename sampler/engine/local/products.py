@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # of what is measured; other numbers as the next smaller one
 MEASURED_BYTES = 2**26  # of weights: more than a cache holds, as in a decode step
-SPEED_UP = 1.1  # oneDNN's least
+LEAST_GAIN = 1.1  # oneDNN's least
 
 Multiply = Callable[[Tensor, Tensor], Tensor]  # weight [out, in], x [N, in] -> [out, N]
 
@@ -70,7 +70,7 @@ def _onednn_is_faster(matrices: Sequence[Tensor], rows: int) -> bool:
         return False
     seconds = [(_seconds(_by_mkl, matrices, x), _seconds(_by_onednn, matrices, x)) for _ in range(4)]
     own_s, onednn_s = (min(column) for column in zip(*seconds, strict=True))
-    return bool(own_s > SPEED_UP * onednn_s)
+    return bool(own_s > LEAST_GAIN * onednn_s)
 
 
 def _seconds(multiply: Multiply, matrices: Sequence[Tensor], x: Tensor) -> float:
