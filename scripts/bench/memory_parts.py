@@ -50,7 +50,11 @@ SMOLLM2: dict[str, Any] = {
 }  # fmt: skip
 TINY = SMOLLM2 | {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2,
                   "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
-TOKENS, FEW_TOKENS, REPLY = 1021, 257, 64  # primes: what the forward saves of a row is what they divide
+TOKENS, FEW_TOKENS, REPLY = (
+    31 * 32,
+    11 * 32,
+    64,
+)  # 32 primes, since rows are padded to 32: what is saved of a row is what they divide
 
 
 def measure_parts(options: Options) -> Tables:

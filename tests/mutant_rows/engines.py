@@ -12,6 +12,8 @@ CONTEXTS = "tests/sampler/test_short_contexts.py"
 TOOL_PROMPT = "tests/sampler/test_tool_prompt.py"
 PROCESSES = "tests/contract/test_keeper_processes.py"
 
+PRODUCTS = "tests/sampler/engine/local/test_products.py"
+
 SAMPLING = "tests/sampler/engine/local/test_sampling.py"
 
 MUTANTS = (
@@ -28,6 +30,27 @@ MUTANTS = (
         "if service != self._service or now - self._service_written >= HEARTBEAT_S",
         "if service != self._service",
         "tests/sampler/engine/test_keeper_reports.py::test_without_a_change_both_are_written_again_after_a_while",
+    ),
+    Mutant(
+        "engine products: a library whose results are others is not chosen",
+        "sampler/engine/local/products.py",
+        "    if not torch.allclose(own, other, rtol=1e-3, atol=1e-4 * float(own.abs().max())):\n        return False\n",
+        "",
+        f"{PRODUCTS}::test_it_is_chosen_where_it_is_faster_and_its_results_are_the_same",
+    ),
+    Mutant(
+        "engine products: oneDNN computes few numbers of rows",
+        "sampler/engine/local/products.py",
+        "    return count + -count % multiple\n",
+        "    return count\n",
+        f"{PRODUCTS}::test_products_are_right_for_any_number_of_rows_and_their_shapes_are_few",
+    ),
+    Mutant(
+        "engine products: what was measured for fewer rows is not used for more",
+        "sampler/engine/local/products.py",
+        "max((rows for rows in ROWS if rows <= count), default=0)",
+        "min(rows for rows in ROWS)",
+        f"{PRODUCTS}::test_each_number_of_rows_has_the_library_that_was_measured_for_it",
     ),
     Mutant(
         "blocks of a vocabulary: a number of its own within the block",

@@ -39,6 +39,12 @@ def test_torch_has_the_flash_kernels_for_cpus(name: str) -> None:
     assert schema == f"aten::{name}({KERNELS[name]}", f"torch.ops.aten.{name} has changed"
 
 
+def test_torch_has_the_products_of_onednn() -> None:
+    schema = str(required(torch.ops.mkldnn, f"{private_apis.ONEDNN}.default._schema", "products by oneDNN"))
+    expected = "Tensor X, Tensor W, Tensor? B, str attr, Scalar?[] scalars, str? algorithm) -> Tensor Y"
+    assert schema == f"mkldnn::{private_apis.ONEDNN}({expected}"
+
+
 def test_torch_makes_a_group_of_others_from_these_arguments() -> None:
     helper = required(distributed_c10d, "_new_process_group_helper", "a broadcast")
     given = inspect.signature(helper).bind(2, 0, [], "gloo", None, group_name="g", timeout=None)

@@ -22,6 +22,7 @@ from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
+from trainer.modeling.products import TOKENS, padding
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.modeling.truncation import columns
 from trainer.process.parallel import Peers
@@ -71,12 +72,15 @@ class TreeLM(nn.Module):
         return choose(plain_name(self.way.attention), device, linear=not self.way.trees)
 
     def padded(self, row: Row, multiple: int = 1) -> Row:
-        """Pad to a multiple of `multiple` for processes that share the row, and to few distinct lengths for shared layers.
+        """Pad to a multiple of `multiple` for processes that share the row, and to few distinct lengths for shared layers and
+        for products by oneDNN.
 
-        Rows of single sequences are not padded for shared layers: their model may depend on the length (dynamic rope).
+        Rows of single sequences are not padded for few lengths where their model depends on the length (dynamic rope).
         """
         shares = 1 if self.context is None else self.context.size
         few = SHARED_LAYERS_MULTIPLE if self._tp_size > 1 and self.way.trees else 1
+        if (self.way.trees or not self._dynamic) and padding(row.num_tokens, self.causal_lm.dtype, row.ids_N.device):
+            few = math.lcm(few, TOKENS)
         return row.padded(math.lcm(multiple, shares, few))
 
     def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainer.modeling.products import add_product, padding, product
 from trainer.modeling.truncation import DROPPED, dropped, thresholds
 
 VOCABULARY_BLOCK = 4096
@@ -66,11 +67,26 @@ def token_logprobs(
     """
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; expected at least 1")
+    count, extra = len(rows_E), padding(len(rows_E), _accumulated(hidden_ND), hidden_ND.device)
+    if extra:  # the first one again: its copies get no gradient
+        rows_E, targets_E, temperature_E = (_longer(of, extra) for of in (rows_E, targets_E, temperature_E))
+        truncation_E = None if truncation_E is None else _longer(truncation_E, extra)
     hidden_ED = hidden_ND.index_select(0, rows_E)
-    logprob_E, entropy_E, outside_E = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # untyped in torch's stubs
-        hidden_ED, lm_head_weight_VD, targets_E, temperature_E, truncation_E, chunk, with_entropy
+    logprob_E, entropy_E, outside_E = (
+        of_E[:count]
+        for of_E in _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+            hidden_ED, lm_head_weight_VD, targets_E, temperature_E, truncation_E, chunk, with_entropy
+        )
     )
     return TokenScores(logprob_E, entropy_E if with_entropy else None, None if truncation_E is None else outside_E)
+
+
+def _accumulated(hidden: Tensor) -> torch.dtype:
+    return torch.float64 if hidden.dtype == torch.float64 else torch.float32
+
+
+def _longer(of_E: Tensor, extra: int) -> Tensor:
+    return torch.cat([of_E, of_E[:1].expand(extra, *of_E.shape[1:])])
 
 
 def logits_logprobs(
@@ -105,7 +121,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk: int,
         with_entropy: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype = torch.float64 if hidden_ED.dtype == torch.float64 else torch.float32
+        dtype = _accumulated(hidden_ED)
         normalizer_E = torch.empty(len(hidden_ED), dtype=dtype, device=hidden_ED.device)
         logprob_E, entropy_E = (
             torch.empty_like(normalizer_E),
@@ -242,15 +258,13 @@ def _scaled_logits(hidden: Tensor, weight_VD: Tensor, temperature: Tensor, dtype
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """a @ b in `dtype`: bfloat16 logits would be rounded to about 0.1 nat at a magnitude of 20."""
-    if a.dtype == dtype:
-        return a @ b
-    if a.is_cuda:
+    if a.dtype != dtype and a.is_cuda:
         return torch.mm(a, b, out_dtype=dtype)
-    return a.to(dtype) @ b.to(dtype)
+    return product(a.to(dtype), b.to(dtype))
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     if a.dtype == total.dtype:
-        total.addmm_(a, b)
+        add_product(total, a, b)
     else:
         total.add_(_product(a, b, total.dtype))

@@ -19,6 +19,7 @@ from shared.errors import TandemError
 log = logging.getLogger(__name__)
 
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
+ONEDNN = "_linear_pointwise"
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -62,6 +63,19 @@ def _refuse(name: str, *_: Any, **__: Any) -> Any:
 
 flash_for_cpu = flash_kernel(FLASH)
 flash_for_cpu_backward = flash_kernel(f"{FLASH}_backward")
+
+
+# ------------------------------------------------------------------ products (modeling/products.py)
+
+
+def onednn_linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """x @ weightᵀ + bias by oneDNN, for strided float32 matrices: torch's public functions choose MKL.
+
+    Missing: PrivateMissing, and products stay MKL's.
+    """
+    kernel = required(torch.ops.mkldnn, ONEDNN, "products by oneDNN")
+    result: torch.Tensor = kernel(x, weight_OI, bias_O, "none", [], "")
+    return result
 
 
 # ------------------------------------------------------------------ sharded modules (modeling/forward_choice.py)

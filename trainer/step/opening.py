@@ -17,6 +17,8 @@ from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forw
 from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
 from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import load_config, load_model
+from trainer.modeling.norms import use_norms
+from trainer.modeling.products import choose_products, use_products
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import drop_inputs
@@ -94,6 +96,8 @@ def open_learner(
     def load(directory: Path, trained: Trainable, *, dropout: bool = False) -> TreeLM:
         kind: dict[str, Any] = {"dtype": options.dtype, "attn_implementation": OWN.attention, "dropout": dropout}
         causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
+        use_products(causal_lm, compiled=options.compile_layers)
+        use_norms(causal_lm, compiled=options.compile_layers)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
         tp_size = parallel.mesh["tp"].size()
         cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
@@ -115,6 +119,7 @@ def open_learner(
             _log_way(result, directory, prefix_trees=trees)
         return result.way
 
+    choose_products(parallel)
     lm = load(model_directory, options.trainable, dropout=options.dropout)
     _check_balance(lm, loss, model_directory)
     checkpoint_layers(lm.causal_lm, options.memory, parallel)

@@ -138,8 +138,11 @@ def numbers_of_token(config: Mapping[str, Any], settings: TrainedAs, layers: Map
     norms = 2 * (hidden + hidden)  # of each its input, and what it gives
     attention = 2 * query + 2 * key + heads  # q, k, v, what o_proj sees, log-sum-exp
     mlp = 4 * inner  # gate, its activation, up, their product
-    layer = norms + attention + mlp + (0 if settings.lora_rank else 2 * hidden)  # trained norms keep x / rms(x) too
-    total: int = config["num_hidden_layers"] * layer + (1 if settings.lora_rank else 3) * hidden
+    keeps_normalized = not settings.lora_rank and settings.dtype != "float32"  # trained norms keep x / rms(x) too
+    layer = norms + attention + mlp + (2 * hidden if keeps_normalized else 0)
+    total: int = (
+        config["num_hidden_layers"] * layer + (3 if keeps_normalized else 1 if settings.lora_rank else 2) * hidden
+    )
     if settings.lora_rank:
         total += settings.lora_rank * len(layers)
     if settings.use_dora:

@@ -61,8 +61,8 @@ def test_the_memory_of_weights_and_cache_is_given_back_to_the_system(engine: Ser
     freed = before - resident(engine)
     assert freed > 0.9 * weights, f"{freed / MIB:.0f} of {weights / MIB:.0f} MiB"
     awake(engine, wide)
-    assert resident(engine) > before - 0.1 * weights
     answer = engine.generate(PROMPT, 8, temperature=0)
+    assert resident(engine) > before - 0.1 * weights, "after a step, which takes the same memory for a while"
     assert answer["output_ids"] == expected
     Reference((wide,)).assert_exact(0, PROMPT, answer)
 
