@@ -64,8 +64,7 @@ async def condition_of(store: Store) -> RunCondition:
         return RunCondition(Condition.PAUSED, f"`tandem resume {store.run}` continues it")
     if await _is_trained(store, run):
         return RunCondition(Condition.TRAINED, "every policy has weights of its last step")
-    workers = await store.workers.all()
-    live = {worker.id for worker in await store.workers.live()}
+    workers, live = await store.workers.all_and_live()
     crashes = (_crash(policy, workers, live) for policy in _open_policies(run))
     crashed = [crash for crash in crashes if crash is not None]
     if crashed:

@@ -82,6 +82,7 @@ WHOLE = {  # {verb: why it reads all}
     "services.is_live": "one document for each engine",
     "tasks.count_slots": "every slot is counted",
     "workers.all": "one document for each process",
+    "workers.all_and_live": "likewise",
 }
 BY_ID = {  # of one document
     *("environments.heartbeat", "environments.remove", "group_scores.renew"),

@@ -53,7 +53,7 @@ async def environments_of(store: Store) -> list[dict[str, Any]]:
 
 async def workers_of(store: Store) -> list[dict[str, Any]]:
     now = await store.questions.server_time()
-    live = {w.id for w in await store.workers.live()}
+    workers, live = await store.workers.all_and_live()
     return [
         {
             "kind": w.kind,
@@ -65,7 +65,7 @@ async def workers_of(store: Store) -> list[dict[str, Any]]:
             "stats": w.stats,
             "alarms": w.alarms,
         }
-        for w in await store.workers.all()
+        for w in workers
     ]
 
 
