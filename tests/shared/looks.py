@@ -128,6 +128,9 @@ OFTEN: dict[str, Look] = {
     "tandem status: outcomes of groups": lambda store: store.questions.abandoned_tasks(FEW),
     "tandem status: data set aside": lambda store: store.questions.set_aside(FEW),
     "tandem status: failed attempts": lambda store: store.questions.failed_attempts(FEW),
+    "tandem status: tasks, up to a number": lambda store: store.tasks.count_by_status(most=FEW),
+    "tandem status: records, up to a number": lambda store: store.records.count_by_status(FEW),
+    "tandem status: training data, up to a number": lambda store: store.data.count_by_status(most=FEW),
     "tandem status: episodes of the last minute": lambda store: store.questions.finished_within(60.0),
 }
 # Numbers of all documents: by an index alone.

@@ -4,6 +4,7 @@ import math
 from datetime import datetime
 from typing import Any
 
+from shared.documents.run import Worker
 from shared.store import Store
 from shared.store.runs import has_left
 from tandem.commands.connect import ago
@@ -51,9 +52,7 @@ async def environments_of(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-async def workers_of(store: Store) -> list[dict[str, Any]]:
-    now = await store.questions.server_time()
-    workers, live = await store.workers.all_and_live()
+def workers_of(workers: list[Worker], live: set[str], now: datetime) -> list[dict[str, Any]]:
     return [
         {
             "kind": w.kind,
