@@ -34,7 +34,7 @@ async def count_by(
 ) -> list[tuple[Document, int]]:
     """The combinations of `prefixes`, each with its number of documents. `fields`: the first ones of `index`. `most`: of a
     combination that has more, one more is counted; None: all are."""
-    limit = {} if most is None else {"limit": most + 1}
+    limit: Document = {} if most is None else {"limit": most + 1}
 
     async def count(one: Document) -> tuple[Document, int]:
         return one, await with_index(index, lambda by: collection.count_documents(one, **limit, **by))

@@ -338,7 +338,7 @@ MUTANTS = (
     Mutant(
         "status: counts end at their bound",
         "shared/store/counting.py",
-        'limit = {} if most is None else {"limit": most + 1}',
+        'limit: Document = {} if most is None else {"limit": most + 1}',
         "limit: Document = {}",
         "tests/shared/test_looks.py::test_a_number_above_the_bound_stands_for_more_than_it_and_the_others_are_exact",
     ),

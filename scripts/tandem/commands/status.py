@@ -119,22 +119,21 @@ def status(
 
 async def read_status(store: Store) -> RunStatus:
     """Query everything that the tables show: what does not depend on each other, at once."""
-    known, tasks, records, record_data, malformed, run, now, names = await asyncio.gather(
+    run, now = await asyncio.gather(_run(store), store.questions.server_time())
+    known, tasks, records, record_data, malformed, names = await asyncio.gather(
         store.workers.all_and_live(),
         store.tasks.count_by_status(most=MOST_COUNTED),
         store.records.count_by_status(MOST_COUNTED),
         store.data.count_by_status(most=MOST_COUNTED),
         store.malformed.all(),
-        _run(store),
-        store.questions.server_time(),
         store.questions.policies(),
     )
     workers = workers_of(*known, now)
-    condition, slots, metrics, policies, abandoned, failed_attempts, set_aside = await asyncio.gather(
+    policies = await asyncio.gather(*(_policy(store, policy) for policy in names))
+    condition, slots, metrics, abandoned, failed_attempts, set_aside = await asyncio.gather(
         condition_of(store, known),
         _by_split(tasks, lambda split: _slots(store, split)),
         _by_split(tasks, store.questions.own_metrics),
-        asyncio.gather(*(_policy(store, policy) for policy in names)),
         store.questions.abandoned_tasks(NEWEST),
         store.questions.failed_attempts(NEWEST),
         store.questions.set_aside(NEWEST),
