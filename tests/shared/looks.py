@@ -310,7 +310,7 @@ async def examine(connection_string: str, store: Store, look: Look) -> Examined:
 
 def ends_every_lease(row: Document) -> bool:
     """Of the profiler: whether it is `let_time_pass` of a test, which no service sends."""
-    return "datetime.datetime(1970" in str(row.get("command"))
+    return row["op"] == "update" and "datetime.datetime(1970" in str(row.get("command"))
 
 
 async def _main(sizes: Sequence[int]) -> None:
