@@ -15,7 +15,7 @@ from tests.unowned_waits import FOLDERS, UNOWNED
 
 ROOT = Path(__file__).parents[1]
 READ = ("sampler", "trainer", "shared", "scripts")
-SLEEPS = {"sleep", "wait", "wait_for", "until"}
+SLEEPS = {"sleep", "pause", "wait", "wait_for", "until"}  # `pause`: of a PollTimer
 ENDLESS = {"wait", "acquire"}
 OWNERS = {"waiting", "queued"}
 LIMITS = {"timeout", "wait_for", "time_limit"}

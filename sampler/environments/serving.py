@@ -26,6 +26,7 @@ from shared.http.server import HttpServer
 from shared.open_files import allow_many_files
 from shared.processes.signals import ending_signals
 from shared.store import Store
+from shared.store.heartbeats import UNCHANGED_S, HeartbeatTimer
 
 log = logging.getLogger(__name__)
 
@@ -95,25 +96,28 @@ class Registration:
     def __init__(self, store: Store | None, sessions: WorldSessions, url: str, heartbeat_s: float) -> None:
         self.url = url
         self._store, self._sessions, self._heartbeat_s = store, sessions, heartbeat_s
+        self._timer = HeartbeatTimer()
 
     async def beat(self) -> None:
         sessions = self._sessions
         if self._store is None or sessions.is_draining:
             return
-        is_its = await self._store.environments.heartbeat(
-            EnvironmentService(
-                id=self.url,
-                url=self.url,
-                kinds=list(sessions.rules.kinds),
-                capacity=sessions.rules.capacity,
-                running=len(sessions),
-                starting=sessions.starting,
-                version=program_version(),
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                heartbeat_s=self._heartbeat_s,
-            )
+        service = EnvironmentService(
+            id=self.url,
+            url=self.url,
+            kinds=list(sessions.rules.kinds),
+            capacity=sessions.rules.capacity,
+            running=len(sessions),
+            starting=sessions.starting,
+            version=program_version(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            heartbeat_s=self._heartbeat_s,
         )
+        if not self._timer.is_due(service, 0.0 if service.running + service.starting else UNCHANGED_S):
+            return
+        is_its = await self._store.environments.heartbeat(service)
+        self._timer.written(service)
         if not is_its:
             raise ConfigError(
                 f"url is {self.url}, which a service of another machine has registered in this run: it names this machine alone; "

@@ -181,7 +181,7 @@ class GatewayService(SamplerService):
 
     async def _doing(self) -> str | Wait:
         attempts, busy = self._attempts.places, len(self._attempts.busy)
-        return await agents_wait(self._view.state, self._store, attempts, busy, self._settings.attempt_idle_s)
+        return await agents_wait(self._view.state, self._view.outlook, attempts, busy, self._settings.attempt_idle_s)
 
     async def _renew(self) -> None:
         await self._attempts.renew()

@@ -16,6 +16,7 @@ live display, the viewer and the metrics page show every wait alike. Its owner i
 some. `tests/test_waits.py` finds a loop that waits without one.
 """
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 WAITED = "waited_s"  # among a worker's statistics
 SHORT_S = 2.0  # waits inside that are shorter are not shown
+_SECONDS = re.compile(r"\bwaits [\d:]+ for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,11 @@ def waiting(wait: Wait, *, inside: bool = False, since: float | None = None) -> 
 
 def _timed(wait: Wait, seconds: float) -> str:
     return f"waits {as_clock(seconds)}{str(wait).removeprefix('waits')}"
+
+
+def untimed(doing: str) -> str:
+    """The text of an activity without the seconds of its waits."""
+    return _SECONDS.sub("waits for", doing)
 
 
 def _name(doing: str | Wait) -> object:

@@ -47,8 +47,8 @@ class RunCondition:
     since: datetime | None = None
 
 
-async def condition_of(store: Store) -> RunCondition:
-    """Derive it now. Reads the run's document, its workers, and at most one task of each state."""
+async def condition_of(store: Store, known: tuple[list[Worker], set[str]] | None = None) -> RunCondition:
+    """Derive it now. Reads the run's document, its workers (unless `known`), and at most one task of each state."""
     try:
         run = await store.runs.get()
     except MalformedDocument as exc:
@@ -64,8 +64,7 @@ async def condition_of(store: Store) -> RunCondition:
         return RunCondition(Condition.PAUSED, f"`tandem resume {store.run}` continues it")
     if await _is_trained(store, run):
         return RunCondition(Condition.TRAINED, "every policy has weights of its last step")
-    workers = await store.workers.all()
-    live = {worker.id for worker in await store.workers.live()}
+    workers, live = known or await store.workers.all_and_live()
     crashes = (_crash(policy, workers, live) for policy in _open_policies(run))
     crashed = [crash for crash in crashes if crash is not None]
     if crashed:

@@ -26,11 +26,17 @@ async def prefixes(
 
 
 async def count_by(
-    collection: AsyncCollection[Document], index: str, fields: Sequence[str], where: Mapping[str, Any]
+    collection: AsyncCollection[Document],
+    index: str,
+    fields: Sequence[str],
+    where: Mapping[str, Any],
+    most: int | None = None,
 ) -> list[tuple[Document, int]]:
-    """The combinations of `prefixes`, each with its number of documents. `fields`: the first ones of `index`."""
+    """The combinations of `prefixes`, each with its number of documents. `fields`: the first ones of `index`. `most`: of a
+    combination that has more, one more is counted; None: all are."""
+    limit: Document = {} if most is None else {"limit": most + 1}
 
     async def count(one: Document) -> tuple[Document, int]:
-        return one, await with_index(index, lambda by: collection.count_documents(one, **by))
+        return one, await with_index(index, lambda by: collection.count_documents(one, **limit, **by))
 
     return await asyncio.gather(*map(count, await prefixes(collection, fields, where)))

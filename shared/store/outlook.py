@@ -6,7 +6,6 @@
 Admission does not count failing groups (up to one step's), so that they hold no untouched task back.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from shared.documents.states import OPENED, UNENDED, SlotStatus, TaskStatus
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.outside_text import clipped
 from shared.store.indexes import with_index
+from shared.store.pipelines import literal
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
@@ -74,51 +74,52 @@ class OutlookVerbs:
     async def of_run(self) -> Outlook:
         """Of all policies' tasks: an episode may give data to every policy."""
         policies = [str(policy) for policy in await self._tasks.distinct("policy")]
-        opened = [await self._opened(policy) for policy in policies]
-        errors = [str(row["error"]) for row in opened if row.get("error")]
+        rows = [row for policy in policies for row in await self._rows(policy)]
+        errors = [str(row["error"]) for row in rows if row.get("error")]
         return Outlook(
-            any_task=await self._any(policies, TRAIN_SPLIT, None),
-            next_seq=await self._next_seq(policies),
-            playing=sum(row["playing"] for row in opened),
-            failing=sum(row["failing"] for row in opened),
+            any_task=any("any_task" in row for row in rows),
+            next_seq=min((int(row["next_seq"]) for row in rows if "next_seq" in row), default=None),
+            playing=sum(row.get("playing", 0) for row in rows),
+            failing=sum(row.get("failing", 0) for row in rows),
             error=clipped(errors[0], MAX_ERROR_CHARS) if errors else "",
-            awaiting_feedback=sum(row["awaiting"] for row in opened),
-            unsettled=sum(row["unsettled"] for row in opened),
-            in_evaluation=await self._any(policies, EVAL_SPLIT, UNENDED),
+            awaiting_feedback=sum(row.get("awaiting", 0) for row in rows),
+            unsettled=sum(row.get("unsettled", 0) for row in rows),
+            in_evaluation=any("in_evaluation" in row for row in rows),
         )
 
-    async def _any(self, policies: list[str], split: str, states: list[str] | None) -> bool:
-        for policy in policies:
-            where: Document = {"policy": policy, "split": split} | ({"status": {"$in": states}} if states else {})
-            if await self._tasks.find_one(where, {"_id": 1}) is not None:
-                return True
-        return False
-
-    async def _next_seq(self, policies: list[str]) -> int | None:
-        seqs = []
-        for policy in policies:
-            where = {"policy": policy, "split": TRAIN_SPLIT, "status": TaskStatus.CREATED.value}
-            first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", 1)])
-            if first is not None:
-                seqs.append(int(first["seq"]))
-        return min(seqs, default=None)
-
-    async def _opened(self, policy: str) -> Mapping[str, Any]:
-        """Counts of the groups in progress: admission bounds their number."""
-        stages: list[Document] = [
-            {"$match": {"policy": policy, "split": TRAIN_SPLIT, "status": {"$in": OPENED}} | _IS_READABLE},
-            {"$set": {"group": _STATE, "failed": _FAILED_SLOTS}},
-            {
-                "$group": {
-                    "_id": None,
-                    **{name: {"$sum": {"$cond": [{"$eq": ["$group", name]}, 1, 0]}} for name in _STATES},
-                    "error": {"$max": {"$arrayElemAt": ["$failed.error", 0]}},
-                }
-            },
+    async def _rows(self, policy: str) -> list[Document]:
+        """What is known of one policy's tasks, by one command: every service that waits repeats it."""
+        train, held_out = {"policy": policy, "split": TRAIN_SPLIT}, {"policy": policy, "split": EVAL_SPLIT}
+        stages = [
+            *_counts_of_opened(train),  # first, since the index is named for it: admission bounds their number
+            self._and(
+                [{"$match": train | {"status": TaskStatus.CREATED.value}}, {"$sort": {"seq": 1}}], "next_seq", "$seq"
+            ),
+            self._and([{"$match": train}], "any_task", literal(True)),
+            self._and([{"$match": held_out | {"status": {"$in": UNENDED}}}], "in_evaluation", literal(True)),
         ]
         cursor = await with_index("by status", lambda by: self._tasks.aggregate(stages, **by))
-        rows = await cursor.to_list()
-        return rows[0] if rows else dict.fromkeys(_STATES, 0)
+        return await cursor.to_list()
+
+    def _and(self, stages: list[Document], name: str, value: Any) -> Document:
+        """The first document of `stages` as a row {name: value}."""
+        first = [*stages, {"$limit": 1}, {"$project": {"_id": 0, name: value}}]
+        return {"$unionWith": {"coll": self._tasks.name, "pipeline": first}}
+
+
+def _counts_of_opened(train: Document) -> list[Document]:
+    """Stages whose one row counts the groups in progress, by what they wait for; no row: there are none."""
+    return [
+        {"$match": train | {"status": {"$in": OPENED}} | _IS_READABLE},
+        {"$set": {"group": _STATE, "failed": _FAILED_SLOTS}},
+        {
+            "$group": {
+                "_id": None,
+                **{name: {"$sum": {"$cond": [{"$eq": ["$group", name]}, 1, 0]}} for name in _STATES},
+                "error": {"$max": {"$arrayElemAt": ["$failed.error", 0]}},
+            }
+        },
+    ]
 
 
 def _slots_with(condition: Document) -> Document:

@@ -241,10 +241,11 @@ class RecordDataVerbs:
 
     # ------------------------------------------------------------------ questions
 
-    async def count_by_status(self, policy: str | None = None) -> dict[str, int]:
+    async def count_by_status(self, policy: str | None = None, most: int | None = None) -> dict[str, int]:
+        """`most`: a larger number stands for more than that; None: all are counted."""
         counts: Counter[str] = Counter()
         where = {} if policy is None else {"policy": policy}
-        for of, n in await count_by(self._data, "stream", ("policy", "status"), where):
+        for of, n in await count_by(self._data, "stream", ("policy", "status"), where, most):
             counts[of["status"]] += n
         return dict(counts)
 

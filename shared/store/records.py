@@ -192,9 +192,10 @@ class RecordVerbs:
         cursor = self._records.find(where).sort([("finished_at", -1)]).limit(limit)
         return [Record.from_mongo(d) async for d in cursor]
 
-    async def count_by_status(self) -> dict[str, int]:
+    async def count_by_status(self, most: int | None = None) -> dict[str, int]:
+        """`most`: a larger number stands for more than that; None: all are counted."""
         counts: Counter[str] = Counter()
-        for of, n in await count_by(self._records, "recent", ("split", "status"), {}):
+        for of, n in await count_by(self._records, "recent", ("split", "status"), {}, most):
             counts[of["status"]] += n
         return dict(counts)
 

@@ -12,7 +12,7 @@ from shared.documents.states import RunState
 from shared.documents.step_cost import StepCost
 from shared.errors import DataError, LeaseLost
 from shared.store.liveness import is_live
-from shared.store.malformed import readable
+from shared.store.malformed import read_or_log, readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
 from shared.store.signals import Signal, Signals
@@ -21,6 +21,7 @@ Document = dict[str, Any]
 RUN_ID = "run"
 STOPPED = "stopped"  # `doing` of a worker that has stopped
 FAILED = "failed: "  # beginning of `doing` of a worker that an error ended; the error follows
+IS_LIVE = "is_live"  # computed
 LEFT = rf"^({STOPPED}$|{FAILED})"
 
 
@@ -200,6 +201,16 @@ class WorkerVerbs:
 
     async def all(self) -> list[Worker]:
         return await readable(Worker, self._workers.find().sort([("kind", 1), ("started_at", 1)]))
+
+    async def all_and_live(self) -> tuple[list[Worker], set[str]]:
+        """All workers, and the ids of those that `live` returns, by one command."""
+        cursor = await self._workers.aggregate(
+            [{"$sort": {"kind": 1, "started_at": 1}}, {"$set": {IS_LIVE: is_live()}}]
+        )
+        documents = await cursor.to_list()
+        live = {one["_id"] for one in documents if one.pop(IS_LIVE) and not has_left(str(one.get("doing", "")))}
+        workers = [worker for one in documents if (worker := read_or_log(Worker, one)) is not None]
+        return workers, live & {worker.id for worker in workers}
 
     async def live(self) -> list[Worker]:
         """Workers with a current heartbeat that have not stopped."""

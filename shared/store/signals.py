@@ -29,7 +29,7 @@ Document = dict[str, Any]
 SIGNALS = "signals"
 CAPPED_BYTES = 1 << 16  # about a thousand
 GAP_S = 0.02  # between two signals of a process: those in between are one
-AWAIT_S = 5.0  # the server answers a waiting cursor after this, with nothing
+AWAIT_S = 20.0  # the server answers a waiting cursor after this, with nothing; below the client's time-out of 60 s
 AGAIN_S = 1.0  # after the database could not be asked
 NOT_CAPPED, NAMESPACE_EXISTS = 2, 48
 

@@ -320,11 +320,11 @@ class TaskVerbs:
         document = await self._tasks.find_one({"_id": task_id})
         return None if document is None else Task.from_mongo(document)
 
-    async def count_by_status(self, split: str | None = None) -> dict[str, dict[str, int]]:
-        """{split: {status: tasks}}."""
+    async def count_by_status(self, split: str | None = None, most: int | None = None) -> dict[str, dict[str, int]]:
+        """{split: {status: tasks}}. `most`: a larger number stands for more than that; None: all are counted."""
         where = {} if split is None else {"split": split}
         counts: dict[str, dict[str, int]] = {}
-        for of, n in await count_by(self._tasks, "by status", ("policy", "split", "status"), where):
+        for of, n in await count_by(self._tasks, "by status", ("policy", "split", "status"), where, most):
             of_split = counts.setdefault(of["split"], {})
             of_split[of["status"]] = of_split.get(of["status"], 0) + n
         return counts

@@ -20,15 +20,15 @@ MUTANTS = (
     Mutant(
         "a keeper writes what changed at once",
         "sampler/engine/keeper/report.py",
-        "if service != self._service or now",
-        "if now",
+        "if self._service.is_due(service, unchanged_s)",
+        "if self._service.is_due(None, unchanged_s)",
         "tests/sampler/engine/test_keeper_reports.py::test_what_changed_is_written_at_once_and_the_rest_is_not",
     ),
     Mutant(
         "a keeper's heartbeats go on without a change",
         "sampler/engine/keeper/report.py",
-        "if service != self._service or now - self._service_written >= HEARTBEAT_S",
-        "if service != self._service",
+        "if self._service.is_due(service, unchanged_s)",
+        "if self._service.is_due(service, 3600.0)",
         "tests/sampler/engine/test_keeper_reports.py::test_without_a_change_both_are_written_again_after_a_while",
     ),
     Mutant(

@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "documents are counted by an index alone",
         "shared/store/counting.py",
-        "collection.count_documents(one, **by)",
-        'collection.count_documents({**one, "_id": {"$ne": 0}}, **by)',
+        "collection.count_documents(one, **limit, **by)",
+        'collection.count_documents({**one, "_id": {"$ne": 0}}, **limit, **by)',
         f"{QUERIED}::test_documents_are_counted_without_being_read",
     ),
     Mutant(

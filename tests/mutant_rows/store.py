@@ -335,4 +335,18 @@ MUTANTS = (
         "        if False:\n",
         f"{SIGNALED}::test_an_empty_collection_is_no_busy_loop",
     ),
+    Mutant(
+        "status: counts end at their bound",
+        "shared/store/counting.py",
+        'limit: Document = {} if most is None else {"limit": most + 1}',
+        "limit: Document = {}",
+        "tests/shared/test_looks.py::test_a_number_above_the_bound_stands_for_more_than_it_and_the_others_are_exact",
+    ),
+    Mutant(
+        "status: a number at the bound is marked",
+        "scripts/tandem/commands/status.py",
+        'return f"{counted:,}" if counted <= MOST_COUNTED else',
+        'return f"{counted:,}" if True else',
+        "tests/tandem/commands/test_cli_reading.py::test_status_marks_a_number_that_it_has_not_counted_to_the_end",
+    ),
 )

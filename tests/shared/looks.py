@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -35,6 +35,7 @@ from tests.shared.builders import make_data, make_task
 
 Document = dict[str, Any]
 Look = Callable[[Store], Awaitable[Any]]
+Change = Callable[[Document], Document]
 GROUPS_PER_STEP, STALENESS = 16, 2
 READY, RUNNING, COMPLETED, WAITING = 20, 12, 3, 200  # groups that are under way, in a run of any size
 EVAL_TASKS, STEPS_PER_ROUND = 20, 10
@@ -128,6 +129,9 @@ OFTEN: dict[str, Look] = {
     "tandem status: outcomes of groups": lambda store: store.questions.abandoned_tasks(FEW),
     "tandem status: data set aside": lambda store: store.questions.set_aside(FEW),
     "tandem status: failed attempts": lambda store: store.questions.failed_attempts(FEW),
+    "tandem status: tasks, up to a number": lambda store: store.tasks.count_by_status(most=FEW),
+    "tandem status: records, up to a number": lambda store: store.records.count_by_status(FEW),
+    "tandem status: training data, up to a number": lambda store: store.data.count_by_status(most=FEW),
     "tandem status: episodes of the last minute": lambda store: store.questions.finished_within(60.0),
 }
 # Numbers of all documents: by an index alone.
@@ -146,27 +150,30 @@ GROWING: dict[str, Look] = {
 # ---------------------------------------------------------------------- a run that has come far
 
 
-async def fill(store: Store, finished: int) -> None:
-    """`finished` groups that were played, and either trained, abandoned, skipped or set aside; and the few under way."""
+async def fill(store: Store, finished: int, *, turns: int = 1, change: Change = lambda document: document) -> None:
+    """`finished` groups that were played, and either trained, abandoned, skipped or set aside; and the few under way. `turns`: of
+    each record. `change`: of every document of an episode, before it is inserted."""
+
+    async def insert(collection: str, documents: Iterable[Document]) -> None:
+        await _insert(store, collection, map(change, documents))
+
     under_way = READY * ["ready"] + COMPLETED * ["completed"] + RUNNING * ["running"] + WAITING * ["created"]
     kinds = (["trained"] * 16 + ["abandoned", "stale", "dropped", "skipped"]) * (finished // 20) + under_way
-    await _insert(store, "tasks", (_task(seq, kind) for seq, kind in enumerate(kinds)))
-    await _insert(store, "record_data", (d for seq, kind in enumerate(kinds) for d in _data(seq, kind)))
-    await _insert(store, "records", (_record(f"main:train:0:t{seq}:0:1", "scored") for seq in range(finished)))
-    await _insert(store, "records", iter([_record(PLAYED, "running", KEY_HASH)]))
-    await _insert(
-        store, "dispatched_sampling_tasks", (_turn(f"main:train:0:t{seq}:0:1").to_mongo() for seq in range(finished))
-    )
-    await _insert(store, "tasks", (_waiting_task(len(kinds) + k) for k in range(FEEDBACK)))
+    await insert("tasks", (_task(seq, kind) for seq, kind in enumerate(kinds)))
+    await insert("record_data", (d for seq, kind in enumerate(kinds) for d in _data(seq, kind)))
+    await insert("records", (_record(f"main:train:0:t{seq}:0:1", "scored") for seq in range(finished)))
+    await insert("records", [_record(PLAYED, "running", KEY_HASH)])
+    await insert("dispatched_sampling_tasks", _turns(finished, turns))
+    await insert("tasks", (_waiting_task(len(kinds) + k) for k in range(FEEDBACK)))
     steps = finished // GROUPS_PER_STEP
     rounds = range(0, steps + 1, STEPS_PER_ROUND)
-    await _insert(store, "tasks", (_eval_task(k, version) for version in rounds for k in range(EVAL_TASKS)))
-    await _insert(store, "policy_versions", (_version(step) for step in range(steps + 1)))
+    await insert("tasks", (_eval_task(k, version) for version in rounds for k in range(EVAL_TASKS)))
+    await insert("policy_versions", (_version(step) for step in range(steps + 1)))
     await store.runs.start_trainer("main", ADMISSIONS["main"])
     service = InferenceService(id="http://a:1", url="http://a:1", policy="main", version=steps, status=ServiceStatus.UP)
     await store.services.heartbeat(service)
     worker = Worker(id="w", kind="sampler", host="h", pid=1).to_mongo()
-    await _insert(store, "workers", (worker | {"_id": f"w{k}", "heartbeat": None} for k in range(finished // 50)))
+    await insert("workers", (worker | {"_id": f"w{k}", "heartbeat": None} for k in range(finished // 50)))
 
 
 _TASK, _DATA = make_task(0).to_mongo(), make_data(make_task(0), 0).to_mongo()
@@ -220,6 +227,25 @@ def _record(name: str, status: str, key_hash: str | None = None) -> Document:
     return {**record, "_id": name, "task": name.rsplit(":", 2)[0], "status": status}
 
 
+def _turns(records: int, number: int) -> Iterator[Document]:
+    """Of one document, that of another record is a copy: a model for each would take most of the time."""
+    first = _turn("main:train:0:t0:0:1").to_mongo()
+    for seq in range(records):
+        record = f"main:train:0:t{seq}:0:1"
+        yield from ({**first, "_id": f"{record}:{turn}", "record": record, "turn": turn} for turn in range(number))
+
+
+def of_another_policy(value: Any) -> Any:
+    """The same document, of policy `other`."""
+    if isinstance(value, dict):
+        return {key: of_another_policy(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [of_another_policy(one) for one in value]
+    if isinstance(value, str) and (value == "main" or value.startswith("main:")):
+        return "other" + value.removeprefix("main")
+    return value
+
+
 def _turn(record: str) -> DispatchedSamplingTask:
     empty: Document = {"parent": None, "shared_length": 0, "prompt_ids": b"", "messages": [], "tools_hash": ""}
     return DispatchedSamplingTask(id=f"{record}:0", record=record, turn=0, sampling_params={}, **empty)
@@ -239,8 +265,9 @@ def _version(step: int) -> Document:
     return {**number, "files": files, "withdrawn_to": None, "pruned": step > 4}
 
 
-async def _insert(store: Store, collection: str, documents: Iterator[Document]) -> None:
-    while batch := list(islice(documents, AT_ONCE)):
+async def _insert(store: Store, collection: str, documents: Iterable[Document]) -> None:
+    remaining = iter(documents)
+    while batch := list(islice(remaining, AT_ONCE)):
         await store.database[collection].insert_many(batch, ordered=False)
 
 
@@ -272,12 +299,18 @@ async def examine(connection_string: str, store: Store, look: Look) -> Examined:
         await database["system.profile"].drop()
     finally:
         await client.close()
+    found = [row for row in found if not ends_every_lease(row)]
     return Examined(
         sum(row.get("keysExamined", 0) for row in found),
         sum(row.get("docsExamined", 0) for row in found),
         sum(row["millis"] for row in found),
         tuple(row.get("planSummary", row["op"]) for row in found),
     )
+
+
+def ends_every_lease(row: Document) -> bool:
+    """Of the profiler: whether it is `let_time_pass` of a test, which no service sends."""
+    return row["op"] == "update" and "datetime.datetime(1970" in str(row.get("command"))
 
 
 async def _main(sizes: Sequence[int]) -> None:

@@ -56,6 +56,8 @@ async def test_a_failed_process_is_not_alive_though_its_heartbeat_is_fresh(store
     await heard(store, "b", "sampler")
     await store.workers.leave("b", "ValueError: no")
     assert [worker.id for worker in await store.workers.live()] == ["a"]
+    every, live = await store.workers.all_and_live()
+    assert (every, live) == (await store.workers.all(), {"a"})
 
 
 async def test_a_run_whose_processes_have_all_gone_is_abandoned_with_the_last_ones_error(store: Store) -> None:

@@ -75,6 +75,7 @@ READS = {
         "environments.live",
         "environments.all",
         "workers.all",
+        "workers.all_and_live",
         "workers.live",
         "leases.get",
         "leases.all",

@@ -53,6 +53,16 @@ def test_documents_are_counted_without_being_read(examined: dict[str, list[Exami
         assert (found.documents, found.keys > 0) == (0, True), found
 
 
+async def test_a_number_above_the_bound_stands_for_more_than_it_and_the_others_are_exact(store: Store) -> None:
+    await open_groups(store, 8, waiting=5)
+    assert await store.tasks.count_by_status() == {"train": {"running": 8, "created": 5}}
+    assert await store.tasks.count_by_status(most=5) == {"train": {"running": 6, "created": 5}}
+    await store.database["record_data"].insert_many([document for seq in range(4) for document in ready_data(seq)])
+    assert await store.data.count_by_status(most=8) == {"ready": 8}
+    assert await store.data.count_by_status(most=7) == {"ready": 8}
+    assert await store.data.count_by_status(most=3) == {"ready": 4}
+
+
 async def test_with_much_data_waiting_no_more_than_the_bound_is_counted(
     mongod: Mongod, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

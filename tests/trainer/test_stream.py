@@ -278,6 +278,21 @@ def test_while_the_run_is_paused_no_step_takes_data_and_the_others_hear_of_it_at
     assert len(batch.record_ids) == 4
 
 
+def test_a_paused_trainer_asks_for_nothing_but_the_pause(
+    bridge: StoreBridge, alone: Parallel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    stream = start(bridge, alone)
+    bridge(bridge.store.runs.set_state(RunState.PAUSED))
+    assert not stream.wait(1)
+    steps: list[int] = []
+    monkeypatch.setattr(stream._selector, "candidates", steps.append)
+    bridge.background(later(bridge.store.runs.set_state(RunState.RUNNING)))
+    assert not stream.wait(1), "the pause ends"
+    assert steps == []
+
+
 async def later(work: Awaitable[object]) -> None:
     await asyncio.sleep(0.3)
     await work

@@ -1,8 +1,11 @@
 """The end of the tasks: every wait for data says what it waits for, and ends."""
 
+import time
+
 import pytest
 
 from shared.processes.waits import Activity, Wait
+from shared.store.poll_timer import LONGEST_S
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_data, make_task
 from tests.trainer.streams import publish, start, write
 from trainer.data.stream import RecordStream
@@ -94,6 +97,21 @@ def test_more_tasks_within_the_time_to_wait_for_them_continue_the_run(bridge: St
     batch = stream.next_batch(1)
     assert batch is not None
     assert len(batch.record_ids) == 4
+
+
+@pytest.mark.parametrize(("limit_s", "pause_s"), [(4.0, 4.0), (600.0, 600.0), (None, LONGEST_S)])
+def test_a_trainer_without_tasks_asks_again_when_its_patience_ends(
+    bridge: StoreBridge, alone: Parallel, limit_s: float | None, pause_s: float
+) -> None:
+    bridge(import_tasks(bridge.store, 2))
+    supply = start(bridge, alone, wait_for_tasks_s=limit_s)._supply
+    assert not supply.is_used_up()
+    assert supply.longest_pause_s == LONGEST_S, "signals announce all else"
+    play_and_settle(bridge, 2)
+    began = time.monotonic()
+    assert not supply.is_used_up()
+    least_s = pause_s if limit_s is None else pause_s - (time.monotonic() - began)
+    assert least_s <= supply.longest_pause_s <= pause_s
 
 
 def test_a_trainer_that_starts_while_held_out_tasks_are_played_waits_for_the_tasks_that_follow(

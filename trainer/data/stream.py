@@ -214,16 +214,18 @@ class RecordStream:
                 return "told to stop"
             if self._pause_changed(step):
                 return None
+            if self.paused:
+                self._bridge(self._timer.pause(until=lambda: self.stopping))
+                continue
             used_up = self._supply.is_used_up()
             candidates = self._candidates(step)
             chosen = self._choose(candidates.fresh, used_up)
-            if chosen and not self.paused:
+            if chosen:
                 return self._take(step, chosen, candidates.staleness)
             if used_up and not chosen:
                 self.used_up = True
                 return self._supply.why_used_up(len(candidates.fresh))
-            if not self.paused:
-                self.waiting = self._supply.wait(step, len(candidates.fresh))
+            self.waiting = self._supply.wait(step, len(candidates.fresh))
             self._bridge(self._timer.pause(longest_s=self._supply.longest_pause_s, until=lambda: self.stopping))
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)

@@ -50,7 +50,10 @@ class TaskSupply:
     @property
     def longest_pause_s(self) -> float:
         """Between two queries: no signal announces the end of `wait_for_tasks_s`."""
-        return LONGEST_S if self._used_up_since is None else POLL_EVERY_S
+        limit_s = self._config.data.wait_for_tasks_s
+        if self._used_up_since is None or limit_s is None:
+            return LONGEST_S
+        return max(POLL_EVERY_S, self._used_up_since + limit_s - time.monotonic())
 
     def wait(self, step: int, ready: int) -> Wait:
         """What the trainer waits for before `step`."""

@@ -11,6 +11,7 @@ from shared.documents.run import HEARTBEAT_S, Worker
 from shared.http.metrics_page import of_worker, serving
 from shared.processes.failure import failure_now
 from shared.processes.waits import WAITED, Activity, Wait
+from shared.store.heartbeats import WorkerHeartbeats
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
@@ -80,11 +81,12 @@ def live_status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) 
     status = Status(worker.model_copy(update={"stats": {"rank": parallel.rank}, "heartbeat_s": HEARTBEAT_S}))
 
     sent: list[Worker] = []  # the last heartbeat
+    heartbeats = WorkerHeartbeats(bridge.store.workers)
 
     async def beat() -> None:
         while True:
             if status.is_due:
-                await bridge.store.workers.heartbeat(status.worker)
+                await heartbeats.write(status.worker)
                 sent[:] = [status.worker]
             await asyncio.sleep(HEARTBEAT_S)
 

@@ -12,6 +12,7 @@ from shared.errors import MalformedDocument
 from shared.processes.waits import Wait
 from shared.store import Store
 from shared.store.malformed import log_once
+from shared.store.outlook import Outlook
 from shared.store.poll_timer import LONGEST_S
 from shared.tasks.admission import seq_limit
 
@@ -27,6 +28,7 @@ class DatabaseView:
         self.state = DatabaseState()
         self._store, self._config = store, config
         self._engines, self._resources, self._rules = engines, resources, rules
+        self._outlook: Outlook | None = None
         self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last report
 
     def longest_pause_s(self, *, playing: bool) -> float:
@@ -35,12 +37,18 @@ class DatabaseView:
             return self._config.queue.poll_s
         return ENGINES_REPORT_S if playing else LONGEST_S
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, playing: bool = True) -> None:
+        """Of a run that stays paused, and in which this process plays nothing, its document alone is read."""
+        self._outlook = None
         try:
             run = await self._store.runs.get()
         except MalformedDocument as exc:  # the run may be paused: claim nothing until the document is repaired
             log_once(str(exc))
             self.state = DatabaseState(paused=True, doing=Wait("the run's document", str(exc), "it is repaired"))
+            return
+        paused = run is None or run.state is RunState.PAUSED
+        if paused and self.state.paused and not playing:
+            self.state = DatabaseState(paused, doing=pause_wait(self._store.run))
             return
         await self._engines.refresh()
         await self._resources.opened.refresh()
@@ -53,8 +61,13 @@ class DatabaseView:
             doing = tools_wait([traffic.server.name for traffic in away])
         if self._rules.number is None:
             doing = rules_wait(self._rules.alarms())
-        paused = run is None or run.state is RunState.PAUSED
         self.state = DatabaseState(paused, limit, pause_wait(self._store.run) if paused else doing)
+
+    async def outlook(self) -> Outlook:
+        """Of the run, read once after each refresh: every change of tasks is followed by one."""
+        if self._outlook is None:
+            self._outlook = await self._store.outlook.of_run()
+        return self._outlook
 
     async def _seq_limit(self, run: Run | None) -> tuple[int | None, str | Wait]:
         """The admission limit, and its reason."""

@@ -1,13 +1,14 @@
 """What a sampler waits for: each reason for which it plays nothing, as its heartbeat says it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from shared.documents.run import InferenceService
 from shared.processes.waits import Wait
-from shared.store import Store
+from shared.store.outlook import Outlook
 
 SAMPLING = ("sampling", "sampling without a gate")
+AskOutlook = Callable[[], Awaitable[Outlook]]
 DOWN = "an engine of every policy that takes turns"
 
 
@@ -38,24 +39,22 @@ def pause_wait(run: str) -> Wait:
     return Wait("the run to go on", "it is paused", f"`tandem resume {run}`")
 
 
-async def doing_of(view: DatabaseState, store: Store, *, idle: bool) -> str | Wait:
+async def doing_of(view: DatabaseState, outlook: AskOutlook, *, idle: bool) -> str | Wait:
     """`idle`: it plays nothing."""
-    return await _task_wait(store, view.seq_limit) if idle and view.doing in SAMPLING else view.doing
+    return _task_wait(await outlook(), view.seq_limit) if idle and view.doing in SAMPLING else view.doing
 
 
-async def agents_wait(view: DatabaseState, store: Store, attempts: int, busy: int, idle_s: float) -> str | Wait:
+async def agents_wait(view: DatabaseState, outlook: AskOutlook, attempts: int, busy: int, idle_s: float) -> str | Wait:
     """Of a gateway with `attempts` open, `busy` of them with a request: agents elsewhere come when they like."""
     if busy or view.doing not in SAMPLING:
         return view.doing
     if attempts:
         end = f"an agent sends one, or an attempt had none for {idle_s:g} s and is lost (attempt_idle_s)"
         return Wait("requests of agents", f"{attempts} attempts are open, and none has a request", end)
-    seen = await store.outlook.of_run()
-    return Wait("an agent", f"no attempt is open; tasks: {seen}", "one claims a task")
+    return Wait("an agent", f"no attempt is open; tasks: {await outlook()}", "one claims a task")
 
 
-async def _task_wait(store: Store, seq_limit: int | None) -> Wait:
-    seen = await store.outlook.of_run()
+def _task_wait(seen: Outlook, seq_limit: int | None) -> Wait:
     if seen.next_seq is None:
         until = "one is due again, or more are imported" if seen.may_give_data else "more are imported"
         return Wait("a task", str(seen), until)

@@ -51,6 +51,7 @@ from shared.names import EVAL_SPLIT, FORK_SPLIT, TRAIN_SPLIT
 from shared.processes.failure import failure_now
 from shared.processes.signals import ending_signals
 from shared.processes.waits import WAITED, Activity, Wait, waiting
+from shared.store.heartbeats import WorkerHeartbeats
 from shared.store.poll_timer import PollTimer
 from shared.store.signals import Signal
 from shared.unforeseen import bug_of, is_of_the_process
@@ -82,6 +83,7 @@ class SamplerService:
         self._config = config
         self._kinds = kinds
         self._activity = Activity()
+        self._heartbeats = WorkerHeartbeats(store.workers)
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
         self._place_free, self._view_updated = asyncio.Event(), asyncio.Event()
@@ -152,7 +154,7 @@ class SamplerService:
             await self._store.workers.leave(self._worker, failure_now())
 
     async def _refresh(self) -> None:
-        await self._view.refresh()
+        await self._view.refresh(playing=self._playing > 0)
         if self._concurrency.update(self._view.load_report(), self._playing) > self._playing:
             self._place_free.set()
         self._view_updated.set()
@@ -297,7 +299,7 @@ class SamplerService:
     async def _beat(self) -> None:
         stats = self._engines.stats()
         self._activity.set("draining" if self._stop.is_set() else await self._doing())
-        await self._store.workers.heartbeat(
+        await self._heartbeats.write(
             Worker(
                 id=self._worker,
                 kind=self.kind,
@@ -326,7 +328,7 @@ class SamplerService:
         )
 
     async def _doing(self) -> str | Wait:
-        return await doing_of(self._view.state, self._store, idle=not self._playing)
+        return await doing_of(self._view.state, self._view.outlook, idle=not self._playing)
 
     def _alarms(self) -> list[str]:
         parts = (

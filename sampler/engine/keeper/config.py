@@ -126,7 +126,8 @@ class KeeperConfig(ServiceConfig):
     heartbeat_s: float = Field(
         1.0,
         gt=0,
-        description="Interval at which the engine's load is read; it is stored when it has changed, else every 2 s.",
+        description="Interval at which the engine's load is read; it is stored when it has changed, else every 2 s, or every "
+        "5 s while the engine is idle.",
     )
     max_restarts: int = Field(
         5,

@@ -1,16 +1,15 @@
 """What a keeper reports: its engine as a service, and itself as a worker."""
 
 import asyncio
-import math
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from shared.documents.run import HEARTBEAT_S, InferenceService, Worker
 from shared.processes.waits import WAITED, Activity
 from shared.store import Store
+from shared.store.heartbeats import UNCHANGED_S, HeartbeatTimer
 
 STARTING_BEAT_S = 1.0
 
@@ -33,25 +32,24 @@ async def reports_start(store: Store, keeper: str, activity: Activity) -> AsyncI
 
 
 class Reports:
-    """The keeper's two documents, each written when it changes, else every `HEARTBEAT_S`."""
+    """The keeper's two documents, each written when it changes. An engine that works is written every `HEARTBEAT_S` all the same:
+    samplers count its reports of load."""
 
     def __init__(self, store: Store, activity: Activity) -> None:
         self._store, self._activity = store, activity
-        self._service: InferenceService | None = None  # as it was last written
-        self._doing = ""  # as well
-        self._service_written, self._worker_written = -math.inf, -math.inf
+        self._service, self._worker = HeartbeatTimer(), HeartbeatTimer()
 
     async def write(self, service: InferenceService, stats: Mapping[str, float]) -> None:
-        now = time.monotonic()
-        if service != self._service or now - self._service_written >= HEARTBEAT_S:
+        unchanged_s = HEARTBEAT_S if service.running + service.waiting > 0 else UNCHANGED_S
+        if self._service.is_due(service, unchanged_s):
             await self._store.services.heartbeat(service)
-            self._service, self._service_written = service, now
+            self._service.written(service)
         assert service.keeper is not None, "this process"
         self._activity.set(f"{service.url} {service.status} version {service.version}")
         worker = _worker(service.keeper, self._activity, service.heartbeat_s, stats)
-        if worker.doing != self._doing or now - self._worker_written >= HEARTBEAT_S:
+        if self._worker.is_due(worker.doing, unchanged_s):
             await self._store.workers.heartbeat(worker)
-            self._doing, self._worker_written = worker.doing, now
+            self._worker.written(worker.doing)
 
 
 def _worker(keeper: str, activity: Activity, heartbeat_s: float, stats: Mapping[str, float]) -> Worker:

@@ -4,6 +4,7 @@ import math
 from datetime import datetime
 from typing import Any
 
+from shared.documents.run import Worker
 from shared.store import Store
 from shared.store.runs import has_left
 from tandem.commands.connect import ago
@@ -51,9 +52,7 @@ async def environments_of(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-async def workers_of(store: Store) -> list[dict[str, Any]]:
-    now = await store.questions.server_time()
-    live = {w.id for w in await store.workers.live()}
+def workers_of(workers: list[Worker], live: set[str], now: datetime) -> list[dict[str, Any]]:
     return [
         {
             "kind": w.kind,
@@ -65,7 +64,7 @@ async def workers_of(store: Store) -> list[dict[str, Any]]:
             "stats": w.stats,
             "alarms": w.alarms,
         }
-        for w in await store.workers.all()
+        for w in workers
     ]
 
 

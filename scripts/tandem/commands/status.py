@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console, Group
@@ -23,10 +23,12 @@ from tandem.commands.connect import AsJson, Connection, RunName, ago, console, p
 from tandem.commands.engine_rows import STEPS, mismatch_of, shown
 from tandem.commands.service_rows import LONG_GONE_S, environments_of, services_of, workers_of
 
+T = TypeVar("T")
 RATE_WINDOW_S = 60.0
 CUT_SHORT = (Condition.CRASHED, Condition.ABANDONED)
 MAX_EXAMPLE_CHARS = 200
 NEWEST = 1_000  # of each kind are counted by their reasons
+MOST_COUNTED = 100_000  # documents of one state: as many keys of an index take some 25 ms to count
 
 EXAMPLES = """Examples:
 
@@ -56,6 +58,7 @@ class RunStatus:
     """A snapshot of a run, which `--json` prints unchanged."""
 
     run: str
+    counted_to: int  # a larger number of tasks, records or data of one state stands for more than this
     state: str  # of Condition
     reason: str
     ends: list[dict[str, Any]]  # of finished trainers: policy, step, reason, time
@@ -115,37 +118,56 @@ def status(
 
 
 async def read_status(store: Store) -> RunStatus:
-    """Query everything that the tables show."""
-    malformed = await store.malformed.all()
-    run = await _run(store)
-    condition = await condition_of(store)
-    tasks = await store.tasks.count_by_status()
-    workers = await workers_of(store)
-    policies = [await _policy(store, policy) for policy in await store.questions.policies()]
+    """Query everything that the tables show: what does not depend on each other, at once."""
+    run, now = await asyncio.gather(_run(store), store.questions.server_time())
+    known, tasks, records, record_data, malformed, names = await asyncio.gather(
+        store.workers.all_and_live(),
+        store.tasks.count_by_status(most=MOST_COUNTED),
+        store.records.count_by_status(MOST_COUNTED),
+        store.data.count_by_status(most=MOST_COUNTED),
+        store.malformed.all(),
+        store.questions.policies(),
+    )
+    workers = workers_of(*known, now)
+    policies = await asyncio.gather(*(_policy(store, policy) for policy in names))
+    condition, slots, metrics, abandoned, failed_attempts, set_aside = await asyncio.gather(
+        condition_of(store, known),
+        _by_split(tasks, lambda split: _slots(store, split)),
+        _by_split(tasks, store.questions.own_metrics),
+        store.questions.abandoned_tasks(NEWEST),
+        store.questions.failed_attempts(NEWEST),
+        store.questions.set_aside(NEWEST),
+    )
     return RunStatus(
         run=store.run,
+        counted_to=MOST_COUNTED,
         state=condition.condition.value,
         reason=condition.reason,
         ends=await _ends(store, run),
         tasks=tasks,
-        abandoned=await store.questions.abandoned_tasks(NEWEST),
-        slots={split: await _slots(store, split) for split in tasks},
+        abandoned=abandoned,
+        slots=slots,
         next_feedback=await _next_feedback(store),
-        records=await store.records.count_by_status(),
-        record_data=await store.data.count_by_status(),
+        records=records,
+        record_data=record_data,
         malformed=malformed,
         tasks_set_aside=[str(task) for task in await store.unforeseen.tasks_set_aside()],
-        failed_attempts=await store.questions.failed_attempts(NEWEST),
-        set_aside=await store.questions.set_aside(NEWEST),
-        metrics={split: await store.questions.own_metrics(split) for split in tasks},
+        failed_attempts=failed_attempts,
+        set_aside=set_aside,
+        metrics=metrics,
         policies=policies,
-        terms=await terms_of(store, run, [one.policy for one in policies]),
+        terms=await terms_of(store, run, names),
         services=await services_of(store),
-        mismatch_by_engine=await mismatch_of(store, run, [one.policy for one in policies]),
+        mismatch_by_engine=await mismatch_of(store, run, names),
         environments=await environments_of(store),
         workers=workers,
         rates=await _rates(store, workers),
     )
+
+
+async def _by_split(splits: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    splits = list(splits)
+    return dict(zip(splits, await asyncio.gather(*map(ask, splits)), strict=True))
 
 
 async def _slots(store: Store, split: str) -> dict[str, int]:
@@ -289,8 +311,12 @@ def _ended(now: RunStatus) -> list[str]:
 def _counts(title: str, rows: Mapping[str, Mapping[str, int]], names: list[str]) -> Table:
     made = table("", *(f"{name} #" for name in names), title=title)
     for label, counts in sorted(rows.items()):
-        made.add_row(escape(label), *(f"{counts.get(name, 0):,}" for name in names))
+        made.add_row(escape(label), *(_number(counts.get(name, 0)) for name in names))
     return made
+
+
+def _number(counted: int) -> str:
+    return f"{counted:,}" if counted <= MOST_COUNTED else f"> {MOST_COUNTED:,}"
 
 
 def _metrics(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:

@@ -39,6 +39,8 @@ from shared.processes.mongod import Mongod
 from shared.processes.waits import as_clock
 from shared.redaction import redacted, shown
 from shared.store import Store
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from tandem.launch import dry_run, report, summary, summary_text
 from tandem.launch.cause import cause_of, full_disk
 from tandem.launch.children import POLL_S, ChildDied, Children
@@ -65,7 +67,7 @@ from tandem.launch.services import (
 from tandem.launch.settings import LaunchConfig
 from tandem.launch.step_cost import costs_shown
 from tandem.launch.task_checks import check_tasks, check_tools
-from tandem.launch.waiting import signals_set, until
+from tandem.launch.waiting import ASK_S, signals_set, until
 
 ALL_BUT_DATABASE = ("trainer", "sampler", "keeper", "tools", "environments")
 NO_TOOLS = "none (MCP_MANAGER_URL names a server; `bundled` is the example's)"
@@ -266,7 +268,8 @@ class Launch:
             limit = f"at most {as_clock(limit_s)} (start_timeout_s)" if limited else "until a machine brings one"
             self.display.begin_phase(f"waiting for an engine that serves version {version}", lambda: limit)
             why = "none has loaded it yet" if limited else "no machine has brought one yet"
-            await until(self.config, which, why, lambda: self._is_served(store, version), limit_s)
+            timer = PollTimer(store.signals, (Signal.SERVICES, Signal.VERSIONS), ASK_S)
+            await until(self.config, which, why, lambda: self._is_served(store, version), limit_s, timer)
             self.clock.begin(phase)
             self.display.begin_phase(f"evaluating version {version}", played.progress)
             await played.play()

@@ -120,13 +120,13 @@ class Snapshot:
 async def take_snapshot(store: Store, policies: Sequence[str]) -> Snapshot:
     run = await store.runs.get()
     admission = run.admission if run else {}
-    live = await store.workers.live()
+    workers, live = await store.workers.all_and_live()
     lost_attempts, failed_slots = await store.tasks.count_failures()
     return Snapshot(
         max_steps={name: admission[name].num_steps or 0 for name in policies if name in admission},
         paused=run is not None and run.state is RunState.PAUSED,
-        workers=await store.workers.all(),
-        live=frozenset(worker.id for worker in live),
+        workers=workers,
+        live=frozenset(live),
         services=await store.services.all(),
         lost_attempts=lost_attempts,
         failed_slots=failed_slots,

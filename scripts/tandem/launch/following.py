@@ -1,12 +1,13 @@
 """How long a machine that does not lead a run stays: until its trainers and the evaluation of their last weights are over."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
 from shared.documents.states import RunState
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from tandem.launch.rounds import POLL_S, EvalRound
 from tandem.launch.settings import LaunchConfig
 
@@ -27,18 +28,25 @@ async def _lasts(store: Store, policy: str, limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
     end = f"one does, for {limit_s:g} s at most (start_timeout_s)"
     with waiting(Wait("a trainer that continues the run", "the run has ended", end)):
+        timer = _timer(store)
         while await is_over(store, policy):
             if time.monotonic() > deadline:
                 return True
-            await asyncio.sleep(POLL_S)
+            await timer.pause(longest_s=max(0.0, deadline - time.monotonic()))
     return False
 
 
 async def _end_of_run(store: Store, policy: str) -> None:
+    timer = _timer(store)
     while True:
         if await is_over(store, policy):
             return
-        await asyncio.sleep(POLL_S)
+        await timer.pause()
+
+
+def _timer(store: Store) -> PollTimer:
+    """Of what `is_over` reads."""
+    return PollTimer(store.signals, (Signal.RUN, Signal.VERSIONS, Signal.DATA, Signal.TASKS), POLL_S)
 
 
 async def is_over(store: Store, policy: str) -> bool:

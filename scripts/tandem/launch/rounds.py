@@ -3,7 +3,6 @@
 Importing is idempotent and a complete round stays complete, so every call may be repeated after an interruption.
 """
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from shared.evaluation.rounds import evaluation_round
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from shared.tasks.files import ImportTarget, import_task_file
 from shared.tasks.lines import check_unique_ids
 from shared.tasks.mix import import_mix
@@ -20,7 +21,7 @@ from shared.user_code.payload import load_payload_model
 from tandem.launch.places import ROOT
 from tandem.launch.settings import LaunchConfig
 
-POLL_S = 0.5
+POLL_S = 0.5  # shortest interval of queries
 
 
 async def import_train(store: Store, config: LaunchConfig) -> int:
@@ -77,10 +78,11 @@ class EvalRound:
         await self.wait()
 
     async def wait(self) -> None:
+        timer = PollTimer(self._store.signals, (Signal.DATA, Signal.TASKS), POLL_S)
         with waiting(self._wait()) as wait:
             while not await self.is_complete():
                 wait.set(self._wait())
-                await asyncio.sleep(POLL_S)
+                await timer.pause()
 
     def _wait(self) -> Wait:
         what = f"the held-out tasks of version {self.version}"

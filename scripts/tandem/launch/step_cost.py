@@ -21,6 +21,8 @@ from shared.documents.step_cost import StepCost
 from shared.errors import DataError, TandemError
 from shared.processes.machine_memory import machine_memory_bytes
 from shared.store import Store
+from shared.store.poll_timer import PollTimer
+from shared.store.signals import Signal
 from tandem.launch.child_settings import sampler_settings
 from tandem.launch.places import ROOT
 from tandem.launch.settings import LaunchConfig
@@ -28,7 +30,7 @@ from tandem.launch.trainer_memory import predicted, trained_as
 
 PROBE_REQUESTS, PROBE_TOKENS, PROBE_S = 8, 32, 120.0
 PROBE_IDS = list(range(10, 42))
-ASK_S = 1.0
+ASK_S = 1.0  # shortest interval of queries
 LAST_S = 3600.0
 FIRST_EPISODES = 12  # their mean says something
 
@@ -100,31 +102,34 @@ async def show_costs(store: Store, config: LaunchConfig, sampler: SamplerConfig,
 
 
 async def _size(store: Store, config: LaunchConfig, sampler: SamplerConfig) -> StepCost:
+    timer = PollTimer(store.signals, [Signal.RUN], ASK_S)
     while True:
         run = await store.runs.get()
         if run is not None and config.policy in run.admission:
             groups = run.admission[config.policy].groups_per_step
             each = tokens_of_episode(sampler)
             return StepCost(groups=groups, generations=config.num_generations, tokens_each=each)
-        await asyncio.sleep(ASK_S)
+        await timer.pause()
 
 
 async def _speed(store: Store, policy: str, api_key: str | None) -> float:
     """Raises ProbeRefused."""
+    timer = PollTimer(store.signals, [Signal.SERVICES], ASK_S)
     while True:
         measured = await probe(await store.services.live(policy), api_key)
         if measured is not None:
             return measured
-        await asyncio.sleep(ASK_S)
+        await timer.pause()
 
 
 async def _mean_tokens(store: Store) -> float:
     """Sampled tokens of an episode, once a dozen have ended."""
+    timer = PollTimer(store.signals, [Signal.DATA], ASK_S)
     while True:
         records, tokens = await store.questions.finished_within(LAST_S)
         if records >= FIRST_EPISODES and tokens:
             return tokens / records
-        await asyncio.sleep(ASK_S)
+        await timer.pause()
 
 
 async def probe(services: Sequence[InferenceService], api_key: str | None = None) -> float | None:

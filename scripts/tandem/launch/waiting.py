@@ -11,13 +11,22 @@ from typing import Any
 from shared.errors import TandemError
 from shared.processes.signals import not_ignored
 from shared.processes.waits import Wait, waiting
+from shared.store.poll_timer import PollTimer
 from tandem.launch.settings import LaunchConfig
 
 ASK_S = 0.2
 
 
-async def until(config: LaunchConfig, what: str, why: str, ask: Callable[[], Any], limit_s: float | None = None) -> Any:
+async def until(
+    config: LaunchConfig,
+    what: str,
+    why: str,
+    ask: Callable[[], Any],
+    limit_s: float | None = None,
+    timer: PollTimer | None = None,
+) -> Any:
     """Poll `ask` until it returns neither None nor False; the display says that the launcher waits for `what`, since `why`.
+    `timer`: of a query of the database; None: every `ASK_S`.
 
     Raises TandemError after `limit_s`; None: `start_timeout_s`.
     """
@@ -36,7 +45,9 @@ async def until(config: LaunchConfig, what: str, why: str, ask: Callable[[], Any
                     f"timed out after {limit_s:g} s waiting for {what}: {why}; see {config.log_folder}/{config.run}_*.log, "
                     "or allow more with --start_timeout_s"
                 )
-            await asyncio.sleep(ASK_S)
+            await (
+                asyncio.sleep(ASK_S) if timer is None else timer.pause(longest_s=max(0.0, deadline - time.monotonic()))
+            )
 
 
 @contextmanager

@@ -215,7 +215,8 @@ async def malformed(store: Store) -> list[str]:
 
 async def workers(store: Store) -> tuple[list[Worker], set[str]]:
     """Every process that was heard of, and the ids of those that are alive."""
-    return (await store.workers.all())[-MOST_WORKERS:], {worker.id for worker in await store.workers.live()}
+    workers, live = await store.workers.all_and_live()
+    return workers[-MOST_WORKERS:], live
 
 
 async def engines(store: Store) -> list[Document]:

@@ -1,4 +1,4 @@
-"""A keeper writes its two documents when they change, else every two seconds."""
+"""A keeper writes its two documents when they change, else every two seconds while its engine works, and every five while not."""
 
 import asyncio
 from collections import Counter
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sampler.engine.keeper import report as module
+from sampler.engine.keeper import report
 from sampler.engine.keeper.report import Reports
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
@@ -47,7 +47,7 @@ async def test_what_changed_is_written_at_once_and_the_rest_is_not(store: Store,
 async def test_without_a_change_both_are_written_again_after_a_while(
     store: Store, writes: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(report, "UNCHANGED_S", 0.05)
     reports = Reports(store, Activity())
     await reports.write(service(), {})
     before = (await store.services.all())[0].heartbeat
@@ -58,3 +58,14 @@ async def test_without_a_change_both_are_written_again_after_a_while(
     assert before is not None
     assert after is not None
     assert after > before
+
+
+async def test_an_engine_that_works_is_written_again_sooner_than_an_idle_one(
+    store: Store, writes: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "HEARTBEAT_S", 0.05)
+    reports = Reports(store, Activity())
+    for running in (0, 0, 3, 3):
+        await reports.write(service(running=running), {})
+        await asyncio.sleep(0.06)  # longer than the interval of an engine that works
+    assert writes == {"inference_services": 3, "workers": 3}

@@ -15,6 +15,7 @@ from shared.documents.step_cost import StepCost
 from shared.processes.mongod import Mongod
 from shared.rules.run_rules import Rules
 from shared.store import Store
+from tandem.commands import status
 from tandem.commands.status import read_status
 from tests.shared.builders import claim, make_task, set_settings
 from tests.shared.episodes import CALCULATOR, SCHEMAS, announce
@@ -35,6 +36,12 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
         "ready data by staleness",
     ):
         assert text in result.stdout
+
+
+def test_status_marks_a_number_that_it_has_not_counted_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "MOST_COUNTED", 1_000)
+    table = status._counts("tasks", {"train": {"settled": 1_001, "created": 1_000}}, ["created", "settled", "running"])
+    assert [next(iter(column.cells)) for column in table.columns] == ["train", "1,000", "> 1,000", "0"]
 
 
 async def test_status_says_what_a_step_costs_and_by_which_rules_groups_are_settled(
