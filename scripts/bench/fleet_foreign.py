@@ -5,8 +5,8 @@
     enqueue ─▶ dequeue ─▶ a span for each turn ─▶ attempt succeeded ─▶ its spans are read, as a trainer reads them
 
 One process, the store in its memory (no `address`: as it is by default) or in MongoDB. A span bears what a turn bears in
-Tandem: the new tokens of its prompt, the reply's tokens and log-probs. Its store has no groups, so nothing is settled; and it has
-no lease that refuses an attempt which was replaced. Imports nothing of Tandem, whose dependencies that environment lacks.
+Tandem: the new tokens of its prompt, the reply's tokens and log-probs. Its store has no groups, so nothing is settled. Imports
+nothing of Tandem, whose dependencies that environment lacks.
 """
 
 import asyncio
