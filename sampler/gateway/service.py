@@ -30,7 +30,7 @@ from sampler.gateway.config import AgentPlayConfig
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from shared.configuration.secrets import token_of
-from shared.documents import Claim, Record, Task
+from shared.documents import Claim, Record, Task, task_of
 from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
@@ -135,7 +135,7 @@ class GatewayService(SamplerService):
     async def end_attempt(self, attempt: Attempt, end: SessionEnd) -> Record:
         record = await attempt.end(end)
         self._attempts.forget(attempt)
-        self._settling.wanted.set()
+        self._settling.complete(attempt.claim.task.id)
         played, attempt.played = attempt.played, None
         if played is None:  # it had ended before
             return record
@@ -150,7 +150,7 @@ class GatewayService(SamplerService):
     async def give_feedback(self, record: str, score: float, **how: Any) -> FeedbackGiven:
         """Raises FeedbackRefused."""
         given = await give_feedback(self._store, record, score, **how)
-        self._settling.wanted.set()
+        self._settling.complete(task_of(record))
         return given
 
     # ------------------------------------------------------------------ the loops

@@ -3,7 +3,8 @@
     a free place ─▶ claim ─▶ record ─▶ each turn: its request, then its reply with the next one ─▶ record scored ─▶ slot scored
     a group that is complete ─▶ settled by this process or another
 
-There is no engine and no text to render: each reply is there at once, so that what a rollout costs is what the store costs. A
+There is no engine and no text to render: each reply is there at once, or after `turn_s` on average, so that what a rollout costs
+is what the store costs. The process has a sampler's event loop and garbage collector. A
 line of standard input asks for the figures since the last one (`FleetFigures`), which are one line of JSON; its end ends the
 process.
 """
@@ -12,16 +13,19 @@ import asyncio
 import json
 import logging
 import os
+import random
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import uvloop
 from pymongo import monitoring
 
 from sampler.core.episode.journal import Journal
 from sampler.core.service.claim_pace import pause_s, slots_at_once
+from sampler.core.service.garbage import collect_seldom
 from sampler.core.service.loops import every
 from sampler.core.service.settling import Settling
 from sampler.core.settlement.current_rules import CurrentRules
@@ -66,12 +70,22 @@ class CommandNames(monitoring.CommandListener):
 
 
 class Runners:
-    """`places` episodes at once, of `turns` turns and `tokens` tokens a reply."""
+    """`places` episodes at once, of `turns` turns of `turn_s` seconds and `tokens` tokens a reply."""
 
-    def __init__(self, store: Store, config: SamplerConfig, figures: FleetFigures, turns: int, tokens: int) -> None:
+    # 6 parameters: the sizes of an episode are options of the benchmark
+    def __init__(
+        self,
+        store: Store,
+        config: SamplerConfig,
+        figures: FleetFigures,
+        *,
+        turns: int,
+        tokens: int,
+        turn_s: float = 0.0,
+    ) -> None:
         self._store, self._config, self._figures = store, config, figures
         self._places = config.queue.max_concurrent_episodes
-        self._turns, self._worker = turns, f"fleet:{os.getpid()}"
+        self._turns, self._turn_s, self._worker = turns, turn_s, f"fleet:{os.getpid()}"
         self._reply = SampledResponse(
             text="so " * tokens,
             message={"role": "assistant", "content": None},
@@ -152,6 +166,8 @@ class Runners:
         journal = Journal(records)
         for turn in range(self._turns):
             await journal.open(self._request(name, turn), ("main", None))
+            if self._turn_s:
+                await asyncio.sleep(random.uniform(0, 2 * self._turn_s))
             journal.amend(f"{name}:{turn}", **self._answer())
         await journal.close(DispatchStatus.FAILED, failed=False)
         score = float(claim.traj_id % 2)
@@ -167,7 +183,7 @@ class Runners:
         }
         await records.move(name, RecordStatus.SCORED, values)
         if await self._store.tasks.finish_slot(claim, score):
-            self._settling.wanted.set()
+            self._settling.complete(claim.task.id)
 
     def _request(self, name: str, turn: int) -> DispatchedSamplingTask:
         shared = 0 if turn == 0 else PROMPT + self._tokens + (turn - 1) * (RESULT + self._tokens)
@@ -199,7 +215,7 @@ async def serve(options: dict[str, Any]) -> None:
     monitoring.register(CommandNames(figures.commands))
     config = SamplerConfig(**options["config"])
     async with Store.open(config.db_connection_string, config.run) as store:
-        runners = Runners(store, config, figures, options["turns"], options["tokens"])
+        runners = Runners(store, config, figures, **options["episode"])
         running = asyncio.create_task(runners.run(), name="runners")
         reader = asyncio.create_task(_answer_lines(runners), name="figures")
         await asyncio.wait([running, reader], return_when=asyncio.FIRST_COMPLETED)
@@ -219,4 +235,5 @@ async def _answer_lines(runners: Runners) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    run_command(lambda: asyncio.run(serve(json.loads(sys.argv[1]))))
+    collect_seldom()
+    run_command(lambda: uvloop.run(serve(json.loads(sys.argv[1]))))

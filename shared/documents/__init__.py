@@ -12,6 +12,7 @@ from shared.documents.data import (
     data_id,
     record_id,
     task_id,
+    task_of,
 )
 from shared.documents.data_parts import DataClaim, DataDispatch
 from shared.documents.feedback import Feedback, ScoreWithoutFeedback
@@ -36,4 +37,5 @@ __all__ = [
     "data_id",
     "record_id",
     "task_id",
+    "task_of",
 ]

@@ -175,6 +175,11 @@ def record_id(task: str, traj_id: int, attempt: int) -> str:
     return f"{task}:{traj_id}:{attempt}"
 
 
+def task_of(record: str) -> str:
+    """The id of the task whose episode the record is."""
+    return record.rsplit(":", 2)[0]
+
+
 class Claim(Document):
     """A worker's lease on one slot. Not stored; every write of the episode carries it."""
 

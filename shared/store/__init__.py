@@ -41,6 +41,7 @@ from shared.store.rules import RuleVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.sessions import SessionVerbs
 from shared.store.settings import SettingsVerbs
+from shared.store.settlements import SettlementVerbs
 from shared.store.signals import Signals
 from shared.store.steps import StepVerbs
 from shared.store.stored import StoredDocuments
@@ -77,6 +78,7 @@ class Store:
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
         self.malformed = MalformedVerbs(database)
+        self.settlements = SettlementVerbs(database, self.malformed)
         self.data = RecordDataVerbs(database, self.malformed, self.signals)
         self.steps = StepVerbs(database)
         self.trainer_logprobs = TrainerLogprobVerbs(database)

@@ -15,7 +15,7 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents import Feedback, Slot, Task
+from shared.documents import Feedback, Slot, Task, task_of
 from shared.documents.states import RecordStatus, SlotStatus
 from shared.store.indexes import add_index, with_index
 from shared.store.malformed import MalformedVerbs, readable
@@ -75,7 +75,7 @@ class FeedbackVerbs:
             change |= {"status": SlotStatus.SCORED.value, "score": literal(feedback.score)}
         waiting = {"$map": {"input": "$slots", "as": "s", "in": waits}}
         document = await self._tasks.find_one_and_update(
-            {"_id": record_id.rsplit(":", 2)[0], **WAITS, "$expr": {"$anyElementTrue": [waiting]}},
+            {"_id": task_of(record_id), **WAITS, "$expr": {"$anyElementTrue": [waiting]}},
             [{"$set": {"slots": merge_slot(waits, change)}}, *close_group()],
             return_document=ReturnDocument.AFTER,
         )

@@ -15,7 +15,7 @@ from pymongo import UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents import DataClaim, DBRecordData
+from shared.documents import DataClaim, DBRecordData, task_of
 from shared.documents.base import Document as Model
 from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
@@ -84,8 +84,7 @@ class RecordDataVerbs:
         """Insert a group's data. Existing documents are unchanged."""
         if group:
             new = [UpdateOne({"_id": d.id}, insert_once(d.to_mongo()), upsert=True) for d in group]
-            await self._new.ask(new)
-            self._signals.send(Signal.DATA)
+            await self._new.ask(new)  # the settlement's end, which follows, sends the signal
 
     # ------------------------------------------------------------------ the trainer's stream
 
@@ -273,7 +272,7 @@ class RecordDataVerbs:
 def _task_of(identity: str, policy: str) -> str:
     """The task's id, from the id of its data (`shared.documents.data_id`)."""
     record = identity if identity.startswith(f"{policy}:") else identity.removesuffix(f":{policy}")
-    return record.rsplit(":", 2)[0]
+    return task_of(record)
 
 
 def _summary(group: Sequence[Document]) -> dict[str, Any]:

@@ -59,6 +59,8 @@ class RecordVerbs:
         self._updates = BatchedUpdates(self._records)
         self._requests = BatchedUpdates(self._dispatches)
         self._moves = Together(self._move_all)
+        self._reads = Together(self._get_all)
+        self._turn_reads = Together(self._turns_of_all)
 
     async def ensure_indexes(self) -> None:
         attempt = [("task", 1), ("traj_id", 1), ("attempt", 1)]
@@ -128,8 +130,11 @@ class RecordVerbs:
         statuses: Mapping[str, RecordStatus],
         advantages: Mapping[str, float],
         reasons: Mapping[str, str],
+        *,
+        are_all: bool = False,
     ) -> None:
-        """Write final state, advantage and reason of the group's records; abandon all other attempts of the task.
+        """Write final state, advantage and reason of the group's records; abandon all other attempts of the task. `are_all`:
+        there were no others.
 
         Cancels the open requests of these attempts, which crashed processes left behind.
         """
@@ -142,6 +147,8 @@ class RecordVerbs:
         ]
         if updates:
             await self._updates.ask(updates)
+        if are_all:
+            return
         open_states = [s.value for s in (RecordStatus.RUNNING, RecordStatus.COMPLETED, RecordStatus.SCORED)]
         others: Document = {"task": task_id, "_id": {"$nin": list(statuses)}}
         lost = [d["_id"] async for d in self._records.find(others | {"status": {"$in": open_states}}, {"_id": 1})]
@@ -173,13 +180,22 @@ class RecordVerbs:
         return None if document is None else Record.from_mongo(document)
 
     async def get_many(self, record_ids: Sequence[str]) -> dict[str, Record]:
-        cursor = self._records.find({"_id": {"$in": list(record_ids)}})
-        return {d["_id"]: Record.from_mongo(d) async for d in cursor}
+        return await self._reads.ask(record_ids)
+
+    async def _get_all(self, questions: Sequence[Sequence[str]]) -> list[dict[str, Record]]:
+        cursor = self._records.find({"_id": {"$in": _each_once(questions)}})
+        records = {d["_id"]: Record.from_mongo(d) async for d in cursor}
+        return [{rid: records[rid] for rid in ids if rid in records} for ids in questions]
 
     async def dispatches_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchedSamplingTask]]:
         """{record id: its dispatches in order}."""
-        cursor = self._dispatches.find({"record": {"$in": list(record_ids)}})
-        return _in_order(record_ids, [DispatchedSamplingTask.from_mongo(d) async for d in cursor])
+        return await self._turn_reads.ask(record_ids)
+
+    async def _turns_of_all(self, questions: Sequence[Sequence[str]]) -> list[dict[str, list[DispatchedSamplingTask]]]:
+        ids = _each_once(questions)
+        cursor = self._dispatches.find({"record": {"$in": ids}})
+        turns = _in_order(ids, [DispatchedSamplingTask.from_mongo(d) async for d in cursor])
+        return [{rid: turns[rid] for rid in of} for of in questions]
 
     async def tokens_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchTokens]]:
         """{record id: the tokens of its dispatches in order}: the input of `shared.tokens.flatten`, without texts."""
@@ -198,6 +214,10 @@ class RecordVerbs:
         for of, n in await count_by(self._records, "recent", ("split", "status"), {}, most):
             counts[of["status"]] += n
         return dict(counts)
+
+
+def _each_once(questions: Sequence[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(one for ids in questions for one in ids))
 
 
 def _in_order(record_ids: Sequence[str], dispatches: Iterable[D]) -> dict[str, list[D]]:

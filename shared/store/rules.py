@@ -22,6 +22,7 @@ class RuleVerbs:
     def __init__(self, database: AsyncDatabase[Document], signals: Signals) -> None:
         self._signals = signals
         self._rules = database[RunRules.collection]
+        self._of_tasks: dict[str, RunRules] = {}  # by id: a number never changes, and a run has few
 
     async def ensure_indexes(self) -> None:
         await add_index(self._rules, [("policy", 1), ("number", 1)], name="newest")
@@ -44,11 +45,13 @@ class RuleVerbs:
         return sorted(await self._rules.distinct("policy"))
 
     async def of_task(self, task: Task) -> RunRules:
-        """The rules by which the group is settled. Raises DataError."""
+        """The rules by which the group is settled; a number is read once. Raises DataError."""
         identity = rules_of(task)
-        stored = await self._rules.find_one({"_id": identity})
-        if stored is None:
-            raise DataError(
-                f"task {task.id}: its rules, {RunRules.collection} {identity}, are gone; restore the document"
-            )
-        return RunRules.from_mongo(stored)
+        if identity not in self._of_tasks:
+            stored = await self._rules.find_one({"_id": identity})
+            if stored is None:
+                raise DataError(
+                    f"task {task.id}: its rules, {RunRules.collection} {identity}, are gone; restore the document"
+                )
+            self._of_tasks[identity] = RunRules.from_mongo(stored)
+        return self._of_tasks[identity]

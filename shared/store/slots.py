@@ -76,6 +76,22 @@ def settled_by(rules: Sequence[int] | None) -> Document:
     return {"rules": {"$in": [*rules, None] if FIRST in rules else list(rules)}}
 
 
+def due_for_settlement(
+    policy: str, left: Sequence[str] | None, rules: Sequence[int] | None, completed_s: float = 0.0
+) -> Document:
+    """Filter of completed groups that no settler has. `left`, `rules`: as for `ready_to_settle` and `settled_by`; `completed_s`:
+    complete for so long."""
+    due: Document = {"$lte": ["$free_at", NOW]}
+    if completed_s:
+        due = {"$and": [due, {"$lte": ["$completed_at", after(-completed_s)]}]}
+    completed: Document = {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": due}
+    return completed | ready_to_settle(left) | settled_by(rules)
+
+
+def leased_for_settlement(worker: str, lease_s: float) -> list[Document]:
+    return [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}]
+
+
 def opened_by(rules: Sequence[int] | None) -> Document:
     """The same, or groups that are not open yet."""
     return {} if rules is None else {"$or": [{"status": TaskStatus.CREATED.value}, settled_by(rules)]}
@@ -137,18 +153,14 @@ def close_group() -> list[Document]:
     A completed task's `free_at` is for settlement: a time in the past, so that any settler may claim it.
     """
     closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
-    is_open = {"$and": [IS_SET_ASIDE, {"$eq": ["$$s.status", SlotStatus.OPEN.value]}]}
+    is_open = {"$eq": ["$$s.status", SlotStatus.OPEN.value]}
     failed = {"status": SlotStatus.FAILED.value, "error": {"$ifNull": ["$$s.error", literal(SET_ASIDE)]}}
     return [
-        {"$set": {"slots": merge_slot(is_open, failed)}},
+        {"$set": {"slots": {"$cond": [IS_SET_ASIDE, merge_slot(is_open, failed), "$slots"]}}},
         {
             "$set": {
                 "free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]},
                 "waiting_until": FIRST_DEADLINE,
-            }
-        },
-        {
-            "$set": {
                 "completed_at": {"$cond": [closing, NOW, "$completed_at"]},
                 "status": {"$cond": [closing, TaskStatus.COMPLETED.value, "$status"]},
             }

@@ -42,15 +42,16 @@ from shared.store.slots import (
     bug_met,
     claim_pipeline,
     claims_of,
+    due_for_settlement,
     holding,
+    leased_for_settlement,
     opened_by,
     playable_without,
-    ready_to_settle,
     reopened,
     settled,
-    settled_by,
 )
 from shared.store.spoilt_tasks import SpoiltTasks
+from shared.store.together import BatchedUpdates
 
 Document = dict[str, Any]
 TASKS_AT_ONCE = 1_000  # per insertion or query by id
@@ -66,6 +67,7 @@ class TaskVerbs:
         self._tasks: AsyncCollection[Document] = database["tasks"]
         self._spoilt = SpoiltTasks(self._tasks, MalformedVerbs(database))
         self._ends = SlotEnds(self._tasks, self._spoilt, signals)
+        self._finishes = BatchedUpdates(self._tasks)
 
     async def ensure_indexes(self) -> None:
         free = [("policy", ASCENDING), ("split", ASCENDING), *CLAIM_ORDER]
@@ -259,17 +261,14 @@ class TaskVerbs:
         lease_s: float,
         left: Sequence[str] | None = None,
         rules: Sequence[int] | None = None,
+        completed_s: float = 0.0,
     ) -> Task | None:
         """Lease a completed group for settlement; after a crash of the settler its lease expires and another takes over.
         `left`: group scorers whose groups are left to others; None: all groups that group scorers have to score.
-        `rules`: only groups that are settled by one of these; None: by any."""
-        due: Document = {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}}
+        `rules`: only groups that are settled by one of these; None: by any. `completed_s`: only those complete for so long."""
+        due, leased = due_for_settlement(policy, left, rules, completed_s), leased_for_settlement(worker, lease_s)
         while True:
-            document = await self._tasks.find_one_and_update(
-                due | ready_to_settle(left) | settled_by(rules),
-                [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
-                return_document=ReturnDocument.AFTER,
-            )
+            document = await self._tasks.find_one_and_update(due, leased, return_document=ReturnDocument.AFTER)
             if document is None:
                 return None
             task = await self._spoilt.read(document)
@@ -277,15 +276,16 @@ class TaskVerbs:
                 return task
 
     async def finish_settlement(
-        self, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()
-    ) -> bool:
-        """Write the group's outcome and the policies that got training data. Returns False if another settler did it, with the
-        same result."""
-        result = await self._tasks.update_one(
+        self, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = (), skips: bool = False
+    ) -> None:
+        """Write the group's outcome and the policies that got training data. `skips`: `skip_next_epoch` before it, in the same
+        command, so that a takeover repeats it if this settler exits in between."""
+        finish = UpdateOne(
             {"_id": task.id, "status": TaskStatus.COMPLETED}, settled(outcome, data_of, abandoned=abandoned)
         )
+        change = skipping(task) if skips else None
+        await self._finishes.ask([finish] if change is None else [UpdateOne(*change), finish])
         self._signals.send(Signal.DATA)
-        return result.modified_count == 1
 
     # ------------------------------------------------------------------ the curriculum
 

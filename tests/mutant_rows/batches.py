@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 BATCHED = "tests/shared/test_batched_verbs.py"
 LOOKS = "tests/shared/test_looks.py"
+SETTLED = "tests/sampler/test_settled_together.py"
 
 MUTANTS = (
     Mutant(
@@ -55,5 +56,40 @@ MUTANTS = (
         "if one.read_at - one.since >= UNCHANGED_S and now",
         "if now",
         f"{LOOKS}::test_a_group_that_grows_is_read_by_every_query",
+    ),
+    Mutant(
+        "a settler has no group of another's claim",
+        "shared/store/settlements.py",
+        '"status": TaskStatus.COMPLETED.value, "settler": worker}',
+        '"status": TaskStatus.COMPLETED.value}',
+        f"{SETTLED}::test_of_settlers_that_claim_the_same_groups_at_once_each_has_its_own",
+    ),
+    Mutant(
+        "a claim of settlements leases no group that has a settler",
+        "shared/store/settlements.py",
+        "among | due_for_settlement(policy, left, rules)",
+        "among",
+        f"{SETTLED}::test_a_claim_whose_answer_was_lost_finds_its_groups_again_and_no_other_does",
+    ),
+    Mutant(
+        "what others have just completed is left to them",
+        "shared/store/slots.py",
+        "    if completed_s:\n",
+        "    if completed_s < 0:\n",
+        f"{SETTLED}::test_what_others_have_just_completed_is_left_to_them",
+    ),
+    Mutant(
+        "a settlement that knows its records still queries for those of lost attempts",
+        "sampler/core/settlement/settle.py",
+        "slot.attempt == 1 and ",
+        "",
+        f"{SETTLED}::test_the_record_of_a_lost_attempt_is_abandoned_with_its_group",
+    ),
+    Mutant(
+        "the next epoch is skipped in the command that ends the settlement",
+        "shared/store/tasks.py",
+        "[finish] if change is None else [UpdateOne(*change), finish]",
+        "[finish]",
+        "tests/shared/test_curriculum.py::test_the_end_of_a_settlement_skips_the_next_epoch",
     ),
 )

@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "second line: open slots of a task that is set aside fail",
         "shared/store/slots.py",
-        '        {"$set": {"slots": merge_slot(is_open, failed)}},\n',
+        '        {"$set": {"slots": {"$cond": [IS_SET_ASIDE, merge_slot(is_open, failed), "$slots"]}}},\n',
         "",
         SET_ASIDE,
     ),

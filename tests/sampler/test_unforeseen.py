@@ -27,6 +27,7 @@ from shared.documents.states import RecordStatus, SlotStatus, TaskStatus, Termin
 from shared.errors import StoreUnavailable
 from shared.outside_text import error_text
 from shared.store import Store
+from shared.store import tasks as task_verbs
 from shared.store.feedback import FeedbackVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
@@ -64,7 +65,7 @@ SETTLEMENT: dict[str, tuple[Any, str]] = {
     "the tree": (settlement, "flatten"),
     "data": (RecordDataVerbs, "write_group"),
     "the records' end": (RecordVerbs, "settle_group"),
-    "the curriculum": (TaskVerbs, "skip_next_epoch"),
+    "the curriculum": (task_verbs, "skipping"),
     "the end": (TaskVerbs, "finish_settlement"),
 }
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pymongo import AsyncMongoClient
 
-from shared.documents import Claim, DataClaim, DispatchedSamplingTask, Record
+from shared.documents import Claim, DataClaim, DispatchedSamplingTask, Record, task_of
 from shared.documents.agent_sessions import AgentSession, ClientRequest, SessionEnd
 from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import DataStatus, ServiceStatus, TaskStatus
@@ -97,6 +97,9 @@ OFTEN: dict[str, Look] = {
     "sampler, every poll_s: claim of an evaluation": claim_eval,
     "sampler, every episode: claim of a settlement": lambda store: store.tasks.claim_settlement(
         "w", policy="main", lease_s=60
+    ),
+    "sampler, every round of settlements: claim of its groups": lambda store: store.settlements.claim(
+        [task_of(PLAYED)], "w", policy="main", lease_s=60
     ),
     "gateway, every new key: its attempt": lambda store: store.sessions.find(KEY_HASH),
     "gateway, every request: a turn": open_next_turn,

@@ -62,6 +62,15 @@ async def test_a_task_is_skipped_when_the_pass_rate_of_the_epoch_before_is_outsi
     assert await status(store, 2) is TaskStatus.CREATED
 
 
+@pytest.mark.parametrize("skips", [True, False])
+async def test_the_end_of_a_settlement_skips_the_next_epoch(store: Store, skips: bool) -> None:
+    await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1)])
+    played = await play(store, [1, 1, 1, 1])
+    await store.tasks.finish_settlement(played, "ready", abandoned=False, skips=skips)
+    assert await status(store, 0) is TaskStatus.SETTLED
+    assert await status(store, 1) is (TaskStatus.SKIPPED if skips else TaskStatus.CREATED)
+
+
 async def test_a_skipped_task_is_never_claimed_and_returns_in_the_epoch_after(store: Store) -> None:
     await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1), in_epoch(2, 2)])
     await store.tasks.skip_next_epoch(await play(store, [1, 1, 1, 1]))

@@ -89,6 +89,7 @@ READS = {
 REASONS = {
     "tasks.claim_slots": "leases other slots, which are free again when that lease ends",
     "tasks.claim_settlement": "leases another group, which is free again when that lease ends",
+    "settlements.claim": "leases groups that no settler has, which are free again when that lease ends",
     "tasks.renew_leases": "a lease that is still held ends later, and the gateway that serves it renews it again",
     "group_scores.renew": "the lease of a group that is being scored ends later",
     "malformed.note": "the same problem again, seen later",

@@ -175,8 +175,10 @@ async def test_only_one_settler_at_a_time_and_a_dead_one_is_replaced(store: Stor
     await let_time_pass(store)
     task = await store.tasks.claim_settlement("b", policy="main", lease_s=60)
     assert task is not None
-    assert await store.tasks.finish_settlement(task, "ready", abandoned=False)
-    assert not await store.tasks.finish_settlement(task, "ready", abandoned=False)
+    await store.tasks.finish_settlement(task, "ready", abandoned=False)
+    first = await store.tasks.get(task.id)
+    await store.tasks.finish_settlement(task, "ready", abandoned=False)
+    assert await store.tasks.get(task.id) == first
     done = await store.tasks.get(task.id)
     assert done is not None
     assert (done.status, done.scores, done.outcome) == (TaskStatus.SETTLED, [1.0], "ready")

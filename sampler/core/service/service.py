@@ -253,7 +253,7 @@ class SamplerService:
         self._episodes.pop(task)
         self._place_free.set()
         if not sampler.episode.leaves_group_open:
-            self._settling.wanted.set()
+            self._settling.complete(sampler.task.id)
         if task.cancelled() or task.exception() is not None:
             self._counts["cancelled"] += 1
         elif (score := task.result()) is None:

@@ -15,7 +15,7 @@ wait.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 
 from sampler.core.settlement.current_rules import settlement_of_group
 from sampler.core.settlement.group_scoring import given_up
@@ -52,8 +52,9 @@ async def claim_next(
     return await store.tasks.claim_settlement(worker, policy=policy, lease_s=SETTLE_LEASE_S, left=excluded, rules=rules)
 
 
-async def end_waits(store: Store, policy: str) -> None:
-    """End the waits for feedback whose deadline is over."""
+async def end_waits(store: Store, policy: str) -> list[str]:
+    """End the waits for feedback whose deadline is over; returns the ids of their groups."""
+    ended = []
     while (overdue := await store.feedback.end_overdue(policy)) is not None:
         try:
             await store.feedback.write_scores(overdue)  # settlement does it again, and counts a bug
@@ -61,6 +62,8 @@ async def end_waits(store: Store, policy: str) -> None:
             if is_of_the_process(exc):
                 raise
             log.error("feedback of task=%s was not written: %s", overdue.id, error_text(exc))
+        ended.append(overdue.id)
+    return ended
 
 
 async def settle(store: Store, task: Task) -> None:
@@ -205,7 +208,12 @@ async def _write_records(store: Store, task: Task, settlement: Settlement) -> No
     statuses |= dict.fromkeys(verdict.dropped, RecordStatus.ABANDONED)
     advantages = {rid: _mean(list(of_record.values())) for rid, of_record in settlement.advantages.items()}
     reasons = verdict.dropped | dict.fromkeys(settlement.masked, MASKED)
-    await store.records.settle_group(task.id, statuses, advantages, reasons)
+    await store.records.settle_group(task.id, statuses, advantages, reasons, are_all=_are_all(task, statuses))
+
+
+def _are_all(task: Task, records: Collection[str]) -> bool:
+    """Whether these are all that there are: each slot was claimed once, and its record is among them."""
+    return all(slot.attempt == 1 and slot.record_id in records for slot in task.slots)
 
 
 def _mean(advantages: Sequence[float]) -> float:
@@ -233,8 +241,7 @@ def _outcome_of(settlement: Settlement, num_scored: int) -> str:
 
 
 async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()) -> None:
-    await store.tasks.skip_next_epoch(task)  # before the end, so that a takeover repeats it if this settler exits here
-    await store.tasks.finish_settlement(task, outcome, abandoned=abandoned, data_of=data_of)
+    await store.tasks.finish_settlement(task, outcome, abandoned=abandoned, data_of=data_of, skips=True)
     log.info("settled task=%s outcome=%s scores=%s", task.id, outcome, [slot.score for slot in task.slots])
 
 
