@@ -117,7 +117,7 @@ class Runners:
                     task = group.create_task(self._play(claim), name=claim.record_id)
                     self._playing[task] = claim
                     task.add_done_callback(self._ended)
-                await asyncio.sleep(pause_s(free) if claims else IDLE_S)
+                await asyncio.sleep(pause_s(free, self._places) if claims else IDLE_S)
 
     def figures(self) -> dict[str, Any]:
         self._figures.settled = self._settling.settled - self._settled_before

@@ -177,7 +177,7 @@ class SamplerService:
             claims = await self._claim(slots_at_once(free))
             if claims:
                 await self._start(group, claims)
-                await wait_for(self._stop, pause_s(free))
+                await wait_for(self._stop, pause_s(free, self._concurrency.limit))
             else:
                 await first_of(self._stop.wait(), self._view_updated.wait())
 
