@@ -52,7 +52,7 @@ def forgotten(root: Path) -> list[str]:
 
 
 def test_no_source_is_forgotten_in_a_commit() -> None:
-    """All tests pass beside a file that was never added, and a clone of the commit does not start."""
+    """Where a file was never added, all tests pass in this checkout, and a clone of the commit does not start."""
     assert forgotten(ROOT) == [], "git add these, or delete them"
 
 

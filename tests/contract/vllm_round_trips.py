@@ -32,7 +32,7 @@ def wait(condition: Any, counters: Any, index: int, beyond: int) -> int:
 def answer(counters: Any, question: str, reply: str, rounds: int) -> None:
     context = zmq.Context()
     writer, reader = WaitingCondition(False, context, reply), WaitingCondition(True, context, question)
-    time.sleep(SUBSCRIBED_S)
+    time.sleep(SUBSCRIBED_S)  # ZeroMQ acknowledges no subscription
     counters[READY] = 1
     for done in range(rounds):
         counters[LOST] += wait(reader, counters, OURS, done)
@@ -51,8 +51,8 @@ def main(rounds: int) -> None:
         reader = WaitingCondition(True, context, reply)
         while not counters[READY]:
             assert other.is_alive(), "the other process has ended"
-            time.sleep(0.01)  # shared memory notifies nobody
-        time.sleep(SUBSCRIBED_S)
+            time.sleep(0.01)  # a counter in shared memory has no notification
+        time.sleep(SUBSCRIBED_S)  # ZeroMQ acknowledges no subscription
         lost = 0
         for done in range(rounds):
             counters[OURS] = done + 1

@@ -76,7 +76,7 @@ MUTANTS = (
         "shared/store/slots.py",
         "    if completed_s:\n",
         "    if completed_s < 0:\n",
-        f"{SETTLED}::test_what_others_have_just_completed_is_left_to_them",
+        f"{SETTLED}::test_a_process_does_not_claim_what_another_has_just_completed",
     ),
     Mutant(
         "a settlement that knows its records still queries for those of lost attempts",

@@ -344,7 +344,7 @@ MUTANTS = (
     ),
     Mutant(
         "status: a number at the bound is marked",
-        "scripts/tandem/commands/status.py",
+        "scripts/tandem/commands/status_tables.py",
         'return f"{counted:,}" if counted <= MOST_COUNTED else',
         'return f"{counted:,}" if True else',
         "tests/tandem/commands/test_cli_reading.py::test_status_marks_a_number_that_it_has_not_counted_to_the_end",

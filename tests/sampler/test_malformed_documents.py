@@ -15,7 +15,7 @@ from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import RecordStatus, ServiceStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.store import Store
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.episodes import MODEL
 from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, import_tasks, make_answer, make_task

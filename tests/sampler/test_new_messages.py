@@ -20,7 +20,7 @@ from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termi
 from shared.errors import ConfigError
 from shared.store import Store
 from tandem.audit.run import audit
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.test_two_policies import debate
 from tests.shared.builders import claim, import_tasks

@@ -18,7 +18,7 @@ from shared.errors import ConfigError, one_by_one
 from shared.names import FORK_SPLIT
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import engine_is_up, running_sampler, until
 from tests.shared.builders import import_tasks, make_task

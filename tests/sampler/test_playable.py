@@ -16,7 +16,7 @@ from shared.documents import Slot, TaskPayload
 from shared.documents.states import SlotStatus, Termination
 from shared.errors import ConfigError
 from shared.store import Store
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.boxes import PATIENCE_S, SERVERS
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task

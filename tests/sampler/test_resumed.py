@@ -103,7 +103,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("read", sorted(READS.keys() - WHOLE))
-def test_a_pass_that_reads_nothing_new_is_left_out(read: str) -> None:
+def test_a_pass_that_reads_nothing_new_is_not_rendered(read: str) -> None:
     around = AROUND.replace("messages[-1]", "messages[0]").replace("OVER", "messages")
     template, memory = built(around.replace("READ", LINE + READS[read])), RenderMemory()
     messages: list[Message] = [{"role": "user", "content": "m"} for _ in range(20)]

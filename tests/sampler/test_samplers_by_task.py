@@ -16,7 +16,7 @@ from shared.errors import ConfigError
 from shared.store import Store
 from shared.tasks import sampler_names
 from shared.tasks.files import ImportTarget, import_task_file
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task

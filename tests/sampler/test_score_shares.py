@@ -10,7 +10,7 @@ from shared.documents import Slot, Task
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.gateways import gateway
 from tests.sampler.gateway.test_external import step

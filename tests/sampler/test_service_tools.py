@@ -3,7 +3,7 @@
 from shared.documents.states import Termination
 from shared.processes.mongod import free_port
 from shared.store import Store
-from tandem.commands.status import RunStatus, read_status
+from tandem.commands.run_status import RunStatus, read_status
 from tests.sampler.boxes import PATIENCE_S, start_box
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks

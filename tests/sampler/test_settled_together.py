@@ -59,7 +59,7 @@ async def test_a_group_is_claimed_only_when_it_is_complete(store: Store) -> None
     assert await held_by(store, "a", ["main:train:0:t0"]) == []
 
 
-async def test_what_others_have_just_completed_is_left_to_them(store: Store) -> None:
+async def test_a_process_does_not_claim_what_another_has_just_completed(store: Store) -> None:
     ids = await completed(store, 2)
     settling = await settling_of(store)
     settling.complete(ids[0])

@@ -33,7 +33,7 @@ from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.tasks import TaskVerbs
 from shared.unforeseen import MAX_TRACEBACK_CHARS, bug_of, is_of_the_process
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.groups import completed_group
 from tests.sampler.running import running_sampler, until

@@ -25,7 +25,9 @@ from tests.shared.late_write_rows import ROWS
 from tests.shared.looks import COUNTS, GROWING, OFTEN, Examined, examine, fill, of_another_policy
 from tests.shared.test_verbs_on_a_grown_run import READS
 
-BESIDE = {"$or": [{"_id": {"$lt": "other:"}}, {"_id": {"$gte": "other;"}}, {"_id": {"$not": {"$type": "string"}}}]}
+NOT_OF_OTHER = {
+    "$or": [{"_id": {"$lt": "other:"}}, {"_id": {"$gte": "other;"}}, {"_id": {"$not": {"$type": "string"}}}]
+}
 Row = dict[int, Examined]  # by size
 
 
@@ -39,8 +41,8 @@ async def measured(connection_string: str, size: int, turns: int, rows: dict[str
         for name, look in (OFTEN | COUNTS | GROWING).items():
             rows.setdefault(name, {})[size] = await examine(connection_string, store, look)
         await store.client.drop_database(store.run)
-    async with Store.open(connection_string, f"beside-{size}") as store:
-        await _filled(store, size, turns, beside=True)
+    async with Store.open(connection_string, f"other-policy-{size}") as store:
+        await _filled(store, size, turns, other_policy=True)
         for name, row in ROWS.items():
             await _emptied(store)
             rows.setdefault(name, {})[size] = await examine(
@@ -55,9 +57,9 @@ async def measured(connection_string: str, size: int, turns: int, rows: dict[str
         await store.client.drop_database(store.run)
 
 
-async def _filled(store: Store, size: int, turns: int, *, beside: bool = False) -> None:
+async def _filled(store: Store, size: int, turns: int, *, other_policy: bool = False) -> None:
     began = time.monotonic()
-    await fill(store, size, turns=turns, **({"change": of_another_policy} if beside else {}))
+    await fill(store, size, turns=turns, **({"change": of_another_policy} if other_policy else {}))
     print(f"filled {store.run}: {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -65,7 +67,7 @@ async def _emptied(store: Store) -> None:
     """Without all but the other policy's episodes: a row begins in an empty run."""
     for name in await store.database.list_collection_names():
         if name not in ("signals", "system.profile"):
-            await store.database[name].delete_many(BESIDE)
+            await store.database[name].delete_many(NOT_OF_OTHER)
     await store.runs.ensure()
 
 

@@ -21,7 +21,7 @@ from shared.store.connecting import connect
 from shared.store.data_file import export_data
 from tandem.audit.report import Check
 from tandem.audit.run import audit
-from tandem.commands.status import read_status
+from tandem.commands.run_status import read_status
 from tandem.viewer.app import make_app
 from tests.sampler.settlement_cases import make_config
 from tests.sampler.settling import settle_next

@@ -113,7 +113,7 @@ async def made(connection_string: str) -> Grown:
 
 
 @pytest.fixture
-async def beside(store: Store, grown: Grown) -> Store:
+async def small_run(store: Store, grown: Grown) -> Store:
     """A store with the grown policy's documents."""
     for name, documents in grown.items():
         await store.database[name].insert_many(documents)
@@ -145,15 +145,15 @@ async def as_it_is(work: Awaitable[Any]) -> Any:
 
 
 @pytest.mark.parametrize("verb", ROWS)
-async def test_no_write_reads_documents_of_another_policy(mongod: Mongod, beside: Store, verb: str) -> None:
-    far = await read_far(mongod.connection_string, beside, ROWS[verb](beside, as_it_is))
+async def test_no_write_reads_documents_of_another_policy(mongod: Mongod, small_run: Store, verb: str) -> None:
+    far = await read_far(mongod.connection_string, small_run, ROWS[verb](small_run, as_it_is))
     assert not far, "\n".join(far)
 
 
 @pytest.mark.parametrize("verb", READS)
-async def test_no_read_reads_documents_of_another_policy(mongod: Mongod, beside: Store, verb: str) -> None:
-    await whole_run(beside)
-    far = await read_far(mongod.connection_string, beside, READS[verb](beside))
+async def test_no_read_reads_documents_of_another_policy(mongod: Mongod, small_run: Store, verb: str) -> None:
+    await whole_run(small_run)
+    far = await read_far(mongod.connection_string, small_run, READS[verb](small_run))
     assert not far, "\n".join(far)
 
 

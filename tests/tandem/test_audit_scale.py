@@ -69,7 +69,7 @@ time.sleep(600)  # until it is killed
     end = time.monotonic() + 60
     while state.exists() and ") Z " not in state.read_text():  # a zombie, where nothing reaps it
         assert time.monotonic() < end
-        time.sleep(0.05)  # a process that is no child of this one notifies nobody of its end
+        time.sleep(0.05)  # the end of a process that is not a child has no notification
 
 
 async def test_each_violation_is_found_in_any_group_of_a_run_of_many_batches(

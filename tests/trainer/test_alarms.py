@@ -9,7 +9,8 @@ from rich.console import Console
 
 from shared.documents.run import Admission
 from shared.processes.mongod import Mongod
-from tandem.commands.status import _render, read_status
+from tandem.commands.run_status import read_status
+from tandem.commands.status_tables import lines_and_tables
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
@@ -99,7 +100,7 @@ def alarms_told(bridge: StoreBridge) -> tuple[int, int]:
 
 def alarms_shown(bridge: StoreBridge) -> int:
     console = Console(record=True, width=300)
-    console.print(*_render(bridge(read_status(bridge.store)), every_worker=False), sep="\n")
+    console.print(*lines_and_tables(bridge(read_status(bridge.store)), every_worker=False), sep="\n")
     return console.export_text().count("alarm trainer loss/k3_mean 0.5 > 0.01: ")
 
 

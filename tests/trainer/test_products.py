@@ -29,7 +29,7 @@ RECORDS = [unrelated(5, least=90, most=200), group(4, 2, prompt=40, reply=20, ob
 
 
 @pytest.fixture(autouse=True)
-def _no_choice_is_left() -> Iterator[None]:
+def _products_of_mkl() -> Iterator[None]:
     yield
     use_onednn(False)
 

@@ -260,14 +260,20 @@ def test_long_sequences_weigh_more_than_as_many_tokens_of_short_ones() -> None:
     assert share_out([long, *short], 2) == [[long], short]
 
 
-def test_while_the_run_is_paused_no_step_takes_data_and_the_others_hear_of_it_at_once(
-    bridge: StoreBridge, alone: Parallel
-) -> None:
+def paused_stream(bridge: StoreBridge, alone: Parallel) -> RecordStream:
+    """The stream of a paused run, in which two groups are ready."""
     publish(bridge, range(1))
     add_groups(bridge, range(2))
     stream = start(bridge, alone)
     bridge(bridge.store.runs.set_state(RunState.PAUSED))
     assert not stream.wait(1)
+    return stream
+
+
+def test_while_the_run_is_paused_no_step_takes_data_and_the_others_hear_of_it_at_once(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    stream = paused_stream(bridge, alone)
     assert stream.paused
     bridge.background(later(bridge.store.runs.set_state(RunState.RUNNING)))
     assert not stream.wait(1), "it tells of the end of the pause before it takes anything"
@@ -281,11 +287,7 @@ def test_while_the_run_is_paused_no_step_takes_data_and_the_others_hear_of_it_at
 def test_a_paused_trainer_asks_for_nothing_but_the_pause(
     bridge: StoreBridge, alone: Parallel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(bridge, range(1))
-    add_groups(bridge, range(2))
-    stream = start(bridge, alone)
-    bridge(bridge.store.runs.set_state(RunState.PAUSED))
-    assert not stream.wait(1)
+    stream = paused_stream(bridge, alone)
     steps: list[int] = []
     monkeypatch.setattr(stream._selector, "candidates", steps.append)
     bridge.background(later(bridge.store.runs.set_state(RunState.RUNNING)))

@@ -17,7 +17,7 @@ from shared.documents.run import EnvironmentService
 from shared.documents.states import SlotStatus, Termination
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tandem.commands.status import RunStatus, read_status
+from tandem.commands.run_status import RunStatus, read_status
 from tests.sampler.boxes import PATIENCE_S
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds
 from tests.sampler.environments.services import service

@@ -15,8 +15,8 @@ from shared.documents.step_cost import StepCost
 from shared.processes.mongod import Mongod
 from shared.rules.run_rules import Rules
 from shared.store import Store
-from tandem.commands import status
-from tandem.commands.status import read_status
+from tandem.commands import status_tables
+from tandem.commands.run_status import read_status
 from tests.shared.builders import claim, make_task, set_settings
 from tests.shared.episodes import CALCULATOR, SCHEMAS, announce
 from tests.tandem.commands.commands import RECORD, Command
@@ -39,8 +39,10 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
 
 
 def test_status_marks_a_number_that_it_has_not_counted_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "MOST_COUNTED", 1_000)
-    table = status._counts("tasks", {"train": {"settled": 1_001, "created": 1_000}}, ["created", "settled", "running"])
+    monkeypatch.setattr(status_tables, "MOST_COUNTED", 1_000)
+    table = status_tables._counts(
+        "tasks", {"train": {"settled": 1_001, "created": 1_000}}, ["created", "settled", "running"]
+    )
     assert [next(iter(column.cells)) for column in table.columns] == ["train", "1,000", "> 1,000", "0"]
 
 

@@ -5,7 +5,8 @@ from rich.console import Console
 from shared.documents.run import Admission, InferenceService, TrainedStep
 from shared.documents.states import ServiceStatus
 from shared.store import Store
-from tandem.commands.status import _render, read_status
+from tandem.commands.run_status import read_status
+from tandem.commands.status_tables import lines_and_tables
 
 LOCAL, VLLM = "http://127.0.0.1:4001", "http://127.0.0.1:4002"
 
@@ -24,7 +25,7 @@ async def step(store: Store, number: int, **engines: float) -> None:
 
 async def shown(store: Store) -> str:
     console = Console(record=True, width=300)
-    console.print(*_render(await read_status(store), every_worker=False), sep="\n")
+    console.print(*lines_and_tables(await read_status(store), every_worker=False), sep="\n")
     return console.export_text()
 
 
