@@ -122,7 +122,7 @@ class PatientClient(httpx2.AsyncClient):
                 self.cookies.extract_cookies(response)
             for hook in self.event_hooks["response"]:
                 await hook(response)
-        except BaseException:  # raised again; cancelled too
+        except BaseException:  # raised again; a cancellation closes the response too
             await response.aclose()
             raise
         return response
