@@ -1,6 +1,8 @@
 """A settler killed at any of its commands, before or after the server executed it, is replaced with the same result, whatever
 the settings of the process that replaces it."""
 
+from functools import partial
+
 import pytest
 
 from sampler.core.service.settling import Settling
@@ -20,7 +22,7 @@ from tests.sampler.settling import rules_number
 async def test_a_settler_killed_at_any_command_is_completed_by_another_with_the_same_result(
     store: Store, mortal: tuple[Store, Killer], kind: str
 ) -> None:
-    dying, killer = mortal
+    of_the_run, killer = mortal
     if kind == "some are dropped":
         task, config = await varied_group(store), make_config(EVERY_RULE)
     else:
@@ -29,17 +31,18 @@ async def test_a_settler_killed_at_any_command_is_completed_by_another_with_the_
     before = await everything(store)
     await settle(store, task)
     expected = timeless(await everything(store))
-    deaths, partial = 0, 0
+    deaths, half_done = 0, 0
     while True:
         await restore(store, before)
-        if not await killer.dies(deaths + 1, lambda: settle(dying, task)):
+        dying = Store(of_the_run.client, store.run)  # a process that has read nothing yet
+        if not await killer.dies(deaths + 1, partial(settle, dying, task)):
             break
         deaths += 1
-        partial += timeless(await everything(store)) not in (timeless(before), expected)
+        half_done += timeless(await everything(store)) not in (timeless(before), expected)
         await settle(store, task)
         assert timeless(await everything(store)) == expected, f"killed at event {deaths}"
     assert deaths >= 14, "two events of every command"
-    assert partial >= 6, "it left something half done"
+    assert half_done >= 6, "it left something half done"
     await restore(store, before)
     await settle(store, task)
     await settle(store, task)
@@ -63,7 +66,7 @@ async def test_a_settler_killed_at_any_command_is_completed_by_a_process_with_ot
     store: Store, mortal: tuple[Store, Killer]
 ) -> None:
     """What the process has that goes on, it was never asked for: it started with these settings when the run had them."""
-    dying, killer = mortal
+    of_the_run, killer = mortal
     first, second = make_config({"advantage": "zscore"}), make_config(OTHER_SETTINGS)
     await rules_number(store, first)
     await completed_group(store, [1.0, 0.0, 1.0, 0.0])
@@ -79,13 +82,14 @@ async def test_a_settler_killed_at_any_command_is_completed_by_a_process_with_ot
     expected = timeless(await everything(store))
     advantages = sorted({d["advantage"] for d in expected["dispatched_sampling_tasks"]})
     assert advantages == pytest.approx([-0.866024, 0.866024], abs=1e-5)
-    deaths, partial = 0, 0
+    deaths, half_done = 0, 0
     while True:
         await restore(store, before)
-        if not await killer.dies(deaths + 1, lambda: settle_all(dying, first)):
+        dying = Store(of_the_run.client, store.run)
+        if not await killer.dies(deaths + 1, partial(settle_all, dying, first)):
             break
         deaths += 1
-        partial += timeless(await everything(store)) not in (timeless(before), expected)
+        half_done += timeless(await everything(store)) not in (timeless(before), expected)
         await store.database["tasks"].update_many(
             {"status": "completed"}, {"$set": {"free_at": before["tasks"][0]["free_at"]}}
         )
@@ -93,7 +97,7 @@ async def test_a_settler_killed_at_any_command_is_completed_by_a_process_with_ot
         assert timeless(await everything(store)) == expected, f"killed at event {deaths}"
         assert (report := await audit(store)).ok, report
     assert deaths >= 16
-    assert partial >= 6
+    assert half_done >= 6
 
 
 async def test_no_setting_of_a_process_reaches_settlement() -> None:
