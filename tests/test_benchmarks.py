@@ -107,6 +107,17 @@ def logprobs(folder: Path) -> None:
     assert ours["k3"] < 1e-8
 
 
+def engine_speed(folder: Path) -> None:
+    (rows,) = figures(folder, "engine_speed").values()
+    assert [(row["engine"], row["data type"]) for row in rows] == [
+        ("local", "float32"),
+        ("transformers", "float32"),
+        ("transformers", "bfloat16"),
+    ]
+    assert min(row[f"{count}, tokens/s"] for row in rows for count in (1, 2)) > 0
+    assert rows[-1]["2, ratio"] == 1
+
+
 def adapters(folder: Path) -> None:
     skip_without("vllm")
     (row,) = figures(folder, "adapters")["versions"]
@@ -191,8 +202,8 @@ def environments(folder: Path) -> None:
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker, memory, plain_loop),
-        *(publish, sampler, schedule, tool_calls, tree),
+        *(adapters, engine_speed, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker),
+        *(memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
     )
 }
 
