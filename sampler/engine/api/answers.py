@@ -31,6 +31,7 @@ class ServedModel:
     device: str = "cpu"
     adapters: int = 0  # how many of them one batch may mix; 0: it serves the base alone
     ranks: int = 1  # over which one copy of the weights is spread
+    reads_images: bool = False
 
 
 def generation_json(g: ServedSequence, decode: Decode, count: int | None = None) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def generation_json(g: ServedSequence, decode: Decode, count: int | None = None)
     meta: dict[str, Any] = {
         "id": g.rid,
         "finish_reason": g.finish if done else None,
-        "prompt_tokens": len(g.prompt),
+        "prompt_tokens": len(g.read_ids or g.prompt),
         "weight_version": g.weight_version or g.runs[-1][0],
         "num_retractions": g.retractions,
     }
@@ -58,11 +59,12 @@ def generation_json(g: ServedSequence, decode: Decode, count: int | None = None)
     if done:
         meta["e2e_latency"] = g.finished_at - g.received_at
     meta["response_sent_to_client_ts"] = time.time()
-    return {
+    answer = {
         "text": _text(g, output, decode) if done else decode(output, g.params.skip_special_tokens),
         "output_ids": output,
         "meta_info": meta,
     }
+    return answer | {"prompt_token_ids": g.read_ids or g.prompt} if g.return_prompt else answer
 
 
 def _of_prompt(g: ServedSequence) -> list[list[Any]]:
@@ -96,7 +98,7 @@ def model_info(model: ServedModel, weight_version: str) -> dict[str, Any]:
         "reasoning_parser": None,
         "tool_call_parser": None,
         "disaggregation_mode": "null",
-        "has_image_understanding": False,
+        "has_image_understanding": model.reads_images,
         "has_audio_understanding": False,
         "model_type": model.model_type,
         "architectures": model.architectures,

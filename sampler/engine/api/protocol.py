@@ -11,19 +11,17 @@ from typing import Any
 
 from sampler.engine.api.errors import ApiError, bad_field, bad_value
 from sampler.engine.api.generation import Limits, SamplingParams, ServedSequence
+from sampler.engine.api.images import images_of
 from sampler.engine.api.sampling_params import parse_sampling
 
-_REFUSED = {
-    "input_embeds": "input_embeds", "image_data": "image_data", "return_hidden_states":
-    "return_hidden_states", "return_sampling_mask": "return_sampling_mask", "session_params": "session_params",
-}  # fmt: skip
+_REFUSED = ("input_embeds", "return_hidden_states", "return_sampling_mask", "session_params")
 
 
 def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[ServedSequence], bool]:
     """The sequences of a /generate body, and whether the response is a list. Raises ApiError."""
-    for name, shown in _REFUSED.items():
+    for name in _REFUSED:
         if body.get(name):
-            raise bad_value(f"{shown} is not supported by {limits.name}; use SGLang for it.")
+            raise bad_value(f"{name} is not supported by {limits.name}; use SGLang for it.")
     if body.get("lora_path") and not limits.adapters:
         raise bad_value(
             f"lora_path is not supported by {limits.name} as it was started; start vLLM or SGLang with --enable-lora for it."
@@ -36,16 +34,21 @@ def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[ServedSeq
     flags = [bool(flag) for flag in _per_prompt(body.get("return_logprob", False), count, "return_logprob")]
     starts = _prompt_logprobs(body, prompts, flags, limits.name)
     rids, adapters = _rids(body.get("rid"), count), _adapters(body.get("lora_path"), count)
+    images, return_prompt = images_of(body, count, limits, batched=batched), bool(body.get("return_prompt_token_ids"))
     generations = []
-    rows = zip(prompts, raws, parsed, flags, starts, rids, adapters, strict=True)
-    for prompt, raw, (params, n), flag, start, rid, adapter in rows:
+    rows = zip(prompts, raws, parsed, flags, starts, rids, adapters, images, strict=True)
+    for prompt, raw, (params, n), flag, start, rid, adapter, shown_images in rows:
         explicit = isinstance(raw, dict) and raw.get("max_new_tokens") is not None
         limit = _limit(prompt, params, limits, explicit=explicit)
         stop_ids = frozenset() if params.ignore_eos else params.stop_token_ids | limits.eos_ids
         for copy in range(n):
             name = rid if rid and copy == 0 else uuid.uuid4().hex
             stream = bool(body.get("stream"))
-            generations.append(limits.sequence(name, prompt, params, limit, stop_ids, flag, stream, adapter, start))
+            generations.append(
+                limits.sequence(
+                    name, prompt, params, limit, stop_ids, flag, stream, adapter, start, shown_images, return_prompt
+                )
+            )
     answer_is_list = batched or len(generations) > 1
     if answer_is_list and body.get("stream"):
         raise bad_value(f"stream with several prompts or n > 1 is not supported by {limits.name}.")

@@ -19,6 +19,7 @@ from vllm.v1.metrics.prometheus import get_prometheus_registry
 from sampler.engine.api.answers import ServedModel
 from sampler.engine.api.errors import ApiError, bad_adapter, bad_weights
 from sampler.engine.api.generation import Limits, ServedSequence
+from sampler.engine.api.images import MOST_IMAGES
 from sampler.engine.api.served import Announced, GroupPlace, PauseMode
 from sampler.engine.api.texts import ModelTexts
 from sampler.engine.api.updates import ASLEEP, BUSY, REFUSED, STALE, memory_tags
@@ -77,6 +78,7 @@ class VllmEngine:
             config.device_config.device_type,
             config.lora_config.max_loras if config.lora_config is not None else 0,
             ranks=config.parallel_config.world_size,
+            reads_images=model.is_multimodal_model,
         )
         self._requests = Requests(llm, self.model.max_running_requests, lambda: self.weight_version, self._workers)
         configured = (
@@ -91,6 +93,9 @@ class VllmEngine:
             name="vLLM",
             sampling=SUPPORTED,
             adapters=self.model.adapters > 0,
+            images=min(MOST_IMAGES, model.multimodal_config.get_limit_per_prompt("image"))
+            if model.is_multimodal_model
+            else 0,
         )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -13,6 +15,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from sampler.engine.api.errors import bad_value
 from sampler.engine.api.generation import ServedSequence
 from sampler.engine.vllm.adapters import Adapters
+from sampler.engine.vllm.pictures import opened
 from sampler.engine.vllm.sampling import aborted, params_of, take
 from sampler.engine.vllm.tasks import Tasks
 from sampler.engine.vllm.workers import Workers
@@ -51,7 +54,9 @@ class Requests:
             if g.limit < 1:  # nothing to generate: max_new_tokens 0, or no room in the context
                 g.cached_tokens, g.finish = 0, {"type": "length", "length": 0}
                 return
-            prompt = {"prompt_token_ids": g.prompt}
+            prompt: dict[str, Any] = {"prompt_token_ids": g.prompt}
+            if g.images:
+                prompt["multi_modal_data"] = {"image": await asyncio.to_thread(opened, g.images)}
             outputs = self._llm.generate(prompt, params_of(g), request_id=g.rid, lora_request=adapter)
             async for found in outputs:
                 before = len(g.output)

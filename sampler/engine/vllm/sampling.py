@@ -54,11 +54,13 @@ def take(g: ServedSequence, found: RequestOutput) -> None:
     ids = list(part.token_ids)
     g.output += ids
     g.logprobs += [entry[token].logprob for entry, token in zip(part.logprobs or (), ids, strict=True)] if ids else []
+    if g.images and g.read_ids is None and found.prompt_token_ids is not None:
+        g.read_ids = list(found.prompt_token_ids)
     if g.cached_tokens is None:
         g.cached_tokens = found.num_cached_tokens or 0
     if found.prompt_logprobs and g.logprob_start is not None and not g.prompt_logprobs:
         start = g.logprob_start + 1
-        scored = zip(found.prompt_logprobs[start:], g.prompt[start:], strict=True)
+        scored = zip(found.prompt_logprobs[start:], (g.read_ids or g.prompt)[start:], strict=True)
         g.prompt_logprobs = [_logprob(entry, token) for entry, token in scored]
     if found.finished:
         g.runs = [(span.version, span.start) for span in part.weight_versions or ()] or g.runs

@@ -21,6 +21,7 @@ import httpx
 
 from sampler.core.engines.client.fields import shown
 from sampler.core.engines.client.generation import Generation, NamedAdapter, RequestBounds, read_generation
+from sampler.core.engines.client.prompt_images import PromptImage, image_request, require_read
 from sampler.core.engines.client.prompt_scores import PromptScores, read_prompt_scores
 from sampler.core.engines.client.refusals import error_text, refusal
 from sampler.core.engines.client.reports import (
@@ -80,7 +81,7 @@ class EngineClient:
     async def close(self) -> None:
         await self._transport.aclose()
 
-    # 8 parameters: the engine's own request; four are optional
+    # 9 parameters: the engine's own request; five are optional
     async def generate(
         self,
         url: str,
@@ -92,20 +93,25 @@ class EngineClient:
         vocabulary: int | None = None,
         on_ids: OnIds | None = None,
         adapter: NamedAdapter | None = None,
+        images: Sequence[PromptImage] = (),
     ) -> Generation:
         """One generation with log-probs. `rid` must be unique, and not a prefix of another one in flight.
 
         `adapter`: a loaded one, by which the engine samples; all output ids are of its version. Raises AdapterNotLoaded.
         `vocabulary`: size of the model's vocabulary, if known. `on_ids` hears the output ids while they are sampled.
+        `images`: in the order of their tokens. Raises EngineContractBroken where the engine reads other tokens for them.
         """
         if not input_ids:
             raise EngineRefused(f"{url}: request {rid} has no input ids")
+        ids = EncodedIds.of(input_ids)
         body: dict[str, Any] = {
             "rid": rid,
-            "input_ids": EncodedIds.of(input_ids),
+            "input_ids": ids,
             "sampling_params": dict(sampling_params),
             "return_logprob": True,
         }
+        if images:
+            body |= image_request(ids.ids, images)
         if adapter is not None:
             body["lora_path"] = adapter.name
         most, limit_s = sampling_params.get("max_new_tokens"), timeout_s or self.timeouts.generate_s
@@ -119,6 +125,8 @@ class EngineClient:
             answer = streamed.whole(f"{url}/generate", response)
         bounds = RequestBounds(len(input_ids), None if most is None else int(most), vocabulary, adapter)
         reply = read_generation(url, rid, answer, bounds)
+        if images:
+            require_read(f"{url}: request {rid}", answer, ids.ids)
         if on_ids is not None:
             self._tokens_per_s[url] = len(reply.output_ids) / max(1e-3, time.monotonic() - began)
         return reply
