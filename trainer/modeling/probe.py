@@ -154,14 +154,15 @@ def _images(
         roots = np.flatnonzero(parents_N < 0)
         if far:
             mrope_3N[:, roots[1] :] = positions_N[roots[1] :]
-    return TreeImages(tuple(map(str, range(NUM_IMAGES))), image_N, feature_N, mrope_3N)
+    return TreeImages(sample.digests, image_N, feature_N, mrope_3N)
 
 
 def _with_inputs(images: TreeImages | None, positions_N: Any, sample: VisionSample | None) -> RowImages | None:
     in_row = images_of_row([(images, positions_N)])
     if in_row is None or sample is None:
         return None
-    return dataclasses.replace(in_row, inputs=tuple(sample.inputs[int(digest)] for digest in in_row.digests))
+    inputs = dict(zip(sample.digests, sample.inputs, strict=True))
+    return dataclasses.replace(in_row, inputs=tuple(inputs[digest] for digest in in_row.digests))
 
 
 def _sequences(tree: Row, images: TreeImages | None, sample: VisionSample | None) -> Iterator[Row]:

@@ -77,7 +77,7 @@ class VisionTower:
 
     def __init__(self, causal_lm: PreTrainedModel) -> None:
         self._causal_lm = causal_lm
-        self._parameters = [p for part in vision_parts(causal_lm).values() for p in part.parameters()]
+        self._parts = tuple(vision_parts(causal_lm).values())
         self._kept: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
 
     def arguments(self, images: RowImages, ids_N: Tensor, *, trees: bool) -> dict[str, Any]:
@@ -102,12 +102,16 @@ class VisionTower:
 
     def unused(self) -> Tensor | None:
         """0, with a gradient of 0 for each trained parameter of the tower: every process must have one for each of them."""
-        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        trained = self._trained()
         return torch.stack([parameter.flatten()[:1].sum() * 0.0 for parameter in trained]).sum() if trained else None
+
+    def _trained(self) -> list[nn.Parameter]:
+        """As they are now: sharding replaces parameters."""
+        return [p for part in self._parts for p in part.parameters() if p.requires_grad]
 
     def _features(self, images: RowImages) -> list[tuple[Tensor, ...]]:
         """Of each image: its features, and those for the first layers where the model has such."""
-        if any(parameter.requires_grad for parameter in self._parameters):
+        if self._trained():
             return self._computed(images.inputs)
         missing = [place for place, digest in enumerate(images.digests) if digest not in self._kept]
         if missing:
@@ -169,6 +173,7 @@ class VisionSample:
             patch = vision.temporal_patch_size * vision.patch_size**2 * int(getattr(vision, "in_channels", 3))
             shape = (high * wide * merged**2, patch)
             more = {GRID: torch.tensor([[1, high * merged, wide * merged]])}
+        self.digests = tuple(f"probe {seed}, image {number}" for number in range(count))  # kept features go by them
         self.inputs = [
             {"pixel_values": torch.from_numpy(random.standard_normal(shape).astype(np.float32)), **more}
             for _ in range(count)
