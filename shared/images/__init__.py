@@ -1,0 +1,1 @@
+"""Images where they enter: content blocks and files, their bounds, and the process that decodes them."""
