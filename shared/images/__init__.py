@@ -1,1 +1,1 @@
-"""Images: from a content block to the placeholder tokens of a prompt and the arrays that a vision model reads. No torch."""
+"""Images: from a content block to decoded pixels, and from pixels to a model's tokens and inputs. Torch-free."""
