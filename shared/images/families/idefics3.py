@@ -53,7 +53,11 @@ class TiledFamily:
         processor.finish()
         settings = files.image_settings(("Idefics3ImageProcessor", "SmolVLMImageProcessor"))
         size = settings.take("size", {"longest_edge": 4 * 364})
-        keys = ("longest_edge",) if isinstance(size, dict) and size.get("longest_edge") else ("height", "width")
+        keys = (
+            ("longest_edge",)
+            if isinstance(size, dict) and size.get("longest_edge") is not None
+            else ("height", "width")
+        )
         edges = settings.edges("size", size, keys)
         resizes = settings.flag("do_resize", True)
         largest = settings.take("max_image_size", {"longest_edge": 364})

@@ -136,11 +136,10 @@ def _pixel_range(settings: ImageSettings) -> tuple[int, int]:
     """Least and most pixels. `size`, whose "edges" are numbers of pixels here, gives those that `min_pixels` and `max_pixels`
     do not."""
     size = settings.take("size", {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280})
-    given = {key: settings.take(key, None) for key in ("min_pixels", "max_pixels")}
     merged = dict(size) if isinstance(size, dict) else {}
     for key, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        if given[key] is not None:
-            merged[edge] = given[key]
+        if settings.take(key, None) is not None:
+            merged[edge] = settings.count(key, 1)
             merged.pop(key, None)
     edges = settings.edges("size", merged or size, ("shortest_edge", "longest_edge"))
     return edges["shortest_edge"], edges["longest_edge"]
