@@ -1,6 +1,5 @@
 """Images in trees: merged equals one forward of transformers per sequence, with the pixels and the positions of its own."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.trainer.vision_models import (
 from trainer.modeling.attention import MaskBuilder, dense_mask
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.vision import batched
-from trainer.trees.images import with_pixels
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
 
@@ -33,10 +31,7 @@ Results = tuple[dict[tuple[str, int], float], dict[str, Tensor]]
 def rows_of(family: str, records: Sequence[RecordTree], merging: Merging, max_tokens: int) -> list[Row]:
     rows = pack([merge(records, merging=merging)], max_tokens)
     pixels = pixels_of(family)
-    return [
-        row if row.images is None else dataclasses.replace(row, images=with_pixels(row.images, pixels.__getitem__))
-        for row in rows
-    ]
+    return [row.with_pixels(pixels.__getitem__) for row in rows]
 
 
 def weight(trajectory: int, turn: int, rank: int) -> float:

@@ -84,7 +84,10 @@ def test_the_measured_way_is_prefix_trees_in_float32_too(family: str) -> None:
 )
 def test_two_processes_train_as_one_and_continue_from_a_checkpoint(tmp_path: Path, family: str, trained: str) -> None:
     trainable = TRAINED[trained]
-    if (family, trained) == ("smolvlm", "all of it"):  # attention does not see a key's bias: Adam would scale rounding up
+    if (family, trained) == (
+        "smolvlm",
+        "all of it",
+    ):  # attention does not see a key's bias: Adam would scale rounding up
         trainable = trainable.model_copy(update={"freeze": ["model.vision_model.*.k_proj.bias"]})
     comparison = VisionComparison(tmp_path, family, trainable)
     one, two = comparison.trained(Layout(1)), comparison.trained(Layout(2))

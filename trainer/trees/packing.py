@@ -21,7 +21,7 @@ from torch import Tensor
 
 from shared.tokens.trie import Int64
 from trainer.losses.entries import TrainedTokens
-from trainer.trees.images import RowImages, TreeImages, images_of_row
+from trainer.trees.images import Pixels, RowImages, TreeImages, images_of_row, with_pixels
 from trainer.trees.tree import NOT_TRUNCATED, Entries, Float32, TokenTree, concatenate
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,10 @@ class Row(TrainedTokens):
         """The same row on another device."""
         columns = {name: column for name, column in self.columns().items() if column is not None}
         return Row(**{name: column.to(device, non_blocking=True) for name, column in columns.items()})
+
+    def with_pixels(self, pixels: Pixels) -> "Row":
+        """The same row with what the vision tower reads of its images."""
+        return self if self.images is None else dataclasses.replace(self, images=with_pixels(self.images, pixels))
 
     def padded(self, multiple: int) -> "Row":
         """With tokens appended up to a multiple of `multiple`, which continue the last sequence: nothing sees or reads them.
