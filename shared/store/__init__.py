@@ -27,6 +27,7 @@ from shared.store.evaluation import EvaluationVerbs
 from shared.store.events import EventVerbs
 from shared.store.feedback import FeedbackVerbs
 from shared.store.group_scores import GroupScoreVerbs
+from shared.store.images import ImageVerbs
 from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
 from shared.store.notes import NoteVerbs
@@ -77,6 +78,7 @@ class Store:
         self.group_scores = GroupScoreVerbs(database)
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
+        self.images = ImageVerbs(database)
         self.malformed = MalformedVerbs(database)
         self.settlements = SettlementVerbs(database, self.malformed)
         self.data = RecordDataVerbs(database, self.malformed, self.signals)

@@ -35,7 +35,7 @@ BROWSE = (
     "changeStream",
 )
 
-DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
+DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "images", "image_chunks")
 RULES = ("run_rules",)  # what decides what is learned: read, and declared by the first sampler
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
 PUBLISHED = ("policy_versions", "inference_services", "environment_services", "leases")

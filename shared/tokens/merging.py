@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shared.tokens.image_span import ImageNumbers
 from shared.tokens.record_tree import Int32, RecordTree
 from shared.tokens.trie import Int64, TreeLayout, Trie, runs
 
@@ -77,11 +78,18 @@ def merge_counts(records: Sequence[RecordTree], rules: LossRules) -> MergeCounts
 
 
 def insert_all(records: Sequence[RecordTree], trained: Sequence[int]) -> tuple[TreeLayout, dict[int, Int64]]:
-    """The prefix tree of the `trained` records, and by record the node of each of its tokens."""
-    trie = Trie()
-    slots = {t: trie.insert(records[t]) for t in trained}
+    """The prefix tree of the `trained` records, and by record the node of each of its tokens.
+
+    Placeholders of images are equal where the images are.
+    """
+    trie, numbers = Trie(), ImageNumbers()
+    slots = {t: trie.insert(records[t], numbers.compared(records[t])) for t in trained}
     layout = trie.layout()
-    return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
+    node_of_token = {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
+    for t in trained:
+        if records[t].images:
+            layout.ids_N[node_of_token[t]] = records[t].token_ids_N
+    return layout, node_of_token
 
 
 def sequence_counts(record: RecordTree) -> tuple[int, int]:

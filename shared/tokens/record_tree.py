@@ -10,6 +10,8 @@ subtree is one contiguous range.
     dispatches_N    [-1, -1,   0,  -1,   1,   2 ]      which dispatch sampled it; -1: prompt, template, tool result
     logprobs_N      [ 0,  0, -.3,   0, -.1, -.7]      of the sampled tokens, in the distribution that they were drawn from
     versions_N      [-1, -1,   7,  -1,   7,   8 ]      weight version that sampled it
+
+`images` says which tokens are the placeholders of which image (`shared/tokens/image_span.py`).
 """
 
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shared.tokens.image_span import ImageSpan, check_images
 from shared.truncation import WHOLE, Truncation
 
 Int32 = npt.NDArray[np.int32]
@@ -48,6 +51,7 @@ class RecordTree:
     logprobs_N: Float32
     versions_N: Int32
     dispatches: tuple[TreeDispatch, ...]
+    images: tuple[ImageSpan, ...] = ()  # in the order of their first tokens
 
     def __post_init__(self) -> None:
         n = len(self.token_ids_N)
@@ -67,6 +71,7 @@ class RecordTree:
             raise ValueError(f"record {self.record_id}: a sampled token without a weight version, or the reverse")
         if (sampled_N & (self.parents_N < 0)).any():
             raise ValueError(f"record {self.record_id}: a sampled token without anything before it")
+        check_images(self)
 
     @property
     def num_tokens(self) -> int:

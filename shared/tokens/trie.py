@@ -75,15 +75,15 @@ class Trie:
         self._root = _Edge(np.zeros(0, dtype=np.int32), slot=0)
         self._num_slots = 0
 
-    def insert(self, record: RecordTree) -> Int64:
-        """Insert every path of the record; returns the slot of each of its tokens."""
+    def insert(self, record: RecordTree, compared_N: Int32) -> Int64:
+        """Insert every path of the record, its tokens as `compared_N`; returns the slot of each of them."""
         slot_N = np.empty(record.num_tokens, dtype=np.int64)
         after: dict[int, _Cursor] = {
             -1: _Cursor(self._root, 0)
         }  # last token of a run (-1: before the roots) -> place after it
         for start, stop in runs(record.parents_N):
             cursor = after[int(record.parents_N[start])]
-            after[stop - 1] = self._insert_run(cursor, record.token_ids_N[start:stop], slot_N[start:stop])
+            after[stop - 1] = self._insert_run(cursor, compared_N[start:stop], slot_N[start:stop])
         return slot_N
 
     def _insert_run(self, cursor: _Cursor, tokens: Int32, slots_out: Int64) -> _Cursor:

@@ -54,6 +54,8 @@ READS = {
         "settings.of_trainer",
         "settings.of_worker",
         "tool_schemas.get_many",
+        "images.read",
+        "images.sizes",
     ),
     *(
         "runs.get",

@@ -35,6 +35,7 @@ READS: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "evaluation.round_records": lambda store: store.evaluation.round_records([RECORD]),
     "events.last": lambda store: store.events.last("episode", 5),
     "events.since": lambda store: store.events.since("episode", NOW, 5),
+    "images.sizes": lambda store: store.images.sizes(["0" * 64]),
     "notes.newest": lambda store: store.notes.newest(),
     "notes.of": lambda store: store.notes.of(RECORD),
     "notes.records_with": lambda store: store.notes.records_with("a"),
@@ -87,7 +88,7 @@ WHOLE = {  # {verb: why it reads all}
 BY_ID = {  # of one document
     *("environments.heartbeat", "environments.remove", "group_scores.renew"),
     *("leases.claimed", "leases.get", "leases.is_held", "leases.renew", "leases.stay", "malformed.note"),
-    *("notes.remove_view", "notes.save_view", "records.get", "rules.of_task", "sessions.has_turn"),
+    *("images.read", "notes.remove_view", "notes.save_view", "records.get", "rules.of_task", "sessions.has_turn"),
     *("runs.note_settings", "runs.note_step_cost", "runs.read", "runs.set_state", "services.heartbeat"),
     *("services.remove", "services.set_status", "sessions.meet_limit", "sessions.score_turn", "settings.last"),
     *("settings.of_trainer", "tasks.get", "tasks.is_played_by", "versions.check_first", "versions.find"),

@@ -30,10 +30,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 UNAUTHORIZED, LOGIN_FAILED = 13, 18
 RUN = "somerun"
 NOTED_RUN = "notedrun"
+DATA = ["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "images", "image_chunks"]
 # Commands on each collection: f(ind), i(nsert), u(pdate), d(elete). Written out, so that a wider role is seen here too.
 ALLOWED = {
     "sampler": {
-        **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
+        **dict.fromkeys(DATA, "fiu"),
         **dict.fromkeys(["run_rules", "runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "inference_services"], "f"),
         "environment_services": "fiud",
@@ -43,13 +44,13 @@ ALLOWED = {
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents", "policy_versions", "leases"], "fiu"),
         "inference_services": "fiud",
         "tasks": "f",
-        **dict.fromkeys(["records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], ""),
+        **dict.fromkeys(DATA[1:], ""),
         **dict.fromkeys(
             ["trained_steps", "trainer_logprobs", "environment_services", "run_rules", "notes", "saved_views"], ""
         ),
     },
     "trainer": {
-        **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
+        **dict.fromkeys(DATA, "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "trained_steps", "trainer_logprobs", "leases"], "fiu"),
         **dict.fromkeys(["inference_services", "run_rules"], "f"),

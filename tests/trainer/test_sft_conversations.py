@@ -90,7 +90,7 @@ def test_a_template_that_rewrites_earlier_text_is_refused(tokenizer: PreTrainedT
         ('{"messages": [{"role": "user", "content": "x"}]}', r"bad\.jsonl:2: no message of role \"assistant\""),
         (
             '{"messages": [{"role": "assistant", "content": "x"}], "tool": []}',
-            r'bad\.jsonl:2: "tool" is not known; expected messages and tools alone',
+            r'bad\.jsonl:2: "tool" is not known; expected messages, tools, images alone',
         ),
         (
             '{"messages": [{"role": "assistant", "content": "x"}], "tools": {}}',

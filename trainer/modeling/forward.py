@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from shared.errors import DataError
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
@@ -25,6 +26,7 @@ from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.products import TOKENS, padding
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.modeling.truncation import columns
+from trainer.modeling.vision import VisionTower, vision_parts
 from trainer.process.parallel import Peers
 from trainer.process.private_apis import attention_name
 from trainer.trees.packing import Row
@@ -64,6 +66,7 @@ class TreeLM(nn.Module):
         self.causal_lm = causal_lm
         self.way = Way(attention_name(causal_lm), trees=True)
         self.experts_per_token = experts_per_token(causal_lm)
+        self._vision = VisionTower(causal_lm) if vision_parts(causal_lm) else None
         rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
 
@@ -119,10 +122,16 @@ class TreeLM(nn.Module):
         if self.experts_per_token is not None:
             routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token)
         logprob_E, entropy_E, outside_E = scores.each(lambda of_U: of_U[row.edge_E])
+        unused = None if self._vision is None or row.images is not None else self._vision.unused()
+        if unused is not None:
+            logprob_E = logprob_E + unused
         return Forwarded(logprob_E, entropy_E, outside_E, routing)
 
     def _arguments(self, row: Row, mask: Mask, here: slice) -> dict[str, Any]:
-        """The model's arguments. For a row with one sequence the model makes its own positions: some start at 2."""
+        """The model's arguments. For a row with one sequence the model makes its own positions: some start at 2.
+
+        Raises DataError for a row with images and a model without a vision tower.
+        """
         arguments: dict[str, Any] = {"input_ids": row.ids_N[None, here], "use_cache": False}
         if self.way.trees:
             arguments["position_ids"] = row.positions_N[None, here]
@@ -132,6 +141,13 @@ class TreeLM(nn.Module):
             arguments["context"] = self.context
         if self.experts_per_token is not None:
             arguments["output_router_logits"] = True
+        if row.images is not None:
+            if self._vision is None:
+                raise DataError(
+                    f"a row has {len(row.images.digests)} images; expected text alone for a model of type "
+                    f"{self.causal_lm.config.model_type}"
+                )
+            arguments |= self._vision.arguments(row.images, row.ids_N, trees=self.way.trees)
         return arguments
 
     def _forget_lengths(self) -> None:

@@ -30,6 +30,7 @@ from trainer.modeling.context_parallel import of_slices
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.forward_ways import OWN, Head, Way, attentions
 from trainer.modeling.probe import Probe, make_probe
+from trainer.modeling.vision import attention_of_parts
 from trainer.process.parallel import Peers
 from trainer.process.private_apis import attention_name, end_sharded_forward
 from trainer.trees.packing import Row
@@ -313,7 +314,7 @@ def _settle(lm: nn.Module) -> None:
 def set_attention(model: PreTrainedModel, name: str) -> None:
     """Switch the attention. Raises ValueError for a model that does not support it."""
     if attention_name(model) != name:
-        model.set_attn_implementation(name)
+        model.set_attn_implementation(attention_of_parts(model, name))
     if attention_name(model) != name:
         raise ValueError(f"{type(model).__name__} supports only attention {attention_name(model)}")
 

@@ -1,4 +1,4 @@
-"""Load the trained model: a causal language model and its tokenizer, from a local Hugging Face directory."""
+"""Load the trained model, a causal or vision-language one, and its tokenizer, from a local Hugging Face directory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -21,6 +20,7 @@ from shared.errors import ConfigError
 from shared.files.text_file import read_text_file
 from shared.weights.whole_model import check_loaded, check_tied
 from trainer.modeling.trainable import choose_trained
+from trainer.modeling.vision import auto_class
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -57,7 +57,7 @@ def load_model(
     config = load_config(directory)
     disable_progress_bar()  # would write one bar per rank into the log
     with reading(directory):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto_class(config, directory).from_pretrained(
             directory,
             config=config,
             dtype=DTYPES[dtype],
@@ -89,7 +89,7 @@ def reading(directory: Path) -> Iterator[None]:
 
 def has_attention(config: PretrainedConfig) -> bool:
     """False for pure state-space models (Mamba), for which transformers accepts no attn_implementation."""
-    return bool(getattr(config, "num_attention_heads", None))
+    return bool(getattr(config.get_text_config(), "num_attention_heads", None))
 
 
 def experts_implementation_for(dtype: str) -> str | None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from accelerate import init_empty_weights
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
 from trainer.modeling.model import DTYPES, experts_implementation_for, load_config, load_model
 from trainer.modeling.trainable import choose_trained
+from trainer.modeling.vision import auto_class
 from trainer.process.parallel import Parallel
 from trainer.settings.trained_parts import Trainable
 
@@ -32,9 +33,10 @@ def empty_model(
             f"lora_rank is {trainable.lora.lora_rank} and fsdp_cpu_ram_efficient_loading true; expected one of them: adapters "
             "are made where the whole model is"
         )
+    config = load_config(directory)
     with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(
-            load_config(directory),
+        model = auto_class(config, directory).from_config(
+            config,
             dtype=DTYPES[dtype],
             attn_implementation=attn_implementation,
             experts_implementation=experts_implementation_for(dtype),

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from shared.errors import ConfigError
 from shared.weights.adapters import MAGNITUDE, merge
 from trainer.modeling.quantized_base import quantize_layers
+from trainer.modeling.vision import vision_parts
 from trainer.process.private_apis import switch_adapter
 from trainer.settings.trained_parts import EVERY_LINEAR, LoraSettings, Trainable
 
@@ -53,8 +54,11 @@ def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
     if trainable.lora:
         if trainable.lora.base_quantization == "nf4":
             quantize_layers(model)
-        _add_adapters(model, trainable.lora, trainable.seed)
+        _add_adapters(model, trainable.lora, trainable.seed, vision=trainable.train_vision)
     else:
+        if not trainable.train_vision:
+            for part in vision_parts(model).values():
+                part.requires_grad_(False)
         _freeze(model, trainable.freeze)
 
 
@@ -73,13 +77,13 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         raise ConfigError(f"freeze: {', '.join(map(repr, patterns))} leave nothing to train")
 
 
-def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None:
+def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int, *, vision: bool) -> None:
     import peft  # imported here: it takes seconds, which training without adapters does not need
 
     # Wrapped in a module of a type unknown to PEFT: in a mixture of experts PEFT would take a layer's name for that of a
     # projection inside the experts, as in older transformers.
     held = nn.ModuleDict({"held": model})
-    targets = [f"held.{name}" for name in _target_names(model, lora.lora_target_modules)]
+    targets = [f"held.{name}" for name in _target_names(model, lora.lora_target_modules, vision=vision)]
     config = peft.LoraConfig(
         r=lora.lora_rank,
         lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT only divides by the rank
@@ -102,11 +106,14 @@ def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None
             exact.data = torch.linalg.norm(layer.weight.detach().to(exact.dtype), dim=1)
 
 
-def _target_names(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
-    """Full names, since an end of a name may also match other layers."""
+def _target_names(model: PreTrainedModel, targets: Sequence[str], *, vision: bool) -> list[str]:
+    """Full names, since an end of a name may also match other layers. `vision`: of the vision tower and projector too."""
     head = model.get_output_embeddings()
+    out = () if vision else tuple(f"{name}." for name in vision_parts(model))
     linear = {
-        name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer is not head and not name.startswith(out)
     }
     if EVERY_LINEAR in targets:
         return list(linear)

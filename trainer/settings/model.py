@@ -36,7 +36,7 @@ class ModelSettings(TrainedParts):
     )
 
     def trainable(self, seed: int) -> Trainable:
-        return Trainable(freeze=self.freeze, lora=self.lora, seed=seed)
+        return Trainable(freeze=self.freeze, train_vision=self.train_vision, lora=self.lora, seed=seed)
 
 
 class ParallelSettings(Section):

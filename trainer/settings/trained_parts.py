@@ -55,6 +55,10 @@ class TrainedParts(Section):
     freeze: list[str] = Field(
         [], description='Parameters that are not trained, by patterns of their names: ["model.embed_tokens.*"].'
     )
+    train_vision: bool = Field(
+        False,
+        description="Train, or adapt, a vision-language model's tower and projector too; false: its language model alone.",
+    )
     lora: LoraSettings | None = None
 
     @model_validator(mode="after")

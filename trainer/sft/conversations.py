@@ -2,6 +2,8 @@
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}, ...], "tools": [...]}
 
+A content may be blocks of text and images (`trainer/sft/blocks.py`), and images may stand in a column "images".
+
 The conversation is rendered turn by turn, as in an episode: the prompt up to the assistant's turn, then its reply including
 the end-of-turn token, each tokenized separately. So the model trains on exactly the ids that it will read and sample, and
 never on text that the template adds after a turn. A template that changes earlier text in later turns is refused.
@@ -9,12 +11,14 @@ never on text that the template adds after a turn. A template that changes earli
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from jinja2 import TemplateError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -24,12 +28,15 @@ from shared.errors import ConfigError
 from shared.files.json_file import GivenTwice, load_json
 from shared.files.text_file import read_text_file
 from shared.names import ROLES
+from shared.tokens.image_span import ImageSpan
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from trainer.process.parallel import Parallel
+from trainer.sft.blocks import as_blocks, as_text, check_content, with_images
+from trainer.sft.images import ConversationImages
 
 log = logging.getLogger(__name__)
 
-FIELDS = ("messages", "tools")
+FIELDS = ("messages", "tools", "images")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class ChatExample:
     where: str  # file:line
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
+    images: list[dict[str, Any]] = field(default_factory=list)  # where each image is, in the order of the blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class TokenSpan:
 
     ids: list[int]
     trained: bool
+    images: Sequence[ImageSpan] = ()  # by places in `ids`
 
 
 def read_conversations(path: Path) -> list[ChatExample]:
@@ -70,7 +79,7 @@ def _conversation(line: str, where: str) -> ChatExample:
         raise ConfigError(f'{where}: "messages" is missing or empty; expected a list of {{"role", "content"}}')
     unknown = sorted(value.keys() - set(FIELDS))
     if unknown:
-        raise ConfigError(f'{where}: "{unknown[0]}" is not known; expected {" and ".join(FIELDS)} alone')
+        raise ConfigError(f'{where}: "{unknown[0]}" is not known; expected {", ".join(FIELDS)} alone')
     for index, message in enumerate(value["messages"]):
         _check_message(message, f"{where}: messages[{index}]")
     if all(message["role"] != "assistant" for message in value["messages"]):
@@ -80,7 +89,8 @@ def _conversation(line: str, where: str) -> ChatExample:
         raise ConfigError(
             f'{where}: "tools" is {type(tools).__name__}; expected a list of tool schemas, or leave it out'
         )
-    return ChatExample(where, value["messages"], tools or None)
+    messages, images = with_images(value["messages"], value.get("images"), where)
+    return ChatExample(where, messages, tools or None, images)
 
 
 def _check_message(message: Any, where: str) -> None:
@@ -88,9 +98,7 @@ def _check_message(message: Any, where: str) -> None:
         raise ConfigError(f"{where} is {type(message).__name__}; expected an object with role and content")
     if message.get("role") not in ROLES:
         raise ConfigError(f'{where}: "role" is {message.get("role")!r}; expected one of {", ".join(ROLES)}')
-    content = message.get("content")
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise ConfigError(f'{where}: "content" is {type(content).__name__}; expected text')
+    check_content(message, where)
     calls = message.get("tool_calls") or []
     if not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
         raise ConfigError(
@@ -108,14 +116,53 @@ def _is_tool_call(call: Any) -> bool:
     )
 
 
-def spans(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenSpan]:
+def spans(
+    conversation: ChatExample, tokenizer: PreTrainedTokenizerBase, images: ConversationImages | None = None
+) -> Iterator[TokenSpan]:
     """Yield context and reply alternately; see the module's first lines. Text after the last reply is omitted.
 
-    Raises ConfigError like `rendered`.
+    `images`: reads them, for a vision-language model. Raises ConfigError like `rendered`, and for images that cannot be read.
     """
-    for context, reply in rendered(conversation, tokenizer):
-        yield TokenSpan(_encode(context, tokenizer), trained=False)
-        yield TokenSpan(_encode(reply, tokenizer), trained=True)
+    if images is None:
+        for context, reply in rendered(conversation, tokenizer):
+            yield TokenSpan(_encode(context, tokenizer), trained=False)
+            yield TokenSpan(_encode(reply, tokenizer), trained=True)
+        return
+    encode = partial(_encode, tokenizer=tokenizer)
+    for context, reply, number in shown(conversation, tokenizer, images):
+        pictures = images.read(conversation.images[number : number + images.count(context)], conversation.where)
+        ids, places = images.encoded(context, pictures, encode, conversation.where)
+        yield TokenSpan(ids, trained=False, images=places)
+        yield TokenSpan(images.encoded(reply, [], encode, conversation.where)[0], trained=True)
+
+
+def shown(
+    conversation: ChatExample, tokenizer: PreTrainedTokenizerBase, images: ConversationImages
+) -> Iterator[tuple[str, str, int]]:
+    """Yield (context, reply, number of images before the context), as text. Raises ConfigError for a template that leaves an
+    image out or shows one twice, and for texts that contain a token of images.
+    """
+    images.check_texts(conversation.messages, conversation.where)
+    number = 0
+    for (context, reply), expected in zip(rendered(conversation, tokenizer), _images_before(conversation), strict=True):
+        yield context, reply, number
+        number += images.count(context)
+        if number != expected:
+            raise ConfigError(
+                f"{conversation.where}: the chat template shows {number} images before a reply that {expected} precede; expected "
+                "each image once"
+            )
+
+
+def _images_before(conversation: ChatExample) -> list[int]:
+    """Number of image blocks before each reply."""
+    counts, total = [], 0
+    for message in conversation.messages:
+        if message["role"] == "assistant":
+            counts.append(total)
+        elif isinstance(message.get("content"), list):
+            total += sum(block["type"] == "image" for block in message["content"])
+    return counts
 
 
 def rendered(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, str]]:
@@ -193,9 +240,11 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return ids
 
 
-def conversation_tree(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> RecordTree:
+def conversation_tree(
+    conversation: ChatExample, tokenizer: PreTrainedTokenizerBase, images: ConversationImages | None = None
+) -> RecordTree:
     """The conversation as a chain: one dispatch per reply, advantage 1, so that it is trained like sampled records."""
-    parts = list(spans(conversation, tokenizer))
+    parts = list(spans(conversation, tokenizer, images))
     lengths = [len(part.ids) for part in parts]
     n = sum(lengths)
     dispatches = np.repeat([i // 2 if part.trained else -1 for i, part in enumerate(parts)], lengths).astype(np.int32)
@@ -209,22 +258,52 @@ def conversation_tree(conversation: ChatExample, tokenizer: PreTrainedTokenizerB
         dispatches=tuple(
             TreeDispatch(id=f"{conversation.where}#{turn}", turn=turn, advantage=1.0) for turn in range(len(parts) // 2)
         ),
+        images=tuple(
+            replace(image, first=image.first + start)
+            for part, start in zip(parts, np.cumsum([0, *lengths]).tolist(), strict=False)
+            for image in part.images
+        ),
     )
 
 
-class Conversations:
-    """Conversations as training data."""
+def _readable(conversation: ChatExample, *, vision: bool) -> ChatExample:
+    """With contents as the model's template reads them."""
+    if conversation.images and not vision:
+        raise ConfigError(
+            f"{conversation.where}: {len(conversation.images)} images for a model of text; expected a vision-language model, or "
+            "conversations without images"
+        )
+    adapt = as_blocks if vision else as_text
+    return replace(conversation, messages=[adapt(message) for message in conversation.messages])
 
-    def __init__(self, conversations: Sequence[ChatExample], tokenizer: PreTrainedTokenizerBase) -> None:
-        self._conversations = conversations
+
+class Conversations:
+    """Conversations as training data. `images`: None for a model of text."""
+
+    def __init__(
+        self,
+        conversations: Sequence[ChatExample],
+        tokenizer: PreTrainedTokenizerBase,
+        images: ConversationImages | None = None,
+    ) -> None:
+        """Raises ConfigError for images where the model is one of text."""
+        self._conversations = [_readable(conversation, vision=images is not None) for conversation in conversations]
         self._tokenizer = tokenizer
+        self._images = images
 
     def __len__(self) -> int:
         return len(self._conversations)
 
     def trees(self, indices: Sequence[int]) -> list[RecordTree]:
-        """Render and tokenize samples. Raises ConfigError like `rendered`."""
-        return [conversation_tree(self._conversations[index], self._tokenizer) for index in indices]
+        """Render and tokenize samples. Raises ConfigError like `spans`."""
+        if self._images is not None:
+            self._images.forget()
+        return [conversation_tree(self._conversations[index], self._tokenizer, self._images) for index in indices]
+
+    def pixels(self, sha256: str) -> Mapping[str, npt.NDArray[Any]]:
+        """What the vision tower reads of an image of the last `trees`."""
+        assert self._images is not None, "only images make rows with images"
+        return self._images.inputs(sha256)
 
     def check(self, indices: Sequence[int], parallel: Parallel) -> None:
         """Render these, distributed over the ranks, to find errors before training.
@@ -237,7 +316,13 @@ class Conversations:
         with Progress(*columns, console=Console(stderr=True), disable=not parallel.is_main, transient=True) as progress:
             for index in progress.track(sorted(set(indices))[parallel.rank :: parallel.world_size]):
                 try:
-                    for _ in rendered(self._conversations[index], self._tokenizer):
+                    conversation = self._conversations[index]
+                    texts: Iterator[Any] = (
+                        rendered(conversation, self._tokenizer)
+                        if self._images is None
+                        else shown(conversation, self._tokenizer, self._images)
+                    )
+                    for _ in texts:
                         pass
                 except ConfigError as exc:
                     problem = (index, str(exc))

@@ -11,8 +11,11 @@ import dataclasses
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
@@ -108,6 +111,10 @@ class Records:
             raise DataError(f"{self._file}: record {exc} is no longer in the run; choose again elsewhere") from exc
         tokens = self._bridge(self._bridge.store.records.tokens_of(ids))
         return [imitated(tree_of(data, tokens[data.id])) for data in loaded]
+
+    def pixels(self, sha256: str) -> Mapping[str, npt.NDArray[Any]]:
+        """Raises DataError: a run's records have no images yet."""
+        raise DataError(f"image {sha256}: records of a run have no images; expected text")
 
 
 def imitated(tree: RecordTree) -> RecordTree:

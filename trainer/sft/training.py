@@ -16,12 +16,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.logging import RichHandler
@@ -29,11 +30,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from shared.errors import ConfigError, TandemError
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
+from shared.images.families import family_of
 from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.modeling.model import load_tokenizer
+from trainer.modeling.model import load_config, load_tokenizer
+from trainer.modeling.vision import has_vision
 from trainer.process.ending import end_process
 from trainer.process.graceful_stop import stops_at_signals
 from trainer.process.parallel import Parallel, parallel_session
@@ -44,6 +47,7 @@ from trainer.reporting.moved import Moved
 from trainer.settings.ineffective import warn_of_unused
 from trainer.sft.config import SftConfig
 from trainer.sft.conversations import Conversations, read_conversations, sample_order
+from trainer.sft.images import ConversationImages
 from trainer.sft.records import Records
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
@@ -64,6 +68,8 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def trees(self, indices: Sequence[int]) -> list[RecordTree]: ...
+
+    def pixels(self, sha256: str) -> Mapping[str, npt.NDArray[Any]]: ...
 
 
 def run(config: SftConfig) -> None:
@@ -99,6 +105,7 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
         conversations = Conversations(
             read_conversations(config.data.train_file),
             load_tokenizer(config.model.model_name_or_path, config.data.chat_template),
+            _images_of(config.model.model_name_or_path, config.data.train_file.parent),
         )
         conversations.check(_indices_to_come(config, len(conversations)), parallel)
         yield conversations
@@ -107,6 +114,12 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
     assert criteria is not None  # a validator's promise
     with StoreBridge(criteria.db_connection_string, criteria.run, must_exist=True) as bridge:
         yield Records(bridge, criteria, config.output_dir, parallel, config.data.max_tokens)
+
+
+def _images_of(model_directory: Path, folder: Path) -> ConversationImages | None:
+    """The reader of images of the conversations in `folder`; None for a model of text."""
+    family = family_of(model_directory) if has_vision(load_config(model_directory)) else None
+    return None if family is None else ConversationImages(family, folder)
 
 
 def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
@@ -235,6 +248,8 @@ class Samples:
             every_token=config.optimizer.router_aux_loss_coef > 0,
             short_rows=self._short_rows,
         )
+        if tree.images is not None:
+            rows = [row.with_pixels(self._data.pixels) for row in rows]
         counts = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
         return Minibatch(rows, counts, records_T=[record.record_id for record in fitting])
 

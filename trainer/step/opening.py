@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers import PretrainedConfig
+
 from shared.errors import ConfigError
 from trainer.losses import LossConfig
 from trainer.modeling.compiling import use_compiled_layers
@@ -22,6 +24,7 @@ from trainer.modeling.products import choose_products, use_products
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import drop_inputs
+from trainer.modeling.vision import has_vision, language_layers
 from trainer.process.parallel import PRECISIONS, Parallel, shard_model
 from trainer.process.private_apis import layer_class_names
 from trainer.settings.memory import MemorySettings
@@ -89,7 +92,9 @@ def open_learner(
     """
     lora = options.trainable.lora
     drops = options.dropout or bool(lora and lora.lora_dropout)  # each sequence has a mask of its own
-    obstacle = tree_obstacle(load_config(model_directory)) or ("dropout is on" if drops else None)
+    config = load_config(model_directory)
+    _check_vision(config, model_directory, parallel, options)
+    obstacle = tree_obstacle(config) or ("dropout is on" if drops else None)
     parallel = with_optimizer_offload(parallel, options.memory)
     first_loads = parallel.settings.first_loads and parallel.world_size > 1
 
@@ -104,7 +109,8 @@ def open_learner(
         return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
-        shard_model(lm, layer_class_names(lm.causal_lm), parallel, frozen=frozen)
+        layers = language_layers(lm.causal_lm, layer_class_names(lm.causal_lm))
+        shard_model(lm, layers, parallel, frozen=frozen)
         if first_loads:
             fill(lm.causal_lm, directory, parallel, dtype=options.dtype)
 
@@ -155,6 +161,26 @@ def _check_same_rows(reference: Way, way: Way, directory: Path) -> None:
         raise ConfigError(
             f"reference_model {directory}: no prefix tree goes through it, but one goes through the model; expected prefix_trees "
             "false, or a reference of the same kind"
+        )
+
+
+def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel, options: LearnerOptions) -> None:
+    """Raises ConfigError for what a vision-language model cannot be trained with."""
+    if not has_vision(config):
+        if options.trainable.train_vision:
+            raise ConfigError(
+                f"train_vision is true, but {directory} is of type {config.model_type}, without a vision tower; expected false"
+            )
+        return
+    sizes = {"tp_size": parallel.mesh["tp"].size(), "cp_size": parallel.context.size}
+    given = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    given += ["compile_layers true"] if options.compile_layers else []
+    lora = options.trainable.lora
+    given += ["base_quantization nf4"] if lora and lora.base_quantization == "nf4" else []
+    if given:
+        raise ConfigError(
+            f"{directory} is a vision-language model ({config.model_type}), which is not trained with {' and '.join(given)}; "
+            "expected tp_size 1, cp_size 1, compile_layers false and base_quantization none"
         )
 
 

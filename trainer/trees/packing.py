@@ -21,6 +21,7 @@ from torch import Tensor
 
 from shared.tokens.trie import Int64
 from trainer.losses.entries import TrainedTokens
+from trainer.trees.images import Pixels, RowImages, TreeImages, images_of_row, with_pixels
 from trainer.trees.tree import NOT_TRUNCATED, Entries, Float32, TokenTree, concatenate
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Row(TrainedTokens):
     temperature_U: Tensor
     truncation_U: Tensor  # [U, 3] as in `Entries`, or [0, 3]: no token was drawn from a truncated distribution
     edge_E: Tensor  # which of the _U log-probs an entry reads
+    images: RowImages | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -71,7 +73,12 @@ class Row(TrainedTokens):
 
     def to(self, device: torch.device | str) -> "Row":
         """The same row on another device."""
-        return Row(**{name: column.to(device, non_blocking=True) for name, column in self.columns().items()})
+        columns = {name: column for name, column in self.columns().items() if column is not None}
+        return Row(**{name: column.to(device, non_blocking=True) for name, column in columns.items()})
+
+    def with_pixels(self, pixels: Pixels) -> "Row":
+        """The same row with what the vision tower reads of its images."""
+        return self if self.images is None else dataclasses.replace(self, images=with_pixels(self.images, pixels))
 
     def padded(self, multiple: int) -> "Row":
         """With tokens appended up to a multiple of `multiple`, which continue the last sequence: nothing sees or reads them.
@@ -91,6 +98,7 @@ class Row(TrainedTokens):
             positions_N=torch.cat([self.positions_N, places + self.positions_N[-1] + 1]),
             ends_N=torch.cat([ends_N, torch.full_like(places, n + extra)]),
             copies_N=torch.cat([self.copies_N, torch.zeros_like(places)]),
+            images=None if self.images is None else self.images.padded(extra),
         )
 
 
@@ -104,6 +112,7 @@ class _Part:
     ends_N: Int64
     copies_N: Int64
     entries: Entries
+    images: TreeImages | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -164,7 +173,7 @@ def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
     trajectories = 0
     for tree in trees:
         entries = dataclasses.replace(tree.entries, trajectory_E=tree.entries.trajectory_E + trajectories)
-        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N, entries)
+        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N, entries, tree.images)
         trajectories += tree.num_trajectories
 
 
@@ -220,6 +229,7 @@ def _piece(tree: _Part, nodes: Int64, owned_from: int) -> _Part:
         ends_N=np.searchsorted(nodes, tree.ends_N[nodes]),
         copies_N=np.where(nodes >= owned_from, tree.copies_N[nodes], 0),
         entries=dataclasses.replace(entries, node_E=np.searchsorted(nodes, entries.node_E)),
+        images=None if tree.images is None else tree.images.take(nodes),
     )
 
 
@@ -242,7 +252,8 @@ def _row(parts: Sequence[_Part]) -> Row:
         "edge_E": edge_E,
     }
     arrays |= {field.name: getattr(entries, field.name) for field in dataclasses.fields(TrainedTokens)}
-    return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    images = images_of_row([(part.images, part.positions_N) for part in parts])
+    return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}, images=images)
 
 
 def _edges(entries: Entries) -> tuple[Int64, Float32, Float32, Int64]:

@@ -26,6 +26,7 @@ from shared.tokens.merging import LossRules, insert_all, sequence_counts, sequen
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import Int32, Int64, TreeLayout
 from shared.truncation import WHOLE, Truncation
+from trainer.trees.images import TreeImages, images_of_tree
 from trainer.trees.staleness import Staleness
 
 Bool = npt.NDArray[np.bool_]
@@ -91,6 +92,7 @@ class TokenTree:
     trained_tokens_T: Int64
     num_flat: int
     num_linear: int
+    images: TreeImages | None = None
 
     @property
     def num_tree(self) -> int:
@@ -133,9 +135,11 @@ def merge(
     """
     rules = LossRules(drop_zero_advantage, minimal_advantage, skip_non_positive_advantage)
     included = rules.kept(records)
-    layout, node_of_token = (
-        insert_all(records, included) if merging is Merging.TREE else _chains(records, included, merging)
-    )
+    if merging is Merging.TREE:
+        layout, node_of_token = insert_all(records, included)
+        places = [(t, node_of_token[t], np.arange(records[t].num_tokens)) for t in included if records[t].images]
+    else:
+        layout, node_of_token, places = _chains(records, included, merging)
     parts = [_entries(records[t], rules.loss_mask(records[t]), node_of_token[t], t) for t in included]
     counts = [sequence_counts(records[t]) for t in included]
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
@@ -152,6 +156,7 @@ def merge(
         trained_tokens_T=np.array([int(record.trained_N.sum()) for record in records], dtype=np.int64),
         num_flat=sum(flat for flat, _ in counts),
         num_linear=sum(linear for _, linear in counts),
+        images=images_of_tree(records, places, layout.parents_N),
     )
 
 
@@ -166,10 +171,11 @@ def concatenate(parts: Sequence[Entries]) -> Entries:
 
 def _chains(
     records: Sequence[RecordTree], included: Sequence[int], merging: Merging
-) -> tuple[TreeLayout, dict[int, Int64]]:
-    """One chain after the other, and where each record's token stands first."""
+) -> tuple[TreeLayout, dict[int, Int64], list[tuple[int, Int64, Int64]]]:
+    """One chain after the other, where each record's token stands first, and of which record's tokens each chain is."""
     ids: list[Int32] = []
     lengths: list[int] = []
+    places: list[tuple[int, Int64, Int64]] = []
     node_of_token = {t: np.full(records[t].num_tokens, -1, dtype=np.int64) for t in included}
     offset = 0
     for t in included:
@@ -180,6 +186,8 @@ def _chains(
             node_of_token[t][new] = offset + len(path) - len(new) + np.arange(len(new))
             ids.append(records[t].token_ids_N[path])
             lengths.append(len(path))
+            if records[t].images:
+                places.append((t, offset + np.arange(len(path)), path.astype(np.int64)))
             offset += len(path)
     starts = np.cumsum([0, *lengths])
     index_N, start_N = np.arange(offset), np.repeat(starts[:-1], lengths).astype(np.int64)
@@ -190,7 +198,7 @@ def _chains(
         ends_N=np.repeat(starts[1:], lengths).astype(np.int64),
         node_of_slot=index_N,
     )
-    return layout, node_of_token
+    return layout, node_of_token, places
 
 
 def _entries(record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajectory: int) -> Entries:

@@ -1,5 +1,6 @@
 """Late writes to what a run has once: its document, settings, steps, versions, services and leases."""
 
+from shared.documents.images import MAX_INLINE_BYTES
 from shared.documents.notes import Note
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.packed import pack_floats
@@ -10,6 +11,7 @@ from shared.documents.trainer_logprobs import TrainerLogprobs, TurnLogprobs, tra
 from shared.rules.run_rules import Rules
 from shared.store import Store
 from tests.shared.episodes import SCHEMAS, announce
+from tests.shared.image_files import image_file
 from tests.shared.late_write_rows.rows import Late, row
 
 ADMISSION = Admission(groups_per_step=1, max_staleness=0)
@@ -69,6 +71,15 @@ async def _(store: Store, late: Late) -> None:
 @row("tool_schemas.keep")
 async def _(store: Store, late: Late) -> None:
     await late(store.tool_schemas.keep(SCHEMAS))
+
+
+@row("images.keep")
+async def _(store: Store, late: Late) -> None:
+    """One in its document, and one in chunks."""
+    files = [image_file(b"$5"), image_file(bytes(MAX_INLINE_BYTES + 1))]
+    await late(store.images.keep(files))
+    for file in files:
+        assert await store.images.read(file.sha256) == file.data
 
 
 @row("settings.keep")
