@@ -26,10 +26,12 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from shared.errors import DataError
+from shared.errors import ConfigError, DataError
 from shared.images.families import Family, family_of
+from shared.images.families.pixels import by_pillow
 from tests.shared.image_sizes import noise, sizes
 from tests.shared.vision_models import PAD_IMAGE, VISION_FAMILIES, write_vision_model
+from trainer.modeling.resizing import by_torch
 
 TILED = ("idefics3", "smolvlm")
 CLASSES = {
@@ -114,7 +116,7 @@ def test_inputs_are_those_of_transformers_bit_for_bit(name: str, models: dict[st
     for height, width in sizes(60, seed=1, longest=260):
         rgb_HW3 = noise(height, width)
         expected = reference(Image.fromarray(rgb_HW3), return_tensors="np")
-        inputs = family.inputs(rgb_HW3)
+        inputs = family.inputs(rgb_HW3, by_pillow)
         assert inputs.keys() == expected.keys()
         for key, value in inputs.items():
             array = expected[key][0] if family.name in TILED else expected[key]
@@ -155,7 +157,7 @@ def test_published_settings_give_the_inputs_of_transformers(family_name: str, tm
     for height, width in ((480, 640), (1080, 719), (37, 5000)):
         rgb_HW3 = noise(height, width)
         expected = reference(Image.fromarray(rgb_HW3), return_tensors="np")
-        for key, value in family.inputs(rgb_HW3).items():
+        for key, value in family.inputs(rgb_HW3, by_pillow).items():
             assert np.array_equal(value, expected[key][0] if family_name in TILED else expected[key])
 
 
@@ -177,7 +179,7 @@ def test_the_model_makes_one_feature_for_each_placeholder(family_name: str, tmp_
     family, model = chosen(folder), AutoModelForImageTextToText.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for height, width in ((40, 100), (5, 5), (90, 31)):
-        inputs = {key: torch.from_numpy(value) for key, value in family.inputs(noise(height, width)).items()}
+        inputs = {key: torch.from_numpy(value) for key, value in family.inputs(noise(height, width), by_pillow).items()}
         if family_name in TILED:
             inputs = {key: value[None] for key, value in inputs.items()}
         ids = torch.tensor([tokenizer.encode("A" + family.tokens(height, width) + "B")])
@@ -209,9 +211,10 @@ def test_families_are_read_without_pillow_and_inputs_name_the_extra(models: dict
     program = (
         "import sys, numpy as np; from pathlib import Path; sys.modules['PIL'] = None\n"
         "from shared.images.families import family_of; from shared.errors import ConfigError\n"
+        "from shared.images.families.pixels import by_pillow\n"
         "family = family_of(Path(sys.argv[1])); print(family.features(40, 100))\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
-        "try: family.inputs(np.zeros((40, 100, 3), np.uint8))\n"
+        "try: family.inputs(np.zeros((40, 100, 3), np.uint8), by_pillow)\n"
         "except ConfigError as exc: print(exc)\n"
     )
     child = subprocess.run(
@@ -226,29 +229,28 @@ def test_families_are_read_without_pillow_and_inputs_name_the_extra(models: dict
     assert "tandem-rl[images]" in message
 
 
-# To the classes that use torchvision: largest difference of one of the `pixel_values` (from about -2 to 2), and the mean one.
-# Most differ by 0 or 1 of the 256 steps of a pixel; noise that is enlarged from a few pixels by up to 14.
-LARGEST_DIFFERENCE, MEAN_DIFFERENCE = 0.25, 0.001
+ROUNDING = 1e-6  # of float32, in values from about -2 to 2: a step of a pixel is 0.017
 
 
 @pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None, reason="torchvision is no dependency; compared where it is"
 )
 @pytest.mark.parametrize("family_name", VISION_FAMILIES)
-def test_inputs_are_close_to_those_by_torchvision(family_name: str, models: dict[str, Path]) -> None:
+def test_inputs_resized_by_torch_are_those_by_torchvision(family_name: str, models: dict[str, Path]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers import Idefics3ImageProcessor, Qwen2VLImageProcessor, SmolVLMImageProcessor
 
         classes = {"idefics3": Idefics3ImageProcessor, "smolvlm": SmolVLMImageProcessor}
         reference = classes.get(family_name, Qwen2VLImageProcessor).from_pretrained(models[family_name])
-    family, differences = chosen(models[family_name]), []
+    family = chosen(models[family_name])
     for height, width in sizes(60, seed=1, longest=260):
         rgb_HW3 = noise(height, width)
         expected = reference(Image.fromarray(rgb_HW3), return_tensors="pt")["pixel_values"].numpy()
-        values = family.inputs(rgb_HW3)["pixel_values"]
-        assert values.size == expected.size
-        differences.append(np.abs(values - expected.reshape(values.shape)).ravel())
-    largest, mean = float(np.concatenate(differences).max()), float(np.concatenate(differences).mean())
-    assert largest <= LARGEST_DIFFERENCE
-    assert mean <= MEAN_DIFFERENCE
+        values = family.inputs(rgb_HW3, by_torch)["pixel_values"]
+        assert np.abs(values - expected.reshape(values.shape)).max() < ROUNDING, (height, width)
+
+
+def test_a_filter_that_torch_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="`resample` is 4; expected 1"):
+        by_torch(noise(5, 5), 3, 3, 4)

@@ -13,6 +13,7 @@ from shared.images.picture import Picture
 from shared.images.placeholders import expanded, refuse_typed, spans
 from shared.images.source import load
 from shared.tokens.image_span import ImageSpan
+from trainer.modeling.resizing import by_torch
 from trainer.sft.blocks import texts_of
 
 
@@ -31,7 +32,7 @@ class ConversationImages:
 
     def inputs(self, sha256: str) -> Mapping[str, npt.NDArray[Any]]:
         """What the vision tower reads of a picture held."""
-        return self._family.inputs(self._pictures[sha256].rgb_HW3)
+        return self._family.inputs(self._pictures[sha256].rgb_HW3, by_torch)
 
     def read(self, sources: Sequence[Mapping[str, Any]], where: str) -> list[Picture]:
         """Raises ConfigError, which names the line and the image."""

@@ -17,7 +17,7 @@ import numpy as np
 from shared.errors import ConfigError
 from shared.images.families.model_files import ModelFiles, is_count
 from shared.images.families.pixels import Pixels
-from shared.images.families.protocol import Inputs, RgbPixels
+from shared.images.families.protocol import Inputs, Resize, RgbPixels
 from shared.images.families.sizes import require_pixels
 
 TILED = ("idefics3", "smolvlm")
@@ -111,15 +111,15 @@ class TiledFamily:
         split = self._split_size(*self._first_size(height, width))
         return (0, 0) if split == (self.tile, self.tile) else (split[0] // self.tile, split[1] // self.tile)
 
-    def inputs(self, rgb_HW3: RgbPixels) -> Inputs:
+    def inputs(self, rgb_HW3: RgbPixels, resize: Resize) -> Inputs:
         """pixel_values: tiles x 3 x edge x edge, the whole image last; pixel_attention_mask: tiles x edge x edge, all 1."""
-        image_HW3 = self.pixels.resized(rgb_HW3, *self._first_size(*rgb_HW3.shape[:2]))
-        image_HW3 = self.pixels.resized(image_HW3, *self._split_size(*image_HW3.shape[:2]))
+        image_HW3 = self.pixels.resized(rgb_HW3, *self._first_size(*rgb_HW3.shape[:2]), resize)
+        image_HW3 = self.pixels.resized(image_HW3, *self._split_size(*image_HW3.shape[:2]), resize)
         edge = self.tile
         rows, columns = image_HW3.shape[0] // edge, image_HW3.shape[1] // edge
         tiles_THW3 = image_HW3.reshape(rows, edge, columns, edge, 3).swapaxes(1, 2).reshape(-1, edge, edge, 3)
         if len(tiles_THW3) > 1:
-            tiles_THW3 = np.concatenate([tiles_THW3, self.pixels.resized(image_HW3, edge, edge)[None]])
+            tiles_THW3 = np.concatenate([tiles_THW3, self.pixels.resized(image_HW3, edge, edge, resize)[None]])
         pixel_values = np.stack([self.pixels.floats(channel, tiles_THW3[..., channel]) for channel in range(3)], axis=1)
         inputs: Inputs = {"pixel_values": pixel_values}
         if self.masks:

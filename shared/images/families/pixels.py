@@ -1,4 +1,4 @@
-"""Pixels: resizing by Pillow, and rescaling and normalization by a table.
+"""Pixels: resizing, and rescaling and normalization by a table.
 
 A pixel has one of 256 values, so its float is looked up: the table has, for each value and channel, the number that transformers
 computes (rescaled in float64, rounded to float32, normalized in float32), and the result is equal bit for bit.
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shared.errors import ConfigError
 from shared.images.families.model_files import ImageSettings
-from shared.images.families.protocol import RgbPixels
+from shared.images.families.protocol import Resize, RgbPixels
 
 Float32 = npt.NDArray[np.float32]
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
@@ -48,18 +48,23 @@ class Pixels:
             settings.take(unused, None)  # given, but switched off
         return cls(int(filter_number), table_C256)
 
-    def resized(self, rgb_HW3: RgbPixels, height: int, width: int) -> RgbPixels:
-        """In 8 bits, antialiased; the image itself where it has the size. Raises ConfigError without Pillow."""
+    def resized(self, rgb_HW3: RgbPixels, height: int, width: int, resize: Resize) -> RgbPixels:
+        """By `resize`; the image itself where it has the size."""
         if rgb_HW3.shape[:2] == (height, width):
             return rgb_HW3
-        picture = pillow_image().fromarray(np.ascontiguousarray(rgb_HW3))
-        return np.asarray(picture.resize((width, height), resample=self.resample))
+        return resize(rgb_HW3, height, width, self.resample)
 
     def floats(self, channel: int, values: RgbPixels) -> Float32:
         """The floats of one channel's values, in an array of the same shape."""
         out = np.empty(values.shape, dtype=np.float32)
         np.take(self.table_C256[channel], values, out=out, mode="clip")  # "raise" copies `out`
         return out
+
+
+def by_pillow(rgb_HW3: RgbPixels, height: int, width: int, resample: int) -> RgbPixels:
+    """As transformers resizes without torchvision. Raises ConfigError without Pillow."""
+    picture = pillow_image().fromarray(np.ascontiguousarray(rgb_HW3))
+    return np.asarray(picture.resize((width, height), resample=resample))
 
 
 def pillow_image() -> Any:

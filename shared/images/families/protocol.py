@@ -5,9 +5,12 @@
     inputs        {"pixel_values": (3888, 1176) float32, "image_grid_thw": [[1, 54, 72]]}
 
 Sizes are height, width in pixels of the original image. Promise: tokens, grid and inputs are those of the processor of
-transformers; the inputs are equal bit for bit to those of its classes that use Pillow (`Idefics3ImageProcessorPil`).
+transformers. With `by_pillow` the inputs are equal bit for bit to those of its classes that use Pillow
+(`Idefics3ImageProcessorPil`); with `trainer.modeling.resizing.by_torch` to those that use torchvision, as engines do, within
+float32's rounding.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +18,9 @@ import numpy.typing as npt
 
 RgbPixels = npt.NDArray[np.uint8]  # height x width x 3
 Inputs = dict[str, npt.NDArray[Any]]
+Resize = Callable[
+    [RgbPixels, int, int, int], RgbPixels
+]  # image, height, width, Pillow's number of a filter; antialiased, in 8 bits
 
 
 class Family(Protocol):
@@ -57,7 +63,7 @@ class Family(Protocol):
         """Number of placeholders in `tokens`, the sum of `runs`."""
         ...
 
-    def inputs(self, rgb_HW3: RgbPixels) -> Inputs:
+    def inputs(self, rgb_HW3: RgbPixels, resize: Resize) -> Inputs:
         """What the vision tower reads for one image. The inputs of several images are concatenated along axis 0."""
         ...
 

@@ -14,7 +14,7 @@ import numpy as np
 from shared.errors import ConfigError, DataError
 from shared.images.families.model_files import ImageSettings, ModelFiles
 from shared.images.families.pixels import Pixels
-from shared.images.families.protocol import Inputs, RgbPixels
+from shared.images.families.protocol import Inputs, Resize, RgbPixels
 from shared.images.families.sizes import require_pixels
 
 PATCH_SIZES = {"qwen2_5_vl": 14, "qwen3_vl": 16}  # of the vision tower, where config.json has none
@@ -95,10 +95,10 @@ class GridFamily:
         edge = self.patch * self.merge
         return 1, height // edge, width // edge
 
-    def inputs(self, rgb_HW3: RgbPixels) -> Inputs:
+    def inputs(self, rgb_HW3: RgbPixels, resize: Resize) -> Inputs:
         """pixel_values: patches x (3 x times x patch x patch), the patches of one placeholder next to each other;
         image_grid_thw: 1 x 3, patches before merging."""
-        image_HW3 = self.pixels.resized(rgb_HW3, *self.resized_size(*rgb_HW3.shape[:2]))
+        image_HW3 = self.pixels.resized(rgb_HW3, *self.resized_size(*rgb_HW3.shape[:2]), resize)
         rows, columns = image_HW3.shape[0] // self.patch, image_HW3.shape[1] // self.patch
         blocks = image_HW3.reshape(
             rows // self.merge, self.merge, self.patch, columns // self.merge, self.merge, self.patch, 3
