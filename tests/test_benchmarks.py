@@ -199,17 +199,23 @@ def environments(folder: Path) -> None:
     assert {row["processes left"] for rows in tables.values() for row in rows} == {0}
 
 
+def images(folder: Path) -> None:
+    rows = figures(folder, "images")["each image"]
+    assert {(row["format"], row["side"]) for row in rows} == {(kind, 64) for kind in ("JPEG", "PNG", "WEBP")}
+    assert all(row[f"{way} CPU ms"] > 0 for row in rows for way in ("apart", "at once", "inside"))
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, engine_speed, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker),
+        *(adapters, engine_speed, environments, fleet, gateway, growth, images, logprobs, math_verdicts, mcp_docker),
         *(memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "memory"}
+SHORT = {"fleet", "growth", "images", "memory"}
 
 
 @pytest.mark.thorough
