@@ -57,7 +57,9 @@ def check_images(record: _Record) -> None:
             raise ValueError(f"{where}: {len(nodes)} placeholders follow; expected {span.count}")
         last = int(nodes[-1])
         inside_N = record.parents_N[span.first + 1 : last + 1]
-        if (inside_N != np.arange(span.first, last)).any() or np.isin(record.parents_N[last + 1 :], nodes[:-1]).any():
+        later_N = record.parents_N[last + 1 :]
+        branches = ((later_N >= span.first) & (later_N < last)).any()
+        if (inside_N != np.arange(span.first, last)).any() or branches:
             raise ValueError(f"{where}: another branch begins inside the image")
         if span.grid is not None and int(np.prod(span.grid)) != span.count:
             raise ValueError(f"{where}: a grid of {span.grid} for {span.count} placeholders")

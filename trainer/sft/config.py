@@ -42,7 +42,8 @@ class SftDataSettings(Section):
 
     train_file: Path | None = Field(
         None,
-        description='JSONL: one {"messages": [...], "tools": [...]} per line; the replies of the assistant are trained.',
+        description='JSONL: one {"messages": [...], "tools": [...], "images": [...]} per line; the replies of the assistant are '
+        "trained.",
     )
     records: RecordFilter | None = None
     chat_template: Path | None = Field(
