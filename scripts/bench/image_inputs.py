@@ -18,6 +18,7 @@ import numpy as np
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
 from shared.images.families import Family, family_of
+from shared.images.families.pixels import by_pillow
 from shared.images.families.protocol import RgbPixels
 
 HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
@@ -92,7 +93,7 @@ def compared(
     ours_ms, theirs_ms = [], []
     for _ in range(repeats + 1):
         start = time.process_time()
-        inputs = family.inputs(rgb_HW3)
+        inputs = family.inputs(rgb_HW3, by_pillow)
         middle = time.process_time()
         expected = reference(rgb_HW3)
         ours_ms.append(1000 * (middle - start))
