@@ -199,17 +199,27 @@ def environments(folder: Path) -> None:
     assert {row["processes left"] for rows in tables.values() for row in rows} == {0}
 
 
+def image_inputs(folder: Path) -> None:
+    rows = figures(folder, "image_inputs")["CPU ms of an image"]
+    assert [(row["family"], row["tokens"]) for row in rows] == [
+        ("idefics3", 832),
+        ("qwen2_5_vl", 999),
+        ("qwen3_vl", 768),
+    ]
+    assert all(row["equal"] and row["ours ms"] > 0 and row["transformers ms"] > 0 for row in rows)
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, engine_speed, environments, fleet, gateway, growth, logprobs, math_verdicts, mcp_docker),
-        *(memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
+        *(adapters, engine_speed, environments, fleet, gateway, growth, image_inputs, logprobs, math_verdicts),
+        *(mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "memory"}
+SHORT = {"fleet", "growth", "image_inputs", "memory"}
 
 
 @pytest.mark.thorough

@@ -31,6 +31,8 @@ from shared.images.families import Family, family_of
 from tests.shared.image_sizes import noise, sizes
 from tests.shared.vision_models import PAD_IMAGE, VISION_FAMILIES, write_vision_model
 
+pytestmark = pytest.mark.slow
+
 TILED = ("idefics3", "smolvlm")
 CLASSES = {
     "idefics3": Idefics3ImageProcessorPil,
@@ -67,14 +69,23 @@ def chosen(model_dir: Path) -> Family:
     return family
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_are_those_of_transformers(name: str, models: dict[str, Path]) -> None:
+    require_tokens_of_transformers(name, models, 150)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_of_a_thousand_sizes_are_those_of_transformers(name: str, models: dict[str, Path]) -> None:
+    require_tokens_of_transformers(name, models, 1000)
+
+
+def require_tokens_of_transformers(name: str, models: dict[str, Path], number: int) -> None:
     family = chosen(models[name])
     reference = CLASSES[family.name].from_pretrained(models[name])
     tokenizer = AutoTokenizer.from_pretrained(models[name])
     of_tiles = "do_resize" in SETTINGS[name][1]
-    for height, width in sizes(1000, seed=len(name), longest=300 if of_tiles else 1500):
+    for height, width in sizes(number, seed=len(name), longest=300 if of_tiles else 1500):
         image = Image.new("RGB", (width, height))
         prompt = f"What is A{family.image_token if family.name in TILED else PAD_IMAGE}?"
         text, ids = of_transformers(family.name, reference, tokenizer, prompt, image)

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer, Idefics3Processor
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from shared.errors import ConfigError
 from shared.images.families import family_of
@@ -167,3 +170,20 @@ def test_settings_inside_processor_config_come_first_as_in_transformers(tmp_path
     assert after is not None
     assert before.features(64, 64) == 16
     assert after.features(64, 64) > 150
+
+
+def test_a_processor_that_transformers_saved_is_read(tmp_path: Path) -> None:
+    """Such files have every setting, nulls included."""
+    tiles = write_vision_model(tmp_path / "tiles", "idefics3", weights=False)
+    before = family_of(tiles)
+    images, tokenizer = Idefics3ImageProcessorPil.from_pretrained(tiles), AutoTokenizer.from_pretrained(tiles)
+    (tiles / "preprocessor_config.json").unlink()
+    Idefics3Processor(images, tokenizer, image_seq_len=4).save_pretrained(tiles)
+    grid = write_vision_model(tmp_path / "grid", "qwen2_5_vl", weights=False)
+    Qwen2VLImageProcessorPil.from_pretrained(grid).save_pretrained(grid)
+    after, of_grid = family_of(tiles), family_of(grid)
+    assert before is not None
+    assert after is not None
+    assert of_grid is not None
+    assert after.tokens(40, 100) == before.tokens(40, 100)
+    assert of_grid.features(64, 64) == 16

@@ -1,8 +1,8 @@
 """The interface of a family of vision models: plain functions of an image's size, and one of its pixels.
 
     prompt        "<|vision_start|><|image_pad|><|vision_end|>What is this?"      as the chat template renders it
-    expanded      "<|vision_start|><|image_pad|> … x 972 … <|vision_end|>What is this?"     `tokens(768, 1024)` in its place
-    inputs        {"pixel_values": (3888, 1176) float32, "image_grid_thw": [[1, 54, 72]]}
+    expanded      "<|vision_start|><|image_pad|> … x 999 … <|vision_end|>What is this?"     `tokens(768, 1024)` in its place
+    inputs        {"pixel_values": (3996, 1176) float32, "image_grid_thw": [[1, 54, 74]]}
 
 Sizes are height, width in pixels of the original image. Promise: tokens, grid and inputs are those of the processor of
 transformers; the inputs are equal bit for bit to those of its classes that use Pillow (`Idefics3ImageProcessorPil`).

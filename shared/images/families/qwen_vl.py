@@ -1,6 +1,6 @@
 """Qwen2.5-VL and Qwen3-VL: an image keeps its shape, and its number of tokens follows from its size.
 
-    768 x 1024, patches of 14, merged by 2 x 2     ->  756 x 1008 pixels, 54 x 72 patches, 27 x 36 = 972 placeholders
+    768 x 1024, patches of 14, merged by 2 x 2     ->  756 x 1036 pixels, 54 x 74 patches, 27 x 37 = 999 placeholders
 
 Positions are three-dimensional (M-RoPE), by `grid`. The rules are those of `Qwen2_5_VLProcessor`, `Qwen3VLProcessor` and
 `Qwen2VLImageProcessorPil` of transformers 5.23.
