@@ -209,17 +209,23 @@ def image_inputs(folder: Path) -> None:
     assert all(row["equal"] and row["ours ms"] > 0 and row["transformers ms"] > 0 for row in rows)
 
 
+def images(folder: Path) -> None:
+    rows = figures(folder, "images")["each image"]
+    assert {(row["format"], row["side"]) for row in rows} == {(kind, 64) for kind in ("JPEG", "PNG", "WEBP")}
+    assert all(row[f"{way} CPU ms"] > 0 for row in rows for way in ("apart", "at once", "inside"))
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, engine_speed, environments, fleet, gateway, growth, image_inputs, logprobs, math_verdicts),
+        *(adapters, engine_speed, environments, fleet, gateway, growth, image_inputs, images, logprobs, math_verdicts),
         *(mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "image_inputs", "memory"}
+SHORT = {"fleet", "growth", "image_inputs", "images", "memory"}
 
 
 @pytest.mark.thorough

@@ -55,7 +55,7 @@ def decode_all(files: Sequence[tuple[bytes, str]], bounds: ImageBounds = DEFAULT
     if len(files) < 2:
         return [decode(data, where, bounds) for data, where in files]
     with ThreadPoolExecutor(_decoders().most, thread_name_prefix="decode") as threads:
-        return list(threads.map(lambda file: decode(*file, bounds), files))
+        return list(threads.map(lambda file: decode(file[0], file[1], bounds), files))
 
 
 class Decoders:

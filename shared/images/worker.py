@@ -13,7 +13,6 @@ import io
 import os
 import resource
 import struct
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -128,4 +127,4 @@ def _refuse(replies: io.BufferedWriter, why: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

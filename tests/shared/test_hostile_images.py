@@ -198,6 +198,11 @@ def test_a_jpeg_whose_segments_lead_nowhere_is_refused() -> None:
         assert refusal(tail).startswith("here: a JPEG file whose header is cut off or malformed")
 
 
+def test_the_message_on_a_webp_that_is_cut_off_gives_both_lengths() -> None:
+    data = valid("WEBP")
+    assert f"({len(data) - 9} bytes of {len(data)})" in refusal(data[:-9])
+
+
 def mutated(data: bytes, rng: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):

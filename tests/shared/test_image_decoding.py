@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from shared.errors import ConfigError, DataError
 from shared.images.bounds import ImageBounds
 from shared.images.decode import DEFAULT, decode, decode_all
 from shared.images.header import header_of
+from shared.images.process import DecoderProcess
 from tests.shared.image_files import FORMS, decoders, form_id, jpeg_of_many_scans, painted, peak_bytes, saved, valid
 
 
@@ -169,6 +169,21 @@ def test_a_file_that_ends_the_decoder_twice_is_refused() -> None:
     assert decode(valid("JPEG"), "a").rgb_HW3.shape == (23, 37, 3)
 
 
+def test_a_decoder_that_stalls_is_ended_and_its_late_reply_is_no_other_images() -> None:
+    process, data = DecoderProcess(), valid("PNG")
+    try:
+        assert process.decode(data, "PNG", DEFAULT, 60).shape == (23, 37, 3)
+        child = max(decoders(), key=lambda one: one.pid)
+        child.suspend()
+        with pytest.raises(TimeoutError):
+            process.decode(data, "PNG", DEFAULT, 0.2)
+        assert not child.is_running()
+        small = saved(painted("RGB", 5, 4), "PNG")
+        assert process.decode(small, "PNG", DEFAULT, 60).shape == (4, 5, 3)
+    finally:
+        process.close()
+
+
 def test_many_threads_share_few_decoders_and_each_gets_its_own_picture() -> None:
     files = [saved(painted("RGB", width, 20), "PNG") for width in range(10, 60)]
     with ThreadPoolExecutor(16) as threads:
@@ -221,17 +236,36 @@ def test_the_decoders_end_with_their_caller(killed: bool) -> None:
     assert pids
 
 
+FORKING = """
+import os, signal, sys, threading, time
+from shared.errors import DataError
+from shared.images.bounds import ImageBounds
+from shared.images.decode import MOST_PROCESSES, decode
+from tests.shared.image_files import decoders, jpeg_of_many_scans, valid
+
+def hold():
+    try:
+        decode(jpeg_of_many_scans(3000), "a", ImageBounds(cpu_s=5))
+    except DataError:
+        pass
+
+for _ in range(MOST_PROCESSES):
+    threading.Thread(target=hold, daemon=True).start()
+while len(list(decoders())) < min(MOST_PROCESSES, len(os.sched_getaffinity(0))):
+    time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    decode(valid("PNG"), "a")
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
 def test_a_fork_starts_decoders_of_its_own() -> None:
-    data = valid("PNG")
-    decode(data, "a")
-    before = {process.pid for process in decoders()}
-    pid = os.fork()
-    if pid == 0:
-        decode(data, "a")
-        os._exit(0 if {process.pid for process in decoders()}.isdisjoint(before) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    decode(data, "a")
-    assert {process.pid for process in decoders()} == before
+    """While every decoder of its parent works, so that none of them ever becomes free in the fork."""
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_without_pillow_the_message_names_the_extra() -> None:

@@ -25,7 +25,6 @@ from shared.errors import ConfigError, DataError
 from shared.images.families.idefics3 import TILED
 from trainer.trees.images import Grid, RowImages
 
-
 GRIDDED = ("qwen2_5_vl", "qwen3_vl")  # images of any size, positions of three parts (M-RoPE)
 GRID = "image_grid_thw"
 CACHE_BYTES = 1 << 28  # of the features of a frozen tower
