@@ -66,6 +66,7 @@ PUBLIC = {
     "sampler/mcp_docker/tools/sql.py": INSIDE,
     "shared/forks/processes.py": "a pipe",
     "sampler/environments/worker.py": "a pipe",
+    "shared/images/worker.py": "a pipe",
     "trainer/publishing/send.py": "a pipe",
     "sampler/environments/adapters/mariadb_server.py": "made with the modes 0700 and 0600",
     "sampler/environments/adapters/shell.py": "an archive in memory",

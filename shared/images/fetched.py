@@ -13,7 +13,7 @@ from shared.outgoing import opener_for, through_proxy
 from shared.redaction import shown
 
 SOCKET_S = 30.0  # of one operation
-WHOLE_S = 120.0
+FETCHED_S = 120.0
 PART_BYTES = 1 << 18
 
 
@@ -31,7 +31,7 @@ def is_web_address(url: str) -> bool:
 def fetched(url: str, where: str, bounds: ImageBounds) -> bytes:
     """At most `bounds.max_bytes`. Raises DataError for another host, a redirection, and a failure of the request."""
     _check_host(url, where, bounds)
-    end, data = time.monotonic() + WHOLE_S, bytearray()
+    end, data = time.monotonic() + FETCHED_S, bytearray()
     try:
         with opener_for(url, _NoRedirect()).open(url, timeout=SOCKET_S) as response:
             while part := response.read1(PART_BYTES):
@@ -39,7 +39,7 @@ def fetched(url: str, where: str, bounds: ImageBounds) -> bytes:
                 if len(data) > bounds.max_bytes:
                     raise DataError(f"{where}: more than {bounds.max_bytes:,} bytes at {shown(url)}")
                 if time.monotonic() > end:
-                    raise DataError(f"{where}: not received within {WHOLE_S:g} s from {shown(url)}")
+                    raise DataError(f"{where}: not received within {FETCHED_S:g} s from {shown(url)}")
             expected = response.headers.get("Content-Length", "")
     except (OSError, http.client.HTTPException, ValueError) as exc:  # OSError: URLError and HTTPError too
         if isinstance(exc, urllib.error.HTTPError):

@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Pret
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shared.errors import ConfigError, DataError
+from shared.images.families.idefics3 import TILED
 from trainer.trees.images import Grid, RowImages
 
-TILED = ("idefics3", "smolvlm")  # images in tiles of one size, positions that count tokens
 GRIDDED = ("qwen2_5_vl", "qwen3_vl")  # images of any size, positions of three parts (M-RoPE)
 GRID = "image_grid_thw"
 CACHE_BYTES = 1 << 28  # of the features of a frozen tower
