@@ -12,9 +12,10 @@ import base64
 import binascii
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shared.errors import DataError
 from shared.images.bounds import ImageBounds
@@ -42,6 +43,25 @@ def load_all(
 
 def bytes_of(block: Mapping[str, Any], folder: Path, where: str, bounds: ImageBounds = DEFAULT) -> bytes:
     """The image's bytes as they are, at most `bounds.max_bytes`. Raises DataError."""
+    name, value = _form(block, where)
+    if isinstance(value, bytes):
+        return _bounded(value, where, bounds)
+    if name == "path":
+        with _opened(value, folder, where, bounds) as file:
+            return _bounded(file.read(bounds.max_bytes + 1), where, bounds)
+    return _of_base64(value, where, bounds) if name == "base64" else _of_url(value, where, bounds)
+
+
+def require_file(block: Mapping[str, Any], folder: Path, where: str, bounds: ImageBounds = DEFAULT) -> None:
+    """Raises DataError for a block of a wrong form, and for a path that `bytes_of` cannot read. Reads no content."""
+    name, value = _form(block, where)
+    if name == "path" and isinstance(value, str):
+        with _opened(value, folder, where, bounds):
+            pass
+
+
+def _form(block: Mapping[str, Any], where: str) -> "tuple[str, str] | tuple[str, bytes]":
+    """Which of the forms it has, and its value. Raises DataError."""
     for name in ("image", "image_url"):
         inner = block.get(name)
         if inner is not None:
@@ -55,14 +75,12 @@ def bytes_of(block: Mapping[str, Any], folder: Path, where: str, bounds: ImageBo
         raise DataError(f"{where}: an image block with {names}; {FORMS}")
     ((name, value),) = given.items()
     if name == "bytes" and isinstance(value, bytes | bytearray | memoryview):
-        return _bounded(bytes(value), where, bounds)
+        return name, bytes(value)
     if name == "bytes" or not isinstance(value, str):
         raise DataError(
             f'{where}: "{name}" is {type(value).__name__}; expected {"bytes" if name == "bytes" else "a text"}'
         )
-    if name == "path":
-        return _read_file(value, folder, where, bounds)
-    return _of_base64(value, where, bounds) if name == "base64" else _of_url(value, where, bounds)
+    return name, value
 
 
 def _has_scheme(value: Any) -> bool:
@@ -92,7 +110,8 @@ def _of_base64(text: str, where: str, bounds: ImageBounds) -> bytes:
     return _bounded(data, where, bounds)
 
 
-def _read_file(name: str, folder: Path, where: str, bounds: ImageBounds) -> bytes:
+@contextmanager
+def _opened(name: str, folder: Path, where: str, bounds: ImageBounds) -> Iterator[BinaryIO]:
     try:
         home = folder.resolve()
         path = (home / name).resolve()
@@ -110,7 +129,7 @@ def _read_file(name: str, folder: Path, where: str, bounds: ImageBounds) -> byte
                 raise DataError(f"{where}: {path} is no regular file; expected an image")
             if status.st_size > bounds.max_bytes:
                 raise _too_large(status.st_size, where, bounds)
-            return _bounded(file.read(bounds.max_bytes + 1), where, bounds)
+            yield file
     except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: a loop of links, before Python 3.13
         why = (exc.strerror if isinstance(exc, OSError) else None) or exc
         raise DataError(f"{where}: {name[:200]!r} in {folder} cannot be read: {why}") from exc

@@ -7,6 +7,13 @@ TWO = "tests/trainer/test_vision_training.py::test_two_processes_train_as_one_an
 
 MUTANTS = (
     Mutant(
+        "images: files are looked for before the first step",
+        "trainer/sft/conversations.py",
+        "self._images.require_files(conversation.images, conversation.where)",
+        "pass",
+        "tests/trainer/test_sft_images.py::test_a_missing_file_is_named_before_the_first_step",
+    ),
+    Mutant(
         "images: different pictures share no prefix",
         "shared/tokens/image_span.py",
         "key = (span.sha256, span.count, span.grid)",

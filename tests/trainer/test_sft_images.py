@@ -19,6 +19,7 @@ from shared.tokens.record_tree import RecordTree
 from tests.shared.vision_models import EXAMPLE_MODEL, VISION_FAMILIES, write_vision_model
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.model import load_tokenizer
+from trainer.process.parallel import parallel_session
 from trainer.sft.__main__ import main
 from trainer.sft.conversations import Conversations, read_conversations
 from trainer.sft.images import ConversationImages
@@ -119,6 +120,24 @@ def test_a_wrong_image_is_named_by_line_and_field(tmp_path: Path, messages: Any,
     file = write_lines(tmp_path / "train.jsonl", [{"messages": messages, **more}])
     with pytest.raises(ConfigError, match=error):
         trees_of(model, file)
+
+
+def test_a_missing_file_is_named_before_the_first_step(tmp_path: Path) -> None:
+    """Also of a conversation that a late step trains; nothing is decoded."""
+    model = write_vision_model(tmp_path / "model", "smolvlm", weights=False)
+    (tmp_path / "a.png").write_bytes(b"its content is not read yet")
+    names = ["a.png", "gone.png", "a.png"]
+    file = write_lines(
+        tmp_path / "train.jsonl", [{"messages": asked({"type": "image", "path": name}, QUESTION)} for name in names]
+    )
+    family = family_of(model)
+    assert family is not None
+    images = ConversationImages(family, tmp_path)
+    conversations = Conversations(read_conversations(file), load_tokenizer(model), images)
+    with parallel_session("cpu", 1) as parallel:
+        conversations.check([0, 2], parallel)
+        with pytest.raises(ConfigError, match=r"train.jsonl:2: image 1: 'gone.png' in .* cannot be read"):
+            conversations.check([0, 1, 2], parallel)
 
 
 def test_a_model_of_text_reads_blocks_of_text_and_refuses_images(tmp_path: Path) -> None:

@@ -317,6 +317,8 @@ class Conversations:
             for index in progress.track(sorted(set(indices))[parallel.rank :: parallel.world_size]):
                 try:
                     conversation = self._conversations[index]
+                    if self._images is not None:
+                        self._images.require_files(conversation.images, conversation.where)
                     texts: Iterator[Any] = (
                         rendered(conversation, self._tokenizer)
                         if self._images is None

@@ -11,7 +11,7 @@ from shared.errors import ConfigError, DataError
 from shared.images.families import Family
 from shared.images.picture import Picture
 from shared.images.placeholders import expanded, refuse_typed, spans
-from shared.images.source import load
+from shared.images.source import load, require_file
 from shared.tokens.image_span import ImageSpan
 from trainer.modeling.resizing import by_torch
 from trainer.sft.blocks import texts_of
@@ -40,6 +40,12 @@ class ConversationImages:
             pictures = [load(source, self._folder, f"image {at + 1}") for at, source in enumerate(sources)]
         self._pictures |= {picture.sha256: picture for picture in pictures}
         return pictures
+
+    def require_files(self, sources: Sequence[Mapping[str, Any]], where: str) -> None:
+        """Raises ConfigError, which names the line and the image, for one whose file is missing or whose form is wrong."""
+        with _located(where):
+            for at, source in enumerate(sources):
+                require_file(source, self._folder, f"image {at + 1}")
 
     def check_texts(self, messages: Sequence[Mapping[str, Any]], where: str) -> None:
         """Raises ConfigError for a text that contains a token of the family's."""
