@@ -57,8 +57,8 @@ make_environment() {
 }
 
 mend_torchvision() {
-  # PyPI's torchvision is a CUDA build: its compiled operators do not load beside a CPU torch, and describing them fails
-  # at import. Image processors resize by torch alone.
+  # PyPI's torchvision is a CUDA build. With a CPU torch its compiled operators cannot be loaded, and its import fails where
+  # it registers their shapes. Image processors use none of these operators: torch resizes.
   local site; site="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
   echo '# emptied by engine_venv.sh: the compiled operators need a CUDA torch' > "$site/torchvision/_meta_registrations.py"
 }

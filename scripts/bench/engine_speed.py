@@ -1,4 +1,4 @@
-"""How fast engines sample on this machine's processors, beside transformers' own `generate`, by turns in one run.
+"""Compares the sampling speed of engines on this machine's processors with that of transformers' `generate`, in one run.
 
     python -m scripts.bench.engine_speed --model .models/smollm2-135m-instruct           all that are installed
     python -m scripts.bench.engine_speed --engines vllm --dtypes bfloat16 --json bench.json

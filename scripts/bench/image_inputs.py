@@ -1,8 +1,8 @@
-"""CPU time of an image: from its pixels to the arrays that a vision tower reads, ours beside the processor of transformers.
+"""Compares our CPU time for the input arrays of a vision tower with that of transformers' image processors.
 
     python -m scripts.bench.image_inputs [--repeats N] [--json F] [--quick]
 
-The settings are those of a published model of each family; pixels are random. Both compute the same image by turns, `--repeats`
+The settings are those of a published model of each family; pixels are random. Both compute the same image in turn, `--repeats`
 times; a figure is the median of the process's CPU time in ms (threads included), `ratio` is transformers' over ours, and `equal`
 says whether all arrays are equal bit for bit. transformers' classes are those that use Pillow.
 """

@@ -1,4 +1,4 @@
-"""What decoding in a process of its own costs, beside Pillow in this process, by turns.
+"""Compares the cost of decoding an image in a separate process with Pillow in this process.
 
     python -m scripts.bench.images            ms of wall clock and of processor time (all processes) for each image
     python -m scripts.bench.images --quick    one size, once

@@ -2,8 +2,8 @@
 
     "<image>What?"  ──expanded──▶  "<fake…><global-img><image><image><image><image><fake…>What?"  ──tokenizer, spans──▶  [2:6]
 
-The rule of typed tokens: a placeholder stands for an image, never for text. Text of a user, a tool or an environment in which
-somebody typed `<image>` is either
+The rule of typed tokens: a placeholder stands for an image, never for text. If the text of a user, a tool or an environment
+contains `<image>`, it is either
   * encoded as ordinary characters: the sampler marks control tokens in untrusted text before it renders, and `expanded`
     leaves alone what `plain` matches; or
   * refused before it is rendered, where nothing marks it (`refuse_typed`: supervised data).

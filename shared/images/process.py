@@ -59,8 +59,8 @@ class DecoderProcess:
         except EOFError as exc:
             status = child.wait(max(1.0, end - time.monotonic()))
             raise DecoderEnded(status) from exc
-        except BaseException:
-            self.close()  # its late reply would be taken for the next request's
+        except BaseException:  # raised again, also Ctrl-C: a late reply would be taken for the next request's
+            self.close()
             raise
         raise ImageRefused(why)
 

@@ -179,7 +179,7 @@ async def test_what_is_no_image_is_refused_and_the_engine_goes_on(
     folders: tuple[Path, Path], kind: str, url: str, client: EngineClient, data: bytes, message: str
 ) -> None:
     if kind == "sglang":
-        pytest.skip("SGLang's own reader of images: samplers send what they have decoded")
+        pytest.skip("SGLang opens images by its own code; the client sends it images that were decoded before")
     prompt = VisionReference(folders[0]).prompt([picture(4 * PATCH, 4 * PATCH, 3)])
     image = prompt.images[0]
     broken = PromptImage(image.start, image.stop, image.token, data)
@@ -216,7 +216,7 @@ async def test_new_weights_of_the_vision_tower_count_for_images_that_were_read_b
 )
 def test_malformed_image_data_is_a_400(kind: str, url: str, given: object, message: str) -> None:
     if kind == "sglang":
-        pytest.skip("our own route's checks")
+        pytest.skip("these checks are of our own HTTP route, which SGLang does not use")
     answer = httpx.post(f"{url}/generate", json={"input_ids": [1, 2, 3], "image_data": given}, timeout=30)
     assert answer.status_code == 400
     assert message.replace(".0.", "[0]") in answer.text

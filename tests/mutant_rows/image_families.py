@@ -32,7 +32,7 @@ MUTANTS = (
         "shared/images/placeholders.py",
         "    if len(places) != len(sizes):\n",
         "    if len(places) < len(sizes):\n",
-        f"{PLACEHOLDERS}::test_an_image_token_that_nobody_marked_is_refused",
+        f"{PLACEHOLDERS}::test_an_unmarked_image_token_is_refused",
     ),
     Mutant(
         "a marked image token is text",

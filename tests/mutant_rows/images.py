@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "images: a decoder that stalled is ended",
         "shared/images/process.py",
-        "            self.close()  # its late reply",
-        "            pass  # its late reply",
+        "            self.close()\n            raise\n        raise ImageRefused",
+        "            raise\n        raise ImageRefused",
         f"{DECODING}::test_a_decoder_that_stalls_is_ended_and_its_late_reply_is_no_other_images",
     ),
     Mutant(
@@ -149,14 +149,14 @@ MUTANTS = (
         "shared/store/images.py",
         "        if actual != sha256:\n",
         "        if False:\n",
-        f"{STORED}::test_bytes_with_another_digest_are_neither_kept_nor_read",
+        f"{STORED}::test_bytes_with_another_digest_are_neither_stored_nor_returned",
     ),
     Mutant(
         "images: what is kept has its digest",
         "shared/store/images.py",
         "if actual != file.sha256:",
         "if False:",
-        f"{STORED}::test_bytes_with_another_digest_are_neither_kept_nor_read",
+        f"{STORED}::test_bytes_with_another_digest_are_neither_stored_nor_returned",
     ),
     Mutant(
         "images: a command of the store has a bounded size",

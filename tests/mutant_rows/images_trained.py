@@ -53,14 +53,14 @@ MUTANTS = (
         "trainer/modeling/trainable.py",
         "        if not trainable.train_vision:\n",
         "        if False:\n",
-        "tests/trainer/test_vision_training.py::test_the_tower_is_trained_only_when_asked_for",
+        "tests/trainer/test_vision_training.py::test_the_tower_is_trained_only_with_train_vision",
     ),
     Mutant(
         "images: adapters belong to the language model unless asked for",
         "trainer/modeling/trainable.py",
         "    out = () if vision else ",
         "    out = () if True else ",
-        "tests/trainer/test_vision_training.py::test_the_tower_is_trained_only_when_asked_for",
+        "tests/trainer/test_vision_training.py::test_the_tower_is_trained_only_with_train_vision",
     ),
     Mutant(
         "images: a text with an image's token is refused",

@@ -213,7 +213,7 @@ decode(sys.stdin.buffer.read(), "a")
 from tests.shared.image_files import decoders
 print(*(process.pid for process in decoders()), flush=True)
 import time
-time.sleep({sleep})
+time.sleep({sleep})  # until the test kills this process, or not at all
 """
 
 
@@ -232,7 +232,7 @@ def test_the_decoders_end_with_their_caller(killed: bool) -> None:
     end = time.monotonic() + 60
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.05)  # the end of a process of another parent gives no signal
     assert pids
 
 
@@ -252,7 +252,7 @@ def hold():
 for _ in range(MOST_PROCESSES):
     threading.Thread(target=hold, daemon=True).start()
 while len(list(decoders())) < min(MOST_PROCESSES, len(os.sched_getaffinity(0))):
-    time.sleep(0.01)
+    time.sleep(0.01)  # the start of a decoder gives this thread no signal
 pid = os.fork()
 if pid == 0:
     signal.alarm(60)

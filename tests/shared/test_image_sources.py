@@ -100,7 +100,7 @@ def test_no_source_gives_more_bytes_than_the_bound(folder: Path) -> None:
     assert "characters of base64" in refusal({"base64": "A" * 3 * len(PNG)}, folder, bounds)
 
 
-def test_a_block_that_names_no_image_or_two_is_refused_with_what_was_found(folder: Path) -> None:
+def test_a_block_without_an_image_or_with_two_is_refused_and_the_error_lists_its_fields(folder: Path) -> None:
     for block, words in (
         ({"type": "image"}, "an image block with type; expected one of"),
         ({}, "an image block with nothing"),

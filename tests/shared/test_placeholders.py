@@ -1,4 +1,4 @@
-"""Image tokens become placeholders once for each image, and never because somebody typed them."""
+"""Each image gives its placeholders; an image token in untrusted text gives none."""
 
 import re
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_an_image_token_that_a_user_typed_is_encoded_as_text(family: Family, tem
     assert typed in template.decode(ids)
 
 
-def test_an_image_token_that_nobody_marked_is_refused(family: Family, template: ChatTemplate) -> None:
+def test_an_unmarked_image_token_is_refused(family: Family, template: ChatTemplate) -> None:
     text = template.render(
         [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": family.image_token}]}], None
     )

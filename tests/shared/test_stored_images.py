@@ -19,7 +19,7 @@ LARGE = image_file(b"\1" + bytes(MAX_INLINE_BYTES + CHUNK_BYTES))
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, MAX_INLINE_BYTES, MAX_INLINE_BYTES + 1, 20_000_000])
-async def test_an_image_of_any_size_is_read_as_it_was_kept(store: Store, num_bytes: int) -> None:
+async def test_the_stored_bytes_of_an_image_of_any_size_are_read_back(store: Store, num_bytes: int) -> None:
     file = image_file(bytes(range(256)) * (num_bytes // 256) + bytes(num_bytes % 256))
     await store.images.keep([file])
     assert await store.images.read(file.sha256) == file.data
@@ -28,7 +28,7 @@ async def test_an_image_of_any_size_is_read_as_it_was_kept(store: Store, num_byt
     assert chunks == (0 if num_bytes <= MAX_INLINE_BYTES else -(-num_bytes // CHUNK_BYTES))
 
 
-async def test_an_image_is_kept_once_and_its_first_description_stays(store: Store) -> None:
+async def test_an_image_is_stored_once_with_its_first_description(store: Store) -> None:
     await asyncio.gather(*(store.images.keep([SMALL, LARGE, SMALL]) for _ in range(4)))
     before = await everything(store.database)
     assert (len(before["images"]), len(before["image_chunks"])) == (2, 4)
@@ -36,14 +36,14 @@ async def test_an_image_is_kept_once_and_its_first_description_stays(store: Stor
     assert await everything(store.database) == before
 
 
-async def test_many_images_are_kept_in_commands_of_bounded_size(store: Store) -> None:
+async def test_many_images_are_stored_by_commands_of_bounded_size(store: Store) -> None:
     files = [image_file(bytes([n]) * 5_000_000) for n in range(12)]  # 60 MB: more than a command may have
     await store.images.keep(files)
     assert len(await store.images.sizes([file.sha256 for file in files])) == 12
     await store.images.keep([])
 
 
-async def test_bytes_with_another_digest_are_neither_kept_nor_read(store: Store) -> None:
+async def test_bytes_with_another_digest_are_neither_stored_nor_returned(store: Store) -> None:
     with pytest.raises(DataError, match="have the digest"):
         await store.images.keep([SMALL._replace(data=b"other")])
     assert await store.images.sizes([SMALL.sha256]) == {}

@@ -185,26 +185,23 @@ _TILE_SETTINGS: dict[str, Any] = {
     "rescale_factor": 0.00392156862745098,
     "size": {"longest_edge": 128},
 }
+_OF_EVERY_GRID: dict[str, Any] = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2}
 _GRID_SETTINGS: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": {
+        **_OF_EVERY_GRID,
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": "Qwen2_5_VLProcessor",
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
         "image_std": [0.26862954, 0.26130258, 0.27577711],
-        "patch_size": 8,
-        "temporal_patch_size": 2,
-        "merge_size": 2,
         "min_pixels": 4 * 256,
         "max_pixels": 16 * 256,
     },
     "qwen3_vl": {
+        **_OF_EVERY_GRID,
         "image_processor_type": "Qwen2VLImageProcessorFast",
         "processor_class": "Qwen3VLProcessor",
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
-        "patch_size": 8,
-        "temporal_patch_size": 2,
-        "merge_size": 2,
         "size": {"shortest_edge": 4 * 256, "longest_edge": 16 * 256},
     },
 }

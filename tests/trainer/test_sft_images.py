@@ -43,7 +43,7 @@ def png(colour: Sequence[int], size: tuple[int, int], seed: int = 0) -> bytes:
     return out.getvalue()
 
 
-def asked(*blocks: Any, answer: str = "red") -> list[dict[str, Any]]:
+def conversation_with(*blocks: Any, answer: str = "red") -> list[dict[str, Any]]:
     return [{"role": "user", "content": list(blocks)}, {"role": "assistant", "content": answer}]
 
 
@@ -70,13 +70,13 @@ def test_every_way_to_name_an_image_gives_the_same_tree(tmp_path: Path, name: st
     data = png(COLOURS["red"], (40, 70))
     (tmp_path / "a.png").write_bytes(data)
     encoded = base64.b64encode(data).decode()
-    bare = asked({"type": "image"}, QUESTION)
+    bare = conversation_with({"type": "image"}, QUESTION)
     file = write_lines(
         tmp_path / "train.jsonl",
         [
-            {"messages": asked({"type": "image", "path": "a.png"}, QUESTION)},
-            {"messages": asked({"type": "image", "url": f"data:image/png;base64,{encoded}"}, QUESTION)},
-            {"messages": asked({"type": "image", "base64": encoded}, QUESTION)},
+            {"messages": conversation_with({"type": "image", "path": "a.png"}, QUESTION)},
+            {"messages": conversation_with({"type": "image", "url": f"data:image/png;base64,{encoded}"}, QUESTION)},
+            {"messages": conversation_with({"type": "image", "base64": encoded}, QUESTION)},
             {"messages": bare, "images": [{"path": "a.png"}]},
             {"messages": [{"role": "user", "content": "which colour"}, bare[1]], "images": ["a.png"]},
         ],
@@ -97,17 +97,29 @@ def test_every_way_to_name_an_image_gives_the_same_tree(tmp_path: Path, name: st
 @pytest.mark.parametrize(
     ("messages", "more", "error"),
     [
-        (asked({"type": "video"}), {}, r'messages\[0\]: content\[0\] is of type \'video\'; expected {"type": "text"'),
-        (asked({"type": "image"}), {}, '1 image blocks without "path", "url" or "base64", and 0 entries of "images"'),
         (
-            asked({"type": "image", "path": "a.png"}),
+            conversation_with({"type": "video"}),
+            {},
+            r'messages\[0\]: content\[0\] is of type \'video\'; expected {"type": "text"',
+        ),
+        (
+            conversation_with({"type": "image"}),
+            {},
+            '1 image blocks without "path", "url" or "base64", and 0 entries of "images"',
+        ),
+        (
+            conversation_with({"type": "image", "path": "a.png"}),
             {"images": ["a.png"]},
             '0 image blocks .* and 1 entries of "images"',
         ),
-        (asked(QUESTION), {"images": "a.png"}, '"images" is str; expected a list of paths'),
-        (asked({"type": "image", "path": "gone.png"}), {}, r"train.jsonl:1: image 1: 'gone.png' in .* cannot be read"),
-        (asked({"type": "text", "text": "<image>"}), {}, r"messages\[0\]: the text contains '<image>'"),
-        (asked(QUESTION, answer="<image>"), {}, r"messages\[1\]: the text contains '<image>'"),
+        (conversation_with(QUESTION), {"images": "a.png"}, '"images" is str; expected a list of paths'),
+        (
+            conversation_with({"type": "image", "path": "gone.png"}),
+            {},
+            r"train.jsonl:1: image 1: 'gone.png' in .* cannot be read",
+        ),
+        (conversation_with({"type": "text", "text": "<image>"}), {}, r"messages\[0\]: the text contains '<image>'"),
+        (conversation_with(QUESTION, answer="<image>"), {}, r"messages\[1\]: the text contains '<image>'"),
         (
             [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "image", "path": "a.png"}]}],
             {},
@@ -128,7 +140,8 @@ def test_a_missing_file_is_named_before_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"its content is not read yet")
     names = ["a.png", "gone.png", "a.png"]
     file = write_lines(
-        tmp_path / "train.jsonl", [{"messages": asked({"type": "image", "path": name}, QUESTION)} for name in names]
+        tmp_path / "train.jsonl",
+        [{"messages": conversation_with({"type": "image", "path": name}, QUESTION)} for name in names],
     )
     family = family_of(model)
     assert family is not None
@@ -142,14 +155,15 @@ def test_a_missing_file_is_named_before_the_first_step(tmp_path: Path) -> None:
 
 def test_a_model_of_text_reads_blocks_of_text_and_refuses_images(tmp_path: Path) -> None:
     lines = [
-        {"messages": asked(QUESTION, {"type": "text", "text": "?"})},
-        {"messages": asked({"type": "image", "path": "a"})},
+        {"messages": conversation_with(QUESTION, {"type": "text", "text": "?"})},
+        {"messages": conversation_with({"type": "image", "path": "a"})},
     ]
     blocks, image = read_conversations(write_lines(tmp_path / "train.jsonl", lines))
     tokenizer = load_tokenizer(EXAMPLE_MODEL)
     plain = read_conversations(
         write_lines(
-            tmp_path / "plain.jsonl", [{"messages": [{"role": "user", "content": "which colour?"}, asked()[1]]}]
+            tmp_path / "plain.jsonl",
+            [{"messages": [{"role": "user", "content": "which colour?"}, conversation_with()[1]]}],
         )
     )
     (tree,), (expected,) = (Conversations(of, tokenizer).trees([0]) for of in ([blocks], plain))
@@ -164,7 +178,9 @@ def test_a_template_that_leaves_an_image_out_is_refused(tmp_path: Path) -> None:
     assert "<image>" in template
     (model / "chat_template.jinja").write_text(template.replace("<image>", ""))
     (tmp_path / "a.png").write_bytes(png(COLOURS["red"], (32, 32)))
-    file = write_lines(tmp_path / "train.jsonl", [{"messages": asked({"type": "image", "path": "a.png"}, QUESTION)}])
+    file = write_lines(
+        tmp_path / "train.jsonl", [{"messages": conversation_with({"type": "image", "path": "a.png"}, QUESTION)}]
+    )
     with pytest.raises(ConfigError, match="shows 0 images before a reply that 1 precede"):
         trees_of(model, file)
 
@@ -192,10 +208,10 @@ def test_a_model_learns_to_read_the_colour_of_a_square(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(png(COLOURS[colour], (32, 32), number))
         image = {"type": "image", "path": name}
         if number < 64:
-            train.append({"messages": asked(image, QUESTION, answer=colour)})
+            train.append({"messages": conversation_with(image, QUESTION, answer=colour)})
         else:
             answers = [colour, *(other for other in COLOURS if other != colour)]
-            held_out += [{"messages": asked(image, QUESTION, answer=answer)} for answer in answers]
+            held_out += [{"messages": conversation_with(image, QUESTION, answer=answer)} for answer in answers]
     flags = {
         "model_name_or_path": model,
         "train_file": write_lines(tmp_path / "train.jsonl", train),

@@ -101,7 +101,7 @@ def test_two_processes_train_as_one_and_continue_from_a_checkpoint(tmp_path: Pat
 
 
 @pytest.mark.parametrize("trained", TRAINED)
-def test_the_tower_is_trained_only_when_asked_for(trained: str) -> None:
+def test_the_tower_is_trained_only_with_train_vision(trained: str) -> None:
     model = tiny_vision_model("smolvlm")
     choose_trained(model, TRAINED[trained])
     tower = tuple(vision_parts(model))

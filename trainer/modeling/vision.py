@@ -48,7 +48,7 @@ def auto_class(config: PretrainedConfig, directory: Path) -> Any:
 
 
 def vision_parts(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Tower and projector, by name: what stands beside the language model. None in a model of text."""
+    """The vision tower and the projector, by name; empty for a text-only model."""
     config = getattr(model, "config", None)
     if config is None or not has_vision(config):
         return {}

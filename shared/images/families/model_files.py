@@ -102,7 +102,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """`values` of `file`. Each is read once by `flag`, `number` and the like; `finish` refuses what nobody has read."""
+    """`values` of `file`. `flag`, `number` and the like read one setting each; `finish` refuses those that were not read."""
 
     file: Path
     values: dict[str, Any]
@@ -142,13 +142,13 @@ class ImageSettings:
         return given
 
     def take(self, name: str, default: Any) -> Any:
-        """The value, whatever it is; `default` where it is not given, or null."""
+        """The value, of any type; `default` if the setting is missing or null."""
         self.read.add(name)
         value = self.values.get(name)
         return default if value is None else value
 
     def finish(self) -> None:
-        """Raises ConfigError, which names the first setting that nobody has read."""
+        """Raises ConfigError, which names the first unread setting."""
         rest = sorted(
             name for name, value in self.values.items() if value is not None and name not in self.read | _INERT
         )
