@@ -27,6 +27,7 @@ from shared.documents.base import Document
 from shared.documents.data_parts import DataClaim, DataDispatch
 from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeedback
 from shared.documents.fork import ForkOrigin
+from shared.documents.images import PlacedImage
 from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
 from shared.documents.scoring import MAX_SCORERS, GroupScore, Scoring, WeightedScorer
 from shared.documents.states import (
@@ -45,7 +46,11 @@ from shared.scores import LARGEST_SCORE
 class TaskPayload(Document):
     """The content of one line of a task file."""
 
-    query: str
+    query: str  # of `query_blocks` the texts
+    query_blocks: list[dict[str, Any]] = Field(  # texts and references to images (`shared.documents.content`)
+        [],
+        exclude_if=lambda blocks: not blocks,  # processes of earlier versions refuse the field
+    )
     answer: str | list[str] | None = None  # any answer of a list is right
     sampler: SamplerName | None = Field(  # who plays it, by name; None: the process's own
         None,
@@ -253,7 +258,7 @@ class Record(Document):
         return self.session is None or dispatch in self.traj
 
 
-# 30 fields: one document: a request and its reply, written at once
+# 31 fields: one document: a request and its reply, written at once
 class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
@@ -273,6 +278,7 @@ class DispatchedSamplingTask(Document):
     shared_length: int
     branch_cause: BranchCause = BranchCause.CLEAN
     prompt_ids: bytes
+    images: list[PlacedImage] = []  # in `prompt_ids`, in their order
     messages: list[dict[str, Any]]
     tools_hash: str  # of `shared.documents.tool_schemas`; empty: no tools
     sampling_params: dict[str, Any]
@@ -308,6 +314,7 @@ class DispatchTokens(Document):
     parent: str | None
     shared_length: int
     prompt_ids: bytes
+    images: list[PlacedImage] = []
     sampling_params: dict[str, Any]
     service: str | None = None
     engines: list[tuple[str, int]] = []

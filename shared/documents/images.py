@@ -51,6 +51,16 @@ class StoredImage(Document):
         )
 
 
+class PlacedImage(Document):
+    """An image in the tokens of a request. Its placeholders are the first `count` tokens with the id of token `first`, from there
+    on; `grid`: (time, height, width) of its features, for models whose positions have three parts."""
+
+    sha256: str
+    first: int  # index in the `prompt_ids` of the request
+    count: int
+    grid: tuple[int, int, int] | None = None
+
+
 class ImageChunk(Document):
     """`CHUNK_BYTES` of a large image; fewer in the last one."""
 

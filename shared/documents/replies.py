@@ -9,7 +9,7 @@ from shared.documents.base import Document
 
 
 class ToolCallResult(Document):
-    """One tool call and its result. `result` is the text that the model read."""
+    """One tool call and its result. `result` is the text that the model read; `blocks`, where it read images too: all of it."""
 
     id: str | None = None  # call id in the model's message and the tool's
     name: str
@@ -20,6 +20,7 @@ class ToolCallResult(Document):
     cut_chars: int = 0  # characters of the answer missing in `result`; all of them if it is a summary
     raw: str | None = None  # the answer as JSON text, bounded; None if `result` contains all of it
     retries: int = 0
+    blocks: list[dict[str, Any]] = []  # texts and references to images (`shared.documents.content`)
     summarized_by: AgentUse | None = None  # agent whose summary `result` is; with model None, no model wrote it
 
 
