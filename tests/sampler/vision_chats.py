@@ -71,4 +71,10 @@ def whole_prompt(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> 
 
 
 def reference(number: int, height: int, width: int) -> dict[str, Any]:
-    return {"type": "image", "sha256": hashlib.sha256(b"%d" % number).hexdigest(), "width": width, "height": height, "num_bytes": 100}
+    return {
+        "type": "image",
+        "sha256": hashlib.sha256(b"%d" % number).hexdigest(),
+        "width": width,
+        "height": height,
+        "num_bytes": 100,
+    }
