@@ -45,7 +45,17 @@ WRITTEN_WITH_THE_ANSWER = {
     "score",
 }
 TOKENS = [
-    *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),
+    *(
+        "record",
+        "turn",
+        "parent",
+        "shared_length",
+        "status",
+        "sampling_params",
+        "prompt_ids",
+        "images",
+        "weight_versions",
+    ),
     *("service", "engines", "sampled_by"),
     *("response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
 ]
