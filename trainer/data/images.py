@@ -1,0 +1,185 @@
+"""The images of records: read from the store and decoded beside the step, each distinct one once.
+
+    trees of a group ─▶ digests that nothing holds ─▶ files of the store ─▶ decoder processes ─▶ inputs of the tower ─▶ rows
+
+An image that a group holds is not read again; its arrays are freed with the last group and row that have them. One that is
+missing, damaged or has other placeholders than the model's image processor makes is a DataError that names the record.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import ConfigError, DataError
+from shared.images.decode import decode_all
+from shared.images.families import Family, family_of
+from shared.images.picture import Picture
+from shared.store import Store
+from shared.tokens.image_span import ImageSpan, placeholders
+from shared.tokens.record_tree import RecordTree
+from trainer.modeling.resizing import by_torch
+from trainer.process.store_bridge import StoreBridge
+
+IMAGES_AT_ONCE = 8  # files and decoded pictures in memory beside what the tower reads
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class TowerImage:
+    """`inputs`: arrays that the vision tower reads. `count`: placeholders; `grid`: as in `ImageSpan`."""
+
+    inputs: Mapping[str, npt.NDArray[Any]]
+    height: int
+    width: int
+    count: int
+    grid: tuple[int, int, int] | None
+
+
+TowerImages = Mapping[str, TowerImage]  # by digest
+
+
+class RecordImages:
+    """Reads the images of records for the model in a directory. One thread at a time may use it.
+
+    `linear`: each sequence has a row of its own, as in `RecordStream`.
+    """
+
+    def __init__(self, bridge: StoreBridge, model_directory: Path, *, linear: bool = False) -> None:
+        self._bridge = bridge
+        self._directory = model_directory
+        self._linear = linear
+        self._family: Family | None = None  # read for the first image
+        self._held: WeakValueDictionary[str, TowerImage] = WeakValueDictionary()
+
+    def of(self, records: Sequence[RecordTree], digests: Collection[str]) -> dict[str, TowerImage]:
+        """These images of the records, by digest. Every image of the records is checked as far as its file is not needed.
+
+        Raises DataError for one that cannot be trained; ConfigError for a model of text, and where Pillow is missing.
+        """
+        with_images = [record for record in records if record.images]
+        if not with_images:
+            return {}
+        family = self._family = self._family or vision_family(self._directory, with_images[0])
+        for record in with_images:
+            check_placeholders(record, family, linear=self._linear)
+        first = first_records(with_images)
+        held = {digest: self._held.get(digest) for digest in digests}
+        images = {digest: image for digest, image in held.items() if image is not None}
+        missing = [(digest, first[digest]) for digest in digests if digest not in images]
+        for start in range(0, len(missing), IMAGES_AT_ONCE):
+            some = dict(missing[start : start + IMAGES_AT_ONCE])
+            images |= tower_images(self._bridge(image_files(self._bridge.store, some)), some, family)
+        self._held.update(images)
+        for record in with_images:
+            check_images(record, images)
+        return images
+
+
+async def read_images(store: Store, record: RecordTree, model_directory: Path) -> dict[str, TowerImage]:
+    """Of one record, as `RecordImages.of`."""
+    if not record.images:
+        return {}
+    family, named = vision_family(model_directory, record), first_records([record])
+    check_placeholders(record, family)
+    images = await asyncio.to_thread(tower_images, await image_files(store, named), named, family)
+    check_images(record, images)
+    return images
+
+
+def inputs_of(images: TowerImages, digest: str) -> Mapping[str, npt.NDArray[Any]]:
+    return images[digest].inputs
+
+
+def vision_family(model_directory: Path, record: RecordTree) -> Family:
+    """Raises ConfigError for a model of text."""
+    family = family_of(model_directory)
+    if family is None:
+        raise ConfigError(
+            f"record {record.record_id} has {len(record.images)} images, but {model_directory} is a model of text; expected the "
+            "vision-language model that sampled the record, or a run whose tasks and tools have no images"
+        )
+    return family
+
+
+def first_records(records: Sequence[RecordTree]) -> dict[str, str]:
+    """{digest: the image in words}, with the first record that has it."""
+    named: dict[str, str] = {}
+    for record in records:
+        for span in record.images:
+            named.setdefault(span.sha256, f"record {record.record_id}: image {span.sha256}")
+    return named
+
+
+async def image_files(store: Store, named: Mapping[str, str]) -> dict[str, bytes]:
+    """Their bytes, by digest. Raises DataError."""
+
+    async def read(digest: str, where: str) -> bytes:
+        try:
+            return await store.images.read(digest)
+        except DataError as exc:
+            raise DataError(f"{where.removesuffix(f': image {digest}')}: {exc}") from exc
+
+    return dict(zip(named, await asyncio.gather(*(read(*item) for item in named.items())), strict=True))
+
+
+def tower_images(files: Mapping[str, bytes], named: Mapping[str, str], family: Family) -> dict[str, TowerImage]:
+    """Decoded in the decoder processes. Raises DataError for a file that is no image, and one that the model cannot read."""
+    pictures = decode_all([(data, named[digest]) for digest, data in files.items()])
+    return {
+        digest: _tower_image(picture, named[digest], family) for digest, picture in zip(files, pictures, strict=True)
+    }
+
+
+def _tower_image(picture: Picture, where: str, family: Family) -> TowerImage:
+    height, width = picture.rgb_HW3.shape[:2]
+    try:
+        count, grid = family.features(height, width), family.grid(height, width)
+        return TowerImage(family.inputs(picture.rgb_HW3, by_torch), height, width, count, grid)
+    except DataError as exc:
+        raise DataError(f"{where}: {exc}") from exc
+
+
+def check_placeholders(record: RecordTree, family: Family, *, linear: bool = False) -> None:
+    """Raises DataError for an image at other tokens than placeholders, and for placeholders of the prompt without an image.
+
+    A model may sample a placeholder: it is a token like any other, but where a model computes a row in its own way (`linear`).
+    """
+    is_placeholder_N = record.token_ids_N == family.placeholder_id
+    for span in record.images:
+        if not is_placeholder_N[span.first]:
+            raise DataError(
+                f"{_place(record, span)}: its tokens have id {record.token_ids_N[span.first]}; expected {family.placeholder_id}, "
+                f"the placeholder of {family.name}"
+            )
+        is_placeholder_N[placeholders(record, span)] = False
+    without = np.flatnonzero(is_placeholder_N & (linear | (record.dispatches_N < 0)))
+    if len(without):
+        sampled = record.dispatches_N[without[0]] >= 0
+        raise DataError(
+            f"record {record.record_id}: token {without[0]} is a placeholder without an image"
+            + (", which the model sampled; expected prefix_trees true for such data" if sampled else "")
+        )
+
+
+def check_images(record: RecordTree, images: TowerImages) -> None:
+    """Raises DataError for an image whose placeholders are not as many, or not in the grid, that its size makes."""
+    for span in record.images:
+        image = images.get(span.sha256)
+        if image is not None and (span.count, span.grid) != (image.count, image.grid):
+            raise DataError(
+                f"{_place(record, span)}: {_features(span.count, span.grid)}; expected {_features(image.count, image.grid)} for "
+                f"{image.width} x {image.height} pixels, by the model's image processor"
+            )
+
+
+def _place(record: RecordTree, span: ImageSpan) -> str:
+    return f"record {record.record_id}: image {span.sha256} at token {span.first}"
+
+
+def _features(count: int, grid: tuple[int, int, int] | None) -> str:
+    return f"{count} placeholders" + ("" if grid is None else f" in a grid of {grid}")
