@@ -145,6 +145,7 @@ class Termination(StrEnum):
     ANSWERED = "answered"  # the model replied without a tool call
     TURNS_LIMIT = "turns_limit"  # `max_turns` replies
     LENGTH_LIMIT = "length_limit"  # a reply or the context reached its token budget
+    IMAGE_TOKEN = "image_token"  # the model wrote the token that stands for an image, which no later prompt may have
     REPETITION = "repetition"  # a reply repeats itself or earlier ones, `repetition_early_stop_times` times
     REPLY_REJECTED = "reply_rejected"  # the agent failed because of the model's reply: scored
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed

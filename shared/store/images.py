@@ -10,6 +10,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.base import Document as StoredDocument
+from shared.documents.content import Block
 from shared.documents.images import ImageChunk, ImageFile, StoredImage, chunk_id, chunks_of
 from shared.errors import DataError
 from shared.store.pipelines import insert_once
@@ -50,6 +51,15 @@ class ImageVerbs:
         if actual != sha256:
             raise DataError(f"image {sha256}: its {len(data)} bytes in the store have the digest {actual}")
         return data
+
+    async def described(self, sha256: str) -> Block | None:
+        """The reference to an image, without its bytes. None: it is not there."""
+        document = await self._images.find_one({"_id": sha256}, {"data": 0})
+        if document is None:
+            return None
+        image = StoredImage.from_mongo({**document, "data": None})
+        sizes = {"width": image.width, "height": image.height, "num_bytes": image.num_bytes}
+        return {"type": "image", "sha256": image.id, **sizes}
 
     async def sizes(self, digests: Sequence[str]) -> dict[str, tuple[int, int]]:
         """{digest: (height, width)} of those that are there, without their bytes."""

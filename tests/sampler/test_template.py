@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, normalizers
 
+from sampler.core.rendering.environment import template_environment
 from sampler.core.rendering.marks import MARK_END, MARK_START
-from sampler.core.rendering.template import ChatTemplate, _environment
+from sampler.core.rendering.template import ChatTemplate
 from shared.errors import ConfigError
 from tests.sampler.chats import (
     ADDED,
@@ -162,7 +163,7 @@ def test_templates_run_in_a_sandbox() -> None:
 def test_a_field_of_a_message_is_resolved_as_in_any_sandbox(name: str) -> None:
     message = {"role": "user", "items": 1, "get": 2, "__class__": 3, "_private": 4}
     text = f"{{{{ message.{name} is callable }}}} {{{{ message.{name} is defined }}}}"
-    own, plain = _environment(), ImmutableSandboxedEnvironment()
+    own, plain = template_environment(), ImmutableSandboxedEnvironment()
     assert own.from_string(text).render(message=message) == plain.from_string(text).render(message=message)
     values = [one.getattr(message, name) for one in (own, plain)]
     assert type(values[0]) is type(values[1])

@@ -44,6 +44,7 @@ def new_dispatch(
         shared_length=parent.shared,
         branch_cause=cause,
         prompt_ids=pack_ints(view.context.ids[parent.shared :]),
+        images=[image.document(parent.shared) for image in view.context.images if image.first >= parent.shared],
         messages=list(messages),
         tools_hash=view.tools_hash,
         sampling_params=dict(params),

@@ -31,7 +31,7 @@ def opening_messages(
     instruction = _instruction(payload, scorers, system, answer_instruction)
     parts = [part for part in (system, instruction) if part]
     opening = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
-    return [*opening, {"role": "user", "content": payload.query}]
+    return [*opening, {"role": "user", "content": payload.query_blocks or payload.query}]
 
 
 def _instruction(payload: TaskPayload, scorers: Sequence[str], system: str, setting: str) -> str:

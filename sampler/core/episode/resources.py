@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sampler.core.api_models import Agents
 from sampler.core.engines.pool.engine_pool import EnginePool
 from sampler.core.engines.pool.engines import Engines
 from sampler.core.engines.pool.policy_client import PolicyClient
 from sampler.core.engines.pool.turn_sources import Source
+from sampler.core.episode.images import ImageFiles
 from sampler.core.episode.model_acts import ModelActs
 from sampler.core.parsers import Parser, get_parser
 from sampler.core.rendering.template import ChatTemplate
@@ -25,7 +27,7 @@ from shared.unforeseen import Bugs
 MOST_KEPT_TOOLS = 10_000  # bound on remembered hashes: every task may have its own list
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resources:
     """Shared by the episodes of one process. `template` and `pool` belong to the process's own policy."""
 
@@ -50,6 +52,11 @@ class Resources:
     model_acts: ModelActs = field(default_factory=ModelActs)
     bugs: Bugs = field(default_factory=Bugs)
     opened: OpenTenants = field(default_factory=OpenTenants)
+
+    @cached_property
+    def images(self) -> ImageFiles:
+        """Made by the first image."""
+        return ImageFiles(self.store)
 
     async def store_tool_list(self, tools_hash: str, tools: Tools) -> None:
         """Store the tool list that requests name, before the first of them and once per process."""

@@ -48,7 +48,7 @@ from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.agent_sessions import ClientRequest
 from shared.documents.scoring import WeightedScorer
 from shared.documents.states import DispatchStatus, Termination
-from shared.errors import ConfigError
+from shared.errors import ConfigError, DataError
 from shared.held_values import held_documents, held_messages
 from shared.names import TRAIN_SPLIT
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
@@ -59,6 +59,7 @@ __all__ = ["AsyncSampler", "Turn"]
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
 MAX_THREAD_CHARS = 200
+MOST_IMAGES = 256  # of one prompt; more are as if the context were full
 
 
 # 29 methods: the class that users extend: its methods are the interface (docs/reference/api.md)
@@ -170,8 +171,9 @@ class AsyncSampler(ABC):
             before, turn = view.fork(sharing=True), None
             try:
                 asking = Asking(max_new_tokens or self.config.budget.max_new_tokens, restart, listener, options)
+                messages = held_messages(await self._referenced(new_messages))
                 with suppress(ContextTooLong):  # the prompt fills an engine's context, which the pool has logged
-                    turn = await self._next_turn(view, held_messages(new_messages), asking)
+                    turn = await self._next_turn(view, messages, asking)
             finally:
                 if turn is None:
                     self._threads.restore(key, before)
@@ -275,7 +277,10 @@ class AsyncSampler(ABC):
         await self._journal.close(unanswered, failed=failed)
 
     def ended_by(self, turn: Turn | None) -> Termination | None:
-        """The termination that follows from the reply alone: no room for one, or cut off by the token budget."""
+        """The termination that follows from the reply alone: no room for one, cut off by the token budget, or not to be read as
+        it is in a later prompt."""
+        if turn is not None and turn.has_image_token:
+            return Termination.IMAGE_TOKEN
         if turn is None or turn.finish_reason == "length":
             return Termination.LENGTH_LIMIT
         return None
@@ -296,9 +301,18 @@ class AsyncSampler(ABC):
             raise ValueError("the episode has threads: say which reply is meant, by turn=")
         return self._journal.newest()
 
+    async def _referenced(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """With references in place of images. Raises ConfigError for one that cannot be read."""
+        if all(isinstance(message.get("content"), str | None) for message in messages):
+            return messages
+        try:
+            return await self.resources.images.referenced(messages)
+        except DataError as exc:
+            raise ConfigError(str(exc)) from exc
+
     async def _next_turn(self, view: View, messages: Sequence[Message], asking: Asking) -> Turn | None:
-        prompt = await next_prompt(view, messages, restart=asking.restart)
-        if prompt is None:
+        prompt = None if view.is_closed else await next_prompt(view, messages, restart=asking.restart)
+        if prompt is None or len(view.context.images) > MOST_IMAGES:
             return None
         ids = view.context.ids
         of_engines = self.resources.policy_client(view.policy).pool.contexts.room(len(ids))
@@ -348,6 +362,9 @@ class AsyncSampler(ABC):
             timeout_s=self.config.engines.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
+            images=await self.resources.images.prompt_images(view.context.images, view.context.image_token)
+            if view.context.images
+            else (),
         )
         if self.task.split == TRAIN_SPLIT and source.policy is None and view.policy in self.config.trained_policies:
             check_distribution(reply, dispatch)
@@ -362,5 +379,5 @@ class AsyncSampler(ABC):
         self._journal.amend(dispatch.id, **values)
         self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
         await self._journal.answered(dispatch.id)
-        known = (view.thread, values["usage"], values["response"])
+        known = (view.thread, values["usage"], values["response"], view.is_closed)
         return Turn(dispatch.id, text, message.message, message.parsed, generation.finish_reason, *known)

@@ -28,7 +28,6 @@ from sampler.core.rendering.view import PolicyTokens, View
 from shared.documents import DispatchedSamplingTask
 from shared.episodes.origin import EarlierTurn, Origin
 from shared.episodes.state import EpisodeState, TurnState
-from shared.tokens.grown_ids import GrownIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class EpisodeThreads:
         view.next_prompt(dispatch.messages, restart=False)
         if as_stored:
             view.require_prompt(earlier.prompt)
-        view.context.ids = GrownIds(earlier.prompt)  # a template may show the time: what was sampled counts
+        view.context.replace_ids(earlier.prompt)  # a template may show the time: what was sampled counts
         if dispatch.service is not None:
             view.affinity[dispatch.sampled_by or ""] = dispatch.service  # which has the thread's KV cache
         parent = Parent(dispatch.parent if turn.parent is not None else None, turn.shared, turn.kind)

@@ -48,6 +48,7 @@ def _tool_session(sampler: AsyncSampler) -> ToolSession:
         exclude=[*config.prompt.exclude_tools, *payload.exclude_tools],
         episode=quote(f"{config.run}/{sampler.claim.record_id}", safe="/:"),
         offsets=TokenOffsets(resources.template),
+        keep=None if resources.template.images is None else resources.images.kept,
     )
 
 
@@ -67,6 +68,7 @@ def called(
         duration_s=round(result.duration_s, 4),
         cut_chars=result.cut_chars,
         raw=result.raw,
+        blocks=result.blocks,
         retries=result.retries,
         summarized_by=summarized_by,
     )

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from sampler.core.rendering.turn_format import joined
+from shared.documents.content import text_of
+
 Message = dict[str, Any]
 
 CLEARED = "[This result was removed to keep the context short.]"
@@ -58,7 +61,7 @@ class History:
 
 
 def with_text(message: Message, text: str) -> Message:
-    return {**message, "content": f"{message['content']}\n\n{text}"}
+    return {**message, "content": joined(message["content"], text)}
 
 
 def drop_repeats(history: History) -> History:
@@ -105,5 +108,7 @@ def transcript(history: History) -> str:
     for one in history.rounds:
         calls = [call["function"] for call in one.reply.get("tool_calls", ())]
         lines.append(" ".join(["[Agent]:", one.reply["content"], *(f"{c['name']}({c['arguments']})" for c in calls)]))
-        lines += [f"[{message.get('name') or message['role']}]: {message['content']}" for message in one.answers]
+        lines += [
+            f"[{message.get('name') or message['role']}]: {text_of(message['content'])}" for message in one.answers
+        ]
     return "\n\n".join(lines)

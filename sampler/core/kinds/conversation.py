@@ -26,6 +26,7 @@ from sampler.core.history.history import (
 )
 from sampler.core.history.repetition import compared_text, times_repeated
 from sampler.core.rendering.template import ToolSchema
+from shared.documents.content import text_of
 from shared.documents.states import DispatchStatus, Termination
 from shared.rules.context import NewContext
 
@@ -146,4 +147,4 @@ class Conversation:
 
 
 def _query(history: History) -> str:
-    return str(history.opening[-1]["content"])
+    return text_of(history.opening[-1]["content"])

@@ -47,7 +47,7 @@ async def _replay(origin: Origin, tools: ToolSession) -> None:
     for dispatch in origin.earlier:
         for index, call in enumerate(dispatch.tool_calls):
             result = await tools.call(call.name, call.arguments)
-            if (result.text, result.is_error) != (call.result, call.is_error):
+            if (result.text, result.blocks, result.is_error) != (call.result, call.blocks, call.is_error):
                 raise ConfigError(_differing(f"{dispatch.id}, call {index}", call, result.text))
 
 

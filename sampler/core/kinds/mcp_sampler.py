@@ -96,7 +96,7 @@ def _document(call: ToolCall, result: ToolResult, summarized_by: AgentUse | None
 
 def _tool_messages(parsed: ParsedReply, results: Sequence[ToolCallResult]) -> list[Message]:
     return [
-        {"role": "tool", "name": result.name, "tool_call_id": call.id, "content": result.result}
+        {"role": "tool", "name": result.name, "tool_call_id": call.id, "content": result.blocks or result.result}
         for call, result in zip(parsed.tool_calls, results, strict=True)
     ]
 

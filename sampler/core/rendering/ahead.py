@@ -14,6 +14,7 @@ from sampler.core.rendering.context import Prompt
 from sampler.core.rendering.template import ChatTemplate, PromptTooLong
 from sampler.core.rendering.turn_format import turn_format
 from sampler.core.rendering.view import Message, View
+from shared.documents.content import references_in
 
 ResultT = TypeVar("ResultT")
 
@@ -51,8 +52,12 @@ async def num_tokens(template: ChatTemplate, messages: Sequence[Any], tools: Seq
     """Of a prompt, and of what its reply begins with. Raises ConfigError; PromptTooLong."""
 
     def count() -> int:
-        prompt = template.render_marked(turn_format(template).spoken(messages), tools, add_generation_prompt=True)
-        return len(template.encode_marked(prompt + template.mark({"role": "assistant", "content": begun})["content"]))
+        shown = turn_format(template).spoken(messages)
+        prompt = template.render_marked(shown, tools, add_generation_prompt=True)
+        if template.images is not None:
+            prompt = template.images.named(prompt, references_in(shown))
+            return len(template.images.encode(prompt + template.special.mark(begun)))
+        return len(template.encode_marked(prompt + template.special.mark(begun)))
 
     return await in_thread(count) if is_long([messages, tools]) else count()
 

@@ -28,13 +28,15 @@ from datetime import datetime
 from typing import Literal
 
 from sampler.core.parsers.reasoning import ends_in_reasoning
+from sampler.core.rendering.images import ImagePlace, compared_ids
 from sampler.core.rendering.known_replies import START, SampledReplies, history_with
-from sampler.core.rendering.marks import MARK_END
 from sampler.core.rendering.reply_message import prefix_of, without_prefix
 from sampler.core.rendering.resumed import RenderMemory
 from sampler.core.rendering.sampled_reply import SampledReply, prompt_ending
+from sampler.core.rendering.shown_reply import place_of
 from sampler.core.rendering.template import ChatTemplate, Message, PromptTooLong, ToolSchema
 from sampler.core.rendering.turn_format import CALL_ID, common_length, make_sentinel, turn_format
+from shared.documents.content import references_in
 from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 from shared.tokens.grown_ids import GrownIds
@@ -53,20 +55,10 @@ class Prompt:
     cause: BranchCause
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The position of a reply in a rendering: from `start` to its end-of-turn token at `end` (-1: none). `whole` is False
-    without its reasoning."""
-
-    start: int
-    end: int
-    whole: bool
-
-
 # 21 methods: the ids of one thread, which every way of adding a message changes
 class Context:
-    """`ids`: the whole prompt of the next request. One object per thread; the template may be shared; `known` and `now`,
-    which some templates show, are shared by the threads of a policy in one episode."""
+    """`ids`: the whole prompt of the next request, and `images` in it. One object per thread; the template may be shared; `known`
+    and `now`, which some templates show, are shared by the threads of a policy in one episode."""
 
     def __init__(
         self,
@@ -81,14 +73,16 @@ class Context:
         self.rewrites = rewrites
         self.format = turn_format(template)
         self.ids = GrownIds()
+        self.images: tuple[ImagePlace, ...] = ()
         self._marked_tools = template.mark_tools(self.tools)
         self._now = now or datetime.now()
         self._messages: list[Message] = []
+        self._references: list[Message] = []  # to the images in them, in order
         self._known = SampledReplies() if known is None else known
         self._thread = object()  # the same in every copy of this context
         self._history = START
         self._replies: list[SampledReply] = []  # replies in the current history
-        self._places: list[int] = []  # their indices among the messages
+        self._reply_places: list[int] = []  # their indices among the messages
         self._call_ids: list[list[str]] = []  # call ids, for each reply as shown
         self._rendered_before = RenderMemory()
         self._text = ""  # the rendering behind the last prompt
@@ -110,15 +104,29 @@ class Context:
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""
         self._retell(messages)
-        self.ids = GrownIds(self._compose(self._text))
+        self.replace_ids(self._compose(self._text))
         return Prompt(0, list(self.ids), BranchCause.CLEAN)
+
+    def replace_ids(self, ids: Sequence[int]) -> None:
+        """Other ids for the same text, as a template that shows the time has written them."""
+        self.ids, self.images = GrownIds(ids), self._places(ids, self._text)
+
+    @property
+    def compared_ids(self) -> Sequence[int]:
+        """The ids by which prompts are compared: of different images they differ."""
+        return compared_ids(self.ids, self.images)
+
+    @property
+    def image_token(self) -> int | None:
+        """The token that stands for a part of an image, which no reply may have; None: a model of text."""
+        return None if self.template.images is None else self.template.images.placeholder
 
     def restart(self, messages: Sequence[Message], output: Sampled = (), message: Message | None = None) -> Prompt:
         """Replace the history, as a context policy does; shares the longest prefix with the last request and its reply.
 
         A message that is a reply of this episode (`SampledReplies`) keeps its sampled ids, even after other histories.
         """
-        old = list(self.ids)
+        old = list(self.compared_ids)
         if isinstance(output, SampledReply) or output or message is not None:
             old += self.sampled(output, message).output_ids
         self._retell(messages)
@@ -129,7 +137,8 @@ class Context:
         if isinstance(output, SampledReply):
             return output
         reply = SampledReply(self.format, self.template, output, message, self._text, self._prefix)
-        self._known.add(reply, self._history, self._thread)
+        if self.image_token not in reply.body_ids:  # in other histories it is text
+            self._known.add(reply, self._history, self._thread)
         return reply
 
     def extend(self, output: Sampled, new_messages: Sequence[Message], message: Message | None = None) -> Prompt:
@@ -146,31 +155,32 @@ class Context:
         self._render_new(new_messages)
         self._text = self._render()
         goes_on = self._text.startswith(before)
-        shown = self._shown(reply, len(before) - len(reply.opener) if goes_on else 0)
+        shown = place_of(reply, self._text, len(before) - len(reply.opener) if goes_on else 0, self.template)
         if shown is None or shown.end < 0:
             raise ConfigError(
                 "chat template: an assistant message in the middle of a conversation is not shown, or not followed by an "
                 "end-of-turn token, so the end of a reply cannot be found; use a template that keeps each turn whole"
             )
-        added = self._encode(self._text[shown.end :])
+        added = self._encode(new_text := self._text[shown.end :])
         stopped_by = reply.end_id
         continues = goes_on and shown.whole and stopped_by in (None, added[0])
         if not continues and self.rewrites == "branch":
-            old = [*self.ids, *reply.output_ids]
+            old = [*self.compared_ids, *reply.output_ids]
             return self._branch(old, self._compose(self._text), BranchCause.TEMPLATE_REWRITE)
         if stopped_by == added[0]:
             added = added[1:]
         shared = len(self.ids) + len(reply.output_ids)
         self.ids = self.ids.then(reply.output_ids, added)
+        self.images += tuple(image.moved(shared) for image in self._places(added, new_text))
         return Prompt(shared, added, BranchCause.CLEAN)
 
     def fork(self, *, sharing: bool = False) -> "Context":
         """An independent copy: to compute a prompt that may never be sent. `sharing`: both go on knowing the same replies."""
         twin = copy.copy(self)
         twin.ids = self.ids.lent()
-        twin._messages = list(self._messages)
+        twin._messages, twin._references = list(self._messages), list(self._references)
         twin._rendered_before = copy.copy(self._rendered_before)
-        twin._replies, twin._places = list(self._replies), list(self._places)
+        twin._replies, twin._reply_places = list(self._replies), list(self._reply_places)
         twin._call_ids = list(self._call_ids)
         twin._known = self._known if sharing else self._known.copy()
         return twin
@@ -180,7 +190,8 @@ class Context:
     def _retell(self, messages: Sequence[Message]) -> None:
         """Render another history, in which any reply of the episode may occur."""
         messages = self._begin_reply(messages)
-        self._messages, self._replies, self._places, self._call_ids = [], [], [], []
+        self._messages, self._references = [], []
+        self._replies, self._reply_places, self._call_ids = [], [], []
         self._history = START
         pending: list[Message] = []
         for index, (entry, reply) in enumerate(zip(messages, self._known.among(messages, self._thread), strict=True)):
@@ -203,7 +214,9 @@ class Context:
         for message in messages:
             self._known.wrote(message, self._history, self._thread)
             self._history = history_with(self._history, message, None)
-        self._messages += [self.template.mark(message) for message in self.format.spoken(messages)]
+        shown = self.format.spoken(messages)
+        self._messages += [self.template.mark(message) for message in shown]
+        self._references += references_in(shown)
 
     def _add_reply(self, reply: SampledReply, following: Sequence[Message]) -> None:
         """Append a message of sentinels that called the tools whose results follow."""
@@ -214,9 +227,9 @@ class Context:
                 break
             results.append(str(message.get("tool_call_id", CALL_ID)))
         self._replies.append(reply)
-        self._places.append(len(self._messages))
+        self._reply_places.append(len(self._messages))
         self._call_ids.append(results)
-        self._messages.append(reply.as_message(results))
+        self._messages.append(self.template.shaped(reply.as_message(results)))
 
     def _render(self) -> str:
         """Templates that accept only one call per turn are shown one, those that accept none are shown none: the sampled ids
@@ -226,7 +239,8 @@ class Context:
             for index, ids in enumerate(self._call_ids):
                 if len(ids) > most_calls:
                     self._call_ids[index] = ids[:most_calls]
-                    self._messages[self._places[index]] = self._replies[index].as_message(ids[:most_calls])
+                    shown = self._replies[index].as_message(ids[:most_calls])
+                    self._messages[self._reply_places[index]] = self.template.shaped(shown)
             try:
                 return self._continued() if self._prefix else self._rendered(self._messages, True)
             except PromptTooLong:
@@ -237,13 +251,20 @@ class Context:
         raise refused
 
     def _rendered(self, messages: Sequence[Message], is_open: bool) -> str:
-        return self.template.render_prepared(messages, self._marked_tools, is_open, self._now, self._rendered_before)
+        text = self.template.render_prepared(messages, self._marked_tools, is_open, self._now, self._rendered_before)
+        if self.template.images is not None:
+            return self.template.images.named(text, self._references)
+        if self._references:
+            self.template.require_images()
+            raise ConfigError("the model reads texts alone, and the messages have images")
+        return text
 
     def _continued(self) -> str:
         """Up to the end of the prefix, as the template shows it in a whole reply."""
         sentinel = make_sentinel()
-        prefix = self.template.mark({"role": "assistant", "content": self._prefix})["content"]
-        text = self._rendered([*self._messages, {"role": "assistant", "content": prefix + sentinel}], False)
+        prefix = self.template.special.mark(self._prefix)
+        begun = self.template.shaped({"role": "assistant", "content": prefix + sentinel})
+        text = self._rendered([*self._messages, begun], False)
         before, separator, _ = text.partition(sentinel)
         if not separator or not before.endswith(prefix.lstrip()):
             raise ConfigError(
@@ -252,70 +273,11 @@ class Context:
             )
         return before
 
-    def _shown(self, reply: SampledReply, cursor: int) -> _Shown | None:
-        """The position of `reply` in the current text, at or after `cursor`. None: not shown."""
-        text = self._text
-        places = {name: at for name, s in reply.sentinels.items() if (at := text.find(s, cursor)) >= 0}
-        if not places:
-            return None
-        first = min(places.values())
-        last = max(at + len(reply.sentinels[name]) for name, at in places.items())
-        if reply.prefix and "content" in places:
-            return _Shown(places["content"], self.format.end_of_turn(text, last), True)
-        start = cursor + self._reply_start(text[cursor:first], reply.opener)
-        whole = "reasoning" in places if "reasoning" in reply.sentinels else True
-        if reply.closes_empty_reasoning:
-            whole = self.format.end_think in text[start:first]
-        if not whole:
-            start = self._answer_start(reply, start, first, places.get("content") == first)
-        return _Shown(start, self.format.end_of_turn(text, last), whole)
-
-    def _reply_start(self, before: str, opener: str) -> int:
-        """The start of a reply, searched in the text before its first sentinel by the end of the prompt it was sampled from.
-
-        Some templates render a prompt's end differently later (no empty reasoning, other blanks): then the reply begins after
-        the last control token common to both, and any equal whole lines after it. DeepSeek-V3's writes no header before a later
-        call: then it begins after the whole text, which is the user's, up to the header that is missing.
-        """
-        at = before.rfind(opener)
-        if at >= 0:
-            return at + len(opener)
-        head = self.template.special.tokens.match(opener)
-        at = before.rfind(head.group()) if head else before.rfind(MARK_END) + 1
-        if at < 0:
-            return len(before)
-        shown, read, seen = before[at:], 0, 0
-        tokens = self.template.added_re.finditer
-        for mine, other in zip(tokens(opener), tokens(shown), strict=False):
-            if mine.group() != other.group():
-                break
-            read, seen = mine.end(), other.end()
-        message = self.template.added_re.search(opener, read)
-        if message and shown.startswith(opener[read : message.start()], seen):
-            return at + seen + message.start() - read  # without the header, what stands before the header is no reply
-        common = opener[read : read + common_length(opener[read:], shown[seen:])]
-        return at + seen + common.rfind("\n") + 1
-
-    def _answer_start(self, reply: SampledReply, start: int, first: int, has_content: bool) -> int:
-        """For a reply shown from `start` without its reasoning: the start of the remaining sampled part."""
-        text = self._text
-        if not has_content:
-            opening = self.format.call_opening
-            at = text.rfind(opening, start, first) if opening else -1
-            return at if at >= 0 else start
-        # Some templates write a token before every content: the first sampled token after the reasoning.
-        tokens = list(self.template.added_re.finditer(text, start, first))
-        if tokens and not text[tokens[-1].end() : first].strip():
-            token = self.template.token_id(tokens[-1].group())
-            if reply.ids_without_reasoning()[:1] == [token]:
-                return tokens[-1].start()
-        return first
-
     # ------------------------------------------------------------------ branches
 
     def _branch(self, old: Sequence[int], ids: list[int], cause: BranchCause) -> Prompt:
-        shared = common_length(old, ids)
-        self.ids = GrownIds(ids)
+        self.replace_ids(ids)
+        shared = common_length(old, self.compared_ids)
         return Prompt(shared, ids[shared:], cause)
 
     def _compose(self, text: str) -> list[int]:
@@ -323,7 +285,7 @@ class Context:
         ids: list[int] = []
         cursor = 0
         for reply in self._replies:
-            shown = self._shown(reply, cursor)
+            shown = place_of(reply, text, cursor, self.template)
             if shown is None:
                 continue
             ids += self._encode(text[cursor : shown.start])
@@ -336,5 +298,9 @@ class Context:
         if not marked:
             return []
         if marked not in self._encoded:
-            self._encoded[marked] = self.template.encode_marked(marked)
+            images = self.template.images
+            self._encoded[marked] = self.template.encode_marked(marked) if images is None else images.encode(marked)
         return list(self._encoded[marked])
+
+    def _places(self, ids: Sequence[int], named: str) -> tuple[ImagePlace, ...]:
+        return self.template.images.places(ids, named) if self._references and self.template.images is not None else ()

@@ -39,7 +39,7 @@ class SampledReply:
         self.opener = prompt_ending(turn, template, prompt_text)
         self._turn = turn
         self._template = template
-        self.prefix: str = template.mark({"role": "assistant", "content": prefix})["content"]
+        self.prefix: str = template.special.mark(prefix)
         self._answer_at = None if prefix else _find_text(template, self.body_ids, turn.end_think)
         reasoning = template.decode(self.body_ids[: self._answer_at]) if self._answer_at else ""
         has_reasoning = bool(reasoning.replace(turn.think, "").replace(turn.end_think, "").strip())

@@ -19,22 +19,21 @@ messages may contain non-special added tokens, because models write tool calls w
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from sampler.core.rendering.content_form import jinja_content, reads_only_blocks
+from sampler.core.rendering.environment import literal_texts, template_environment
+from sampler.core.rendering.images import ImageTokens, image_tokens
 from sampler.core.rendering.longest import LeastTokens
 from sampler.core.rendering.marks import MARK_END, MARK_START, Marker, any_of, pieces, unmarked, without_marks
 from sampler.core.rendering.resumed import RenderMemory, ResumableTemplate
@@ -46,10 +45,6 @@ Message = Mapping[str, Any]
 ToolSchema = Mapping[str, Any]
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
-
-
-_OF_DICTS = frozenset(dir(dict))  # names that are methods of every dict, also where it has such a key
 _LONG_CHARS = 2_000
 _HARDLY_CHARS = 256  # of a token, where one may stand for a whole word, and blanks are left out
 # Texts come one at a time, and a process that has used threads for a batch warns at every fork.
@@ -82,6 +77,7 @@ class ChatTemplate:
     added_re: re.Pattern[str]
     variables: Mapping[str, Any]
     max_tokens: int | None = None
+    folder: Path | None = None  # of the model
 
     @classmethod
     def from_dir(
@@ -100,7 +96,7 @@ class ChatTemplate:
             raise ConfigError(f"{tokenizer_file}: not a tokenizer: {exc}") from exc
         try:
             text = _template_text(folder, config) if template_text is None else template_text
-            return cls.build(tokenizer, text, _named(config), variables)
+            return replace(cls.build(tokenizer, text, _named(config), variables), folder=folder)
         except ConfigError as exc:
             raise ConfigError(str(exc) if str(folder) in str(exc) else f"{folder}: {exc}") from exc
 
@@ -113,8 +109,8 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> Self:
         """`special_tokens` maps `eos_token` and similar names to their text."""
-        environment = _environment()
-        literals = _literals(environment, template_text)
+        environment = template_environment()
+        literals = literal_texts(environment, template_text)
         written = "\0".join(literals)  # a separator that cannot be part of a token
         added = list(tokenizer.get_added_tokens_decoder().values())
         special = [token.content for token in added if token.special]
@@ -137,6 +133,23 @@ class ChatTemplate:
         return LeastTokens.of(self.tokenizer)
 
     @cached_property
+    def images(self) -> ImageTokens | None:
+        """None: a model of text, or of a family of vision models that is not known here (`require_images` names it)."""
+        try:
+            return self.require_images()
+        except ConfigError:
+            return None
+
+    def require_images(self) -> ImageTokens | None:
+        """None: a model of text. Raises ConfigError for a vision model whose images cannot be used here."""
+        return None if self.folder is None else image_tokens(self.folder, self.encode_marked)
+
+    @cached_property
+    def reads_only_blocks(self) -> bool:
+        """Whether it shows contents only where they are lists of blocks."""
+        return reads_only_blocks(self.template, {**self.variables, **self.special_tokens})
+
+    @cached_property
     def resumable(self) -> ResumableTemplate:
         return ResumableTemplate(self.template.environment, self.template, self.text)
 
@@ -147,7 +160,8 @@ class ChatTemplate:
 
     def with_text(self, template_text: str) -> Self:
         """The same tokenizer and variables with another template. Raises ConfigError."""
-        return self.build(self.tokenizer, template_text, self.special_tokens, self.variables)
+        other = self.build(self.tokenizer, template_text, self.special_tokens, self.variables)
+        return replace(other, folder=self.folder)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
@@ -207,10 +221,13 @@ class ChatTemplate:
         """A copy with the control tokens in untrusted strings marked. The role is trusted: templates make tokens of it."""
         role = message.get("role")
         if role in INSTRUCTING_ROLES:
-            trusted: Message = without_marks(message)
-            return trusted
+            return self.shaped(without_marks(message))
         marker = self.special if role == "assistant" else self.control
-        return {key: item if key == "role" else marker.mark(item) for key, item in message.items()}
+        return self.shaped({key: item if key == "role" else marker.mark(item) for key, item in message.items()})
+
+    def shaped(self, message: Message) -> Message:
+        """With the form of content that the template reads."""
+        return jinja_content(message, only_blocks=self.reads_only_blocks)
 
     def mark_tools(self, tools: Sequence[ToolSchema] | None) -> Sequence[ToolSchema] | None:
         marked: Sequence[ToolSchema] | None = self.control.mark(list(tools)) if tools else None
@@ -247,70 +264,6 @@ class ChatTemplate:
     def token_id(self, text: str) -> int | None:
         """Id of the token with exactly this text; None if there is none."""
         return self.tokenizer.token_to_id(text)
-
-
-class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks the model's text for masks, which are not needed here: plain content."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance attribute
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _MessagesEnvironment(ImmutableSandboxedEnvironment):
-    """`message.role` of a plain dict is looked up as the sandbox does in the end, without the two exceptions before."""
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _OF_DICTS and attribute in obj:
-            return obj[attribute]
-        return super().getattr(obj, attribute)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = _MessagesEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """jinja2's own filter escapes HTML characters, which does not match the models' training data."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    return _BEYOND_ASCII.sub(_escaped, text) if ensure_ascii else text
-
-
-def _escaped(match: re.Match[str]) -> str:
-    """Escapes a character as `json.dumps` does, but keeps marks."""
-    return match.group() if match.group() in (MARK_START, MARK_END) else json.dumps(match.group())[1:-1]
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
-
-
-def _literals(environment: jinja2.Environment, template_text: str) -> list[str]:
-    """All literal texts of the template."""
-    try:
-        tree = environment.parse(template_text)
-    except jinja2.TemplateSyntaxError as exc:
-        raise ConfigError(f"chat template, line {exc.lineno}: {exc.message}") from exc
-    literals = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
-    return literals + [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
 
 
 def template_text(folder: Path) -> str:

@@ -42,7 +42,7 @@ def completed(template: ChatTemplate, parser: str) -> ChatTemplate:
     addition = _JINJA.format(
         head=json.dumps(HEAD),
         tail=json.dumps(TAIL + CALL_FORMS[parser], ensure_ascii=False),
-        place=_place(system_role(template)),
+        place=_place(system_role(template), only_blocks=template.reads_only_blocks),
     )
     extended = template.with_text(addition + template.text)
     if not shows_tools(extended):
@@ -53,10 +53,13 @@ def completed(template: ChatTemplate, parser: str) -> ChatTemplate:
     return extended
 
 
-def _place(role: SystemRole) -> str:
+def _place(role: SystemRole, *, only_blocks: bool) -> str:
     if not role.shown:
         return _BEFORE_USER
-    return _IN_SYSTEM.replace("DEFAULT", json.dumps(f"{role.default}\n\n" if role.default else "", ensure_ascii=False))
+    content = "DEFAULT ~ tandem.text" if not only_blocks else '[{"type": "text", "text": DEFAULT ~ tandem.text}]'
+    return _IN_SYSTEM.replace("CONTENT", content).replace(
+        "DEFAULT", json.dumps(f"{role.default}\n\n" if role.default else "", ensure_ascii=False)
+    )
 
 
 _JINJA = """\
@@ -73,11 +76,11 @@ _IN_SYSTEM = """\
 {%- if messages[0].content is string -%}
 {%- set tandem.text = (messages[0].content ~ "\\n\\n" ~ tandem.text) if messages[0].content else tandem.text -%}
 {%- else -%}
-{%- set tandem.text = messages[0].content + [{"type": "text", "text": tandem.text}] -%}
+{%- set tandem.text = messages[0].content + [{"type": "text", "text": "\\n\\n" ~ tandem.text}] -%}
 {%- endif -%}
 {%- set messages = [dict(messages[0], content=tandem.text)] + messages[1:] -%}
 {%- else -%}
-{%- set messages = [{"role": "system", "content": DEFAULT ~ tandem.text}] + messages -%}
+{%- set messages = [{"role": "system", "content": CONTENT}] + messages -%}
 {%- endif -%}"""
 _BEFORE_USER = """\
 {%- for message in messages -%}

@@ -26,6 +26,7 @@ class Turn:
     thread: str | None = None
     usage: Mapping[str, int] = field(default_factory=dict)  # tokens: prompt, cached, completion
     response: SampledResponse | None = None  # the sampled ids and their log-probs, as they are stored
+    has_image_token: bool = False  # among the sampled ids: the thread ends with it
 
     @property
     def number(self) -> int:

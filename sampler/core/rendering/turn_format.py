@@ -81,8 +81,7 @@ class TurnFormat:
         for is_result, run in groupby(messages, lambda message: message.get("role") == "tool"):
             group = list(run)
             if is_result:
-                joined = "\n\n".join(f"[{message.get('name') or 'tool'}]\n{message['content']}" for message in group)
-                group = [{"role": "user", "content": joined}]
+                group = [{"role": "user", "content": _results(group)}]
             spoken += group
         return spoken
 
@@ -151,6 +150,21 @@ def joined(content: Any, text: str) -> Any:
     if not content:
         return text
     return f"{content}\n\n{text}" if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+
+
+def _results(messages: Sequence[Message]) -> Any:
+    """Contents of tool results, each behind the tool's name: a text, or blocks where one of them has blocks."""
+    named = [(f"[{message.get('name') or 'tool'}]\n", message["content"]) for message in messages]
+    if not any(isinstance(content, list | tuple) for _, content in named):
+        return "\n\n".join(f"{name}{content}" for name, content in named)
+    content: Any = ""
+    for name, result in named:
+        content = (
+            _both(joined(content, name), result)
+            if isinstance(result, list | tuple)
+            else joined(content, f"{name}{result}")
+        )
+    return content
 
 
 def _without_system(messages: Sequence[Message]) -> Sequence[Message]:

@@ -24,7 +24,6 @@ from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import hash_of
 from shared.errors import ConfigError
 from shared.tokens.encoded_ids import NO_IDS, EncodedIds
-from shared.tokens.grown_ids import GrownIds
 
 Message = dict[str, Any]
 
@@ -67,6 +66,11 @@ class View:
         self._encoded = NO_IDS  # the prompt that was sent last, of which the next one has all
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its last reply has the token of images, which engines would read as one in the next prompt."""
+        return self._reply is not None and self.context.image_token in self._reply.body_ids
+
+    @property
     def is_opening(self) -> bool:
         """Whether the prompt is the first of its thread and contains no reply."""
         return self.last_dispatch is None and not self.context.has_replies
@@ -80,7 +84,7 @@ class View:
         prompt = self._rendered(messages, restart=restart)
         given, self._given = self._given, None
         if given is not None:
-            self.context.ids = GrownIds(given)
+            self.context.replace_ids(given)
             prompt = Prompt(0, list(given), BranchCause.CLEAN)
         if prompt.shared_length < len(self._encoded):
             self._encoded = NO_IDS
@@ -122,7 +126,7 @@ class View:
 
     def parent(self, prompt: Prompt) -> tuple[Parent, BranchCause]:
         """The parent of the request with this prompt, and why it does not continue the thread's last one."""
-        nearest = self._tokens.recorded.parent_of(self.context.ids, self.last_dispatch, prompt.shared_length)
+        nearest = self._tokens.recorded.parent_of(self.context.compared_ids, self.last_dispatch, prompt.shared_length)
         if self.last_dispatch is None and nearest.kind is ParentKind.FORK:
             return nearest, BranchCause.THREAD
         return nearest, prompt.cause
@@ -145,7 +149,7 @@ class View:
         """The reply to the request `dispatch`, whose prompt is `context.ids`. `words`: as returned by `reply_words`."""
         self._reply = self.context.sampled(output_ids, message)
         self._sent.replied(message, words)
-        self._tokens.recorded.add(dispatch, self.context.ids, parent, output_ids)
+        self._tokens.recorded.add(dispatch, self.context.compared_ids, parent, output_ids)
         self._tokens.affinity[dispatch] = self.affinity
         self.last_dispatch = dispatch
 

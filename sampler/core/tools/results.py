@@ -1,9 +1,9 @@
 """Converts a tool's answer into one bounded text for the model, from blocks of any kind, and the raw answer that is stored
 with it.
 
-Text stays as it is. Structured content is shown as JSON if there is no text. Images and other data become a marker with their
-size. A text beyond the bounds keeps its beginning and end, with a marker for the cut length in between. If the text contains
-less than the answer, `raw` stores the answer, bounded, unless the bound removes everything that the text lacks.
+Text stays as it is. Structured content is shown as JSON if there is no text. Images (for models of text) and other data become a
+marker with their size. A text beyond the bounds keeps its beginning and end, with a marker for the cut length in between. If the
+text contains less than the answer, `raw` stores the answer, bounded, unless the bound removes everything that the text lacks.
 
 Many servers send a result twice, as text and as equal structured content; it is stored once.
 """
@@ -25,6 +25,7 @@ from mcp_types import (
 )
 
 from sampler.core.tools.limits import ToolLimits
+from shared.documents.content import Block
 from shared.outside_text import storable
 
 # Character ranges of a text's tokens, in order.
@@ -38,7 +39,8 @@ _MAX_RAW_TEXT_CHARS = 2000
 class ToolResult:
     """`is_error`: the tool answered with an error, which is part of the episode. `cut_chars`: number of removed characters.
 
-    `raw`: the answer as JSON text, if `text` lacks a part of it. `whole`: the text before bounding, and `answer` its source;
+    `raw`: the answer as JSON text, if `text` lacks a part of it. `blocks`: texts and references to images, if it shows images
+    (`image_results`). `whole`: the text before bounding, and `answer` its source;
     both are not stored.
     """
 
@@ -48,6 +50,7 @@ class ToolResult:
     cut_chars: int = 0
     raw: str | None = None
     retries: int = 0
+    blocks: list[Block] = field(default_factory=list)
     whole: str = field(default="", repr=False)
     answer: CallToolResult | None = field(default=None, repr=False)
 
@@ -55,7 +58,7 @@ class ToolResult:
 def to_result(
     answer: CallToolResult, duration_s: float, limits: ToolLimits, offsets: OffsetsOf | None = None, retries: int = 0
 ) -> ToolResult:
-    text = "\n".join(_block_text(block) for block in answer.content)
+    text = "\n".join(block_text(block) for block in answer.content)
     plain = all(isinstance(block, TextContent) for block in answer.content)
     if not text and answer.structured_content is not None:
         text = json.dumps(answer.structured_content, ensure_ascii=False)
@@ -68,7 +71,7 @@ def to_result(
     raw = None if plain and not cut_chars else raw_text(answer, limits.max_raw_chars)
     if plain and raw is not None and len(raw) <= len(shown) and _has_beginnings(shown, answer):
         raw = None  # bounded more tightly than the text
-    return ToolResult(shown, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
+    return ToolResult(shown, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole=whole, answer=answer)
 
 
 def with_summary(result: ToolResult, summary: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> ToolResult:
@@ -77,7 +80,7 @@ def with_summary(result: ToolResult, summary: str, limits: ToolLimits, offsets: 
     raw = result.raw
     if raw is None and result.answer is not None:
         raw = raw_text(result.answer, limits.max_raw_chars)
-    return replace(result, text=shown, cut_chars=len(result.whole), raw=raw)
+    return replace(result, text=shown, cut_chars=len(result.whole), raw=raw, blocks=[])
 
 
 def bounded(text: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> tuple[str, int]:
@@ -206,7 +209,8 @@ def _clipped(value: Any, max_chars: int) -> Any:
     return value
 
 
-def _block_text(block: ContentBlock) -> str:
+def block_text(block: ContentBlock) -> str:
+    """As a model of text reads it."""
     match block:
         case TextContent():
             return block.text

@@ -21,7 +21,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from mcp_types import CallToolResult
+
 from sampler.core.tools.catalog import ToolCatalog
+from sampler.core.tools.image_results import Keep, with_images
 from sampler.core.tools.limits import ToolLimits
 from sampler.core.tools.link import Link
 from sampler.core.tools.names import chosen, named_tools
@@ -36,9 +39,9 @@ T = TypeVar("T")
 
 class ToolSession:
     """`allow`: names or patterns that this episode may use; None allows all. `exclude` takes precedence. `episode`: the id sent
-    to servers; None: a random id. `offsets`: see `results`."""
+    to servers; None: a random id. `offsets`: see `results`. `keep`: stores images for a model that sees; None: it reads texts."""
 
-    # 8 parameters: all but the servers are optional
+    # 9 parameters: all but the servers are optional
     def __init__(
         self,
         servers: Sequence[ToolServer],
@@ -50,11 +53,13 @@ class ToolSession:
         exclude: Collection[str] = (),
         episode: str | None = None,
         offsets: OffsetsOf | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self._limits = limits or ToolLimits()
         self._allow = None if allow is None else list(allow)
         self._exclude = list(exclude)
         self._offsets = offsets
+        self._keep = keep
         self._catalog = catalog or ToolCatalog(max_age_s=0)
         shared = traffic or Traffic()
         episode = episode or uuid.uuid4().hex
@@ -130,7 +135,12 @@ class ToolSession:
             text, cut_chars = bounded(f"unknown tool {name!r}; available: {known}", self._limits, self._offsets)
             return ToolResult(text, True, 0.0, cut_chars)
         answer, retries = await self._owners[tool.server].call(tool, arguments, timeout_s)
-        return to_result(answer, time.monotonic() - began, self._limits, self._offsets, retries)
+        duration_s = time.monotonic() - began
+
+        def bound(answer: CallToolResult) -> ToolResult:
+            return to_result(answer, duration_s, self._limits, self._offsets, retries)
+
+        return bound(answer) if self._keep is None else await with_images(answer, self._keep, bound)
 
     @property
     def own_ends(self) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.generation import Generation, NamedAdapter
+from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.engines.client.streamed import OnIds
 from sampler.core.engines.pool.contexts import EngineContexts
 from sampler.core.engines.pool.progress import Continuation, EngineReply, Progress
@@ -125,7 +126,7 @@ class EnginePool:
         if self._aborting:
             await asyncio.wait(self._aborting, timeout=self._limits.abort_s)
 
-    # 7 parameters: one request, and what decides which engine takes it
+    # 8 parameters: one request, and what decides which engine takes it
     async def generate(
         self,
         prompt_ids: Sequence[int] | EncodedIds,
@@ -135,6 +136,7 @@ class EnginePool:
         timeout_s: float | None = None,
         version: int | None = None,
         on_ids: OnIds | None = None,
+        images: Sequence[PromptImage] = (),
     ) -> EngineReply:
         """One whole reply to `prompt_ids`. `sampling_params` must contain `max_new_tokens`.
 
@@ -156,6 +158,7 @@ class EnginePool:
                     rid,
                     timeout_s,
                     progress.listener_for(on_ids),
+                    images,
                 )
             except EngineUnavailable as exc:
                 await self._after_failure(service.url, exc, progress)
@@ -166,10 +169,12 @@ class EnginePool:
             affinity = service.url
             self._suspects.clear(service.url)
             progress.add(part)
-            if part.finish_reason != "abort" or len(progress.output_ids) >= most:
+            has_image_token = any(image.token in part.output_ids for image in images[:1])  # no prompt may have it
+            if part.finish_reason != "abort" or len(progress.output_ids) >= most or has_image_token:
                 return self._finished(part, progress, len(prompt), time.monotonic() - began)
             await self._after_abort(part, progress)
 
+    # 7 parameters: as of `generate`
     async def _request(
         self,
         service: Service,
@@ -178,6 +183,7 @@ class EnginePool:
         rid: str,
         timeout_s: float | None,
         on_ids: OnIds | None,
+        images: Sequence[PromptImage],
     ) -> Generation:
         # Engines abort by prefix and refuse a known id: every request gets a unique id, all of one length.
         request_id, url = f"{rid}-{uuid.uuid4().hex}", service.url
@@ -195,6 +201,7 @@ class EnginePool:
                 vocabulary=self._vocabulary,
                 on_ids=on_ids,
                 adapter=adapter,
+                images=images,
             )
         except (asyncio.CancelledError, EngineUnavailable):
             self._abort(url, request_id)  # it may still be running there, unneeded
