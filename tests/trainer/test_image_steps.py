@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,11 +18,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from shared.documents.images import ImageFile
+from shared.documents.packed import unpack_floats
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus
 from shared.errors import ConfigError
 from shared.files.output_names import METRICS_FILE
 from shared.processes.mongod import Mongod
+from shared.store import Store
+from shared.store.copying import copy_groups
 from shared.tokens.flatten import digest, flatten
 from tandem.what_if.verify import VerifyConfig, verify
 from tests.shared.vision_models import EXAMPLE_MODEL, VISION_FAMILIES, write_vision_model
@@ -39,6 +43,9 @@ from trainer.modeling.vision import vision_parts
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
+from trainer.sft import training as sft
+from trainer.sft.config import SftConfig
+from trainer.sft.records import CHOICE_FILE
 from trainer.step.opening import LearnerOptions, open_learner
 
 GROUPS = 4
@@ -297,3 +304,34 @@ def test_a_step_on_text_alone_asks_for_no_image(
     dispatch = bridge(bridge.store.database["dispatched_sampling_tasks"].find_one({}))
     assert dispatch is not None
     assert "images" not in dispatch
+
+
+def test_records_with_images_are_imitated(
+    bridge: StoreBridge, played: VisionPlayer, alone: Parallel, mongod: Mongod, tmp_path: Path
+) -> None:
+    """The first loss is the mean of what transformers' own forward says of the sampled tokens."""
+    given = {"model_name_or_path": played.folder, "run": RUN, "db_connection_string": mongod.connection_string}
+    sft.train(
+        SftConfig(**given, output_dir=tmp_path / "out", max_steps=1, samples_per_step=2 * GROUPS, min_score=0), alone
+    )
+    (line,) = [json.loads(line) for line in (tmp_path / "out" / METRICS_FILE).read_text().splitlines()]
+    chosen = (tmp_path / "out" / CHOICE_FILE).read_text().splitlines()
+    ids = [json.loads(one)["record"] for one in chosen]
+    assert len(ids) == 2 * GROUPS
+    dispatches = [d for of in bridge(bridge.store.records.tokens_of(ids)).values() for d in of]
+    logprobs = np.concatenate([unpack_floats(d.response.output_logprobs) for d in dispatches if d.response])
+    assert line["loss/loss"] == pytest.approx(-logprobs.mean(), rel=1e-5)
+
+
+def test_offline_the_images_come_with_the_groups(
+    bridge: StoreBridge, played: VisionPlayer, alone: Parallel, mongod: Mongod
+) -> None:
+    async def copied(target: Store) -> int:
+        async with Store.open(mongod.connection_string, RUN, read_only=True) as source:
+            return await copy_groups(source, target, "main")
+
+    with StoreBridge(mongod.connection_string, "other-run") as other:
+        assert other(copied(other.store)) == GROUPS
+        publish(other, range(1))
+        assert oldest_of(begin(other, alone, played.folder), 1) == {"t0", "t1"}
+        other(other.store.client.drop_database("other-run"))
