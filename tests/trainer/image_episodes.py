@@ -99,13 +99,21 @@ class VisionPlayer:
         logprob_NV = torch.log_softmax(logits_NV[:-1], -1)
         return logprob_NV.gather(1, ids_1N[0, 1:, None])[-count:, 0].tolist()
 
-    async def play(self, store: Store, held: Claim, score: float) -> list[DispatchedSamplingTask]:
-        seq, slot = held.task.seq, held.traj_id
-        question, tool, other = (
+    def parts(self, seq: int, slot: int) -> tuple[Asked, Asked, Asked]:
+        return (
             self.asked("user", seq, "which colour"),
             self.asked("tool", 100 + 10 * seq + slot, "a square"),
             self.asked("tool", 99, "not that"),
         )
+
+    def pictures(self, seq: int, slot: int) -> list[list[str]]:
+        """Digests in the prompt of each turn."""
+        question, tool, other = (part.image.sha256 for part in self.parts(seq, slot))
+        return [[question], [question, tool], [question, other]]
+
+    async def play(self, store: Store, held: Claim, score: float) -> list[DispatchedSamplingTask]:
+        seq, slot = held.task.seq, held.traj_id
+        question, tool, other = self.parts(seq, slot)
         record = await store.records.start(held, "w")
         await store.images.keep([part.file for part in (question, tool, other)])
         replies = [self.reply(1000 * seq + 10 * slot + turn) for turn in range(3)]

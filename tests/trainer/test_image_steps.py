@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.progress import Progress
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -27,6 +28,11 @@ from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import copy_groups
 from shared.tokens.flatten import digest, flatten
+from tandem.what_if.bisect import BisectConfig, bisect
+from tandem.what_if.forward_scores import images_of_turns
+from tandem.what_if.replay import replay
+from tandem.what_if.sampled import read_episode
+from tandem.what_if.stored_weights import kept_weights, published_versions
 from tandem.what_if.verify import VerifyConfig, verify
 from tests.shared.vision_models import EXAMPLE_MODEL, VISION_FAMILIES, write_vision_model
 from tests.trainer.builders import relative_difference
@@ -40,7 +46,7 @@ from trainer.data.stream import RecordStream
 from trainer.loop import train
 from trainer.losses import LossConfig
 from trainer.modeling.vision import vision_parts
-from trainer.process.parallel import Parallel
+from trainer.process.parallel import Parallel, parallel_session
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 from trainer.sft import training as sft
@@ -76,11 +82,8 @@ def begin(bridge: StoreBridge, parallel: Parallel, folder: Path, **fields: objec
     return RecordStream(bridge, config, parallel, trainer_generation=start_trainer(bridge))
 
 
-@pytest.mark.parametrize("player", ["smolvlm", "qwen2_5_vl"], indirect=True)
-def test_the_trainer_computes_the_log_probs_of_transformers_and_learns(
-    bridge: StoreBridge, played: VisionPlayer, mongod: Mongod, tmp_path: Path
-) -> None:
-    """By the driver itself. The first step is on-policy: its ratios are 1."""
+def trained(played: VisionPlayer, mongod: Mongod, tmp_path: Path) -> Path:
+    """The output of a trainer that has taken two steps, by the driver itself."""
     out = tmp_path / "out"
     train(
         TrainerConfig(
@@ -97,6 +100,15 @@ def test_the_trainer_computes_the_log_probs_of_transformers_and_learns(
             num_threads=1,
         )
     )
+    return out
+
+
+@pytest.mark.parametrize("player", ["smolvlm", "qwen2_5_vl"], indirect=True)
+def test_the_trainer_computes_the_log_probs_of_transformers_and_learns(
+    bridge: StoreBridge, played: VisionPlayer, mongod: Mongod, tmp_path: Path
+) -> None:
+    """The first step is on-policy: its ratios are 1."""
+    out = trained(played, mongod, tmp_path)
     first, second = (json.loads(line) for line in (out / METRICS_FILE).read_text().splitlines())
     assert first["loss/k3_mean"] < 1e-9
     assert second["loss/k3_mean"] > 1e-7, "the weights have moved, and the data is of those before"
@@ -110,6 +122,28 @@ def test_the_trainer_computes_the_log_probs_of_transformers_and_learns(
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved
     assert not any(name.startswith(tuple(vision_parts(played.model))) for name in moved), "the tower is frozen"
+
+
+@pytest.mark.parametrize("player", ["qwen2_5_vl"], indirect=True)
+def test_a_turn_is_replayed_and_bisected_with_its_images(
+    bridge: StoreBridge, played: VisionPlayer, mongod: Mongod, tmp_path: Path
+) -> None:
+    out = trained(played, mongod, tmp_path)
+    progress = Progress(disable=True)
+    episode = bridge(read_episode(bridge.store, FIRST))
+    assert [[span.sha256 for span in turn.images] for turn in episode.turns] == played.pictures(0, 0)
+    published = bridge(published_versions(bridge.store, "main"))
+    images = bridge(images_of_turns(bridge.store, episode.turns, published))
+    with parallel_session("cpu", 1), kept_weights(published, out, "cpu") as weights:
+        result = replay(episode, images, weights, "cpu", progress)
+    for turn in result.turns:
+        assert np.abs(turn.recomputed - turn.sampled.logprobs).max() < 1e-4
+    config = BisectConfig(run=RUN, db_connection_string="given", record=FIRST, turn=1, at_step=1, run_dir=out)
+    with parallel_session("cpu", 1):
+        bisection, _ = bisect(bridge, config, progress)
+    assert np.abs(bisection.moments[0].logprobs - episode.turns[1].logprobs).max() < 1e-4
+    (group,) = (group for group in bisection.groups if group.data[0].task == "main:train:0:t0")
+    assert group.push != 0
 
 
 def gradients_of(

@@ -80,14 +80,17 @@ class RecordImages:
         return images
 
 
-async def read_images(store: Store, record: RecordTree, model_directory: Path) -> dict[str, TowerImage]:
-    """Of one record, as `RecordImages.of`."""
-    if not record.images:
+async def read_images(store: Store, records: Sequence[RecordTree], model_directory: Path) -> dict[str, TowerImage]:
+    """All images of a few records, at once. Raises as `RecordImages.of`."""
+    with_images = [record for record in records if record.images]
+    if not with_images:
         return {}
-    family, named = vision_family(model_directory, record), first_records([record])
-    check_placeholders(record, family)
+    family, named = vision_family(model_directory, with_images[0]), first_records(with_images)
+    for record in with_images:
+        check_placeholders(record, family)
     images = await asyncio.to_thread(tower_images, await image_files(store, named), named, family)
-    check_images(record, images)
+    for record in with_images:
+        check_images(record, images)
     return images
 
 

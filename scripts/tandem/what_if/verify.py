@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -77,15 +76,15 @@ class Verified:
 
 
 def largest_difference(
-    lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str, images: TowerImages = MappingProxyType({})
+    lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str, images: TowerImages
 ) -> tuple[int, float]:
     """(tokens of `version`, largest |stored − recomputed| over them). `images`: those of the trees."""
     tokens, largest = 0, 0.0
     linear, mask = not lm.way.trees, lm.mask(device)
     for tree in trees:
         merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
-        rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
-        rows = [row.with_pixels(partial(inputs_of, images)) for row in rows]
+        packed = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+        rows = [row.with_pixels(partial(inputs_of, images)) for row in packed]
         parts = [settled_logprobs(lm, row.to(device), mask).cpu() - row.old_logprob_E for row in rows]
         of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
         difference_E = torch.cat([torch.zeros(0), *parts]).abs()[of_version_E]
@@ -118,7 +117,7 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
                 lm = _load(reached.folder, config.device)
                 tokens, largest = 0, 0.0
                 for tree in trees:  # one by one, so that memory holds the images of one
-                    images = await read_images(store, tree, reached.folder)
+                    images = await read_images(store, [tree], reached.folder)
                     more, difference = largest_difference(lm, [tree], number, config.device, images)
                     tokens, largest = tokens + more, max(largest, difference)
                 results.append(Verified(number, version.step, len(trees), tokens, largest))
