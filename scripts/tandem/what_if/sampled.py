@@ -113,13 +113,13 @@ def _images(state: EpisodeState, turn: TurnState) -> list[ImageSpan]:
     """Of the turn's prompt, those that it shares with earlier turns included."""
     turns = {one.number: one for one in state.turns}
     spans: list[ImageSpan] = []
-    at: TurnState | None = turn
-    count = turn.length
-    while at is not None:
+    at, count = turn, turn.length
+    while True:
         own = [ImageSpan(i.sha256, at.shared + i.first, i.count, i.grid) for i in at.dispatch.images]
         spans = [*(span for span in own if span.first < count), *spans]
-        at, count = None if at.parent is None else turns[at.parent], min(count, at.shared)
-    return spans
+        if at.parent is None:
+            return spans
+        at, count = turns[at.parent], min(count, at.shared)
 
 
 async def speller(store: Store, policy: str) -> Spell:
