@@ -41,7 +41,7 @@ from tests.trainer.launched import OPTIMIZER
 from tests.trainer.layouts import Layout, run
 from tests.trainer.streams import RUN, add_groups, make_config, publish
 from tests.trainer.vision_models import exact_float64
-from trainer.data.images import RecordImages, TowerImage
+from trainer.data.images import MASK, RecordImages, TowerImage
 from trainer.data.stream import RecordStream
 from trainer.loop import train
 from trainer.losses import LossConfig
@@ -82,22 +82,26 @@ def begin(bridge: StoreBridge, parallel: Parallel, folder: Path, **fields: objec
     return RecordStream(bridge, config, parallel, trainer_generation=start_trainer(bridge))
 
 
-def trained(played: VisionPlayer, mongod: Mongod, tmp_path: Path) -> Path:
+def trained(played: VisionPlayer, mongod: Mongod, tmp_path: Path, **fields: Any) -> Path:
     """The output of a trainer that has taken two steps, by the driver itself."""
     out = tmp_path / "out"
+    values = {
+        "groups_per_step": 2,
+        "max_steps": 2,
+        "max_staleness": 4,
+        "learning_rate": 1e-3,
+        "report_to": ["none"],
+        **fields,
+    }
     train(
         TrainerConfig(
             run=RUN,
             db_connection_string=mongod.connection_string,
             model_name_or_path=played.folder,
             output_dir=out,
-            groups_per_step=2,
-            max_steps=2,
-            max_staleness=4,
-            learning_rate=1e-3,
-            report_to=["none"],
             device="cpu",
             num_threads=1,
+            **values,
         )
     )
     return out
@@ -122,6 +126,18 @@ def test_the_trainer_computes_the_log_probs_of_transformers_and_learns(
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved
     assert not any(name.startswith(tuple(vision_parts(played.model))) for name in moved), "the tower is frozen"
+
+
+def test_changes_of_weights_contain_nothing_of_a_frozen_tower(
+    bridge: StoreBridge, played: VisionPlayer, mongod: Mongod, tmp_path: Path
+) -> None:
+    """The first and the last version are complete, the second has changes."""
+    out = trained(played, mongod, tmp_path, publish_mode="delta", groups_per_step=1, max_steps=3, keep_versions=4)
+    lines = [json.loads(line) for line in (out / METRICS_FILE).read_text().splitlines()]
+    assert [line["publish/full"] for line in lines] == [1, 0, 1]
+    sizes = {name: tensor.numel() for name, tensor in load_file(played.folder / "model.safetensors").items()}
+    tower = sum(size for name, size in sizes.items() if name.startswith(tuple(vision_parts(played.model))))
+    assert lines[1]["publish/changed_fraction"] <= 1 - tower / sum(sizes.values())
 
 
 @pytest.mark.parametrize("player", ["qwen2_5_vl"], indirect=True)
@@ -318,6 +334,7 @@ def test_every_image_is_read_once_for_a_step_and_freed_after_it(
                 for digest, inputs in zip(row.digests, row.inputs, strict=True)
             }
             assert sum(len(row.digests) for row in rows) > 7, "an image stands in several rows"
+            assert {inputs[MASK].dtype for row in rows for inputs in row.inputs} == {torch.bool}
             assert len(pixels) == 7, "of two questions, four tools, and one of all: each is there once"
             stream.commit(step)
             del batch, minibatch, rows
