@@ -93,4 +93,11 @@ MUTANTS = (
         "",
         "tests/shared/test_data_file.py::test_images_go_with_the_groups_that_name_them_and_no_others",
     ),
+    Mutant(
+        "record images: kept features leave a device with the weights",
+        "trainer/step/residence.py",
+        "        module.free_features()\n",
+        "        pass\n",
+        "tests/trainer/test_vision_training.py::test_features_of_a_frozen_tower_are_kept_until_the_device_is_left",
+    ),
 )

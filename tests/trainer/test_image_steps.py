@@ -114,6 +114,7 @@ def test_the_trainer_computes_the_log_probs_of_transformers_and_learns(
     """The first step is on-policy: its ratios are 1."""
     out = trained(played, mongod, tmp_path)
     first, second = (json.loads(line) for line in (out / METRICS_FILE).read_text().splitlines())
+    assert first["data/images"] == 7
     assert first["loss/k3_mean"] < 1e-9
     assert second["loss/k3_mean"] > 1e-7, "the weights have moved, and the data is of those before"
     assert first["learner/grad_norm"] > 0

@@ -112,6 +112,9 @@ class VisionTower:
         beside = [embedding_PD.to(levels_PD[0].dtype), *(torch.zeros_like(embedding_PD) for _ in levels_PD[1:])]
         return [of.masked_scatter(is_feature_P, level) for of, level in zip(beside, levels_PD, strict=True)]
 
+    def free_features(self) -> None:
+        self._kept.clear()
+
     def unused(self) -> Tensor | None:
         """0, with a gradient of 0 for each trained parameter of the tower: every process must have one for each of them."""
         trained = self._trained()
