@@ -13,26 +13,27 @@ the arrays for the tower, with decoder processes; CPU seconds are of all process
 
 import hashlib
 import io
-import json
 import os
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 import torch
 from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
+from scripts.bench.image_inputs import ours
 from scripts.bench.processes import cpu_s
 from shared.documents.images import ImageFile
 from shared.images.families import Family, family_of
 from shared.processes.mongod import Mongod
 from shared.tokens.image_span import ImageSpan
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from tests.shared.vision_models import write_vision_model
 from trainer.data.images import RecordImages, first_records, inputs_of
 from trainer.losses import Denominators, LossConfig
 from trainer.process.parallel import parallel_session
@@ -47,10 +48,11 @@ from trainer.trees.tree import merge
 KINDS = ("shared", "own")
 QUESTION, REPLY = 32, 64  # tokens
 MAX_TOKENS_PER_ROW = 4096
+VOCABULARY, PLACEHOLDER, ORDINARY = 512, 1, 8  # from ORDINARY on ids stand for nothing
 
 
 def measure(options: Options) -> Tables:
-    folder = write_model(options.folder / "model", options.side)
+    folder = write_model(options.folder / "model")
     family = family_of(folder)
     assert family is not None
     with (
@@ -70,23 +72,22 @@ def measure(options: Options) -> Tables:
     return {"one step": rows, "own / shared": [{name: own[name] / shared[name] for name in names}]}
 
 
-def write_model(folder: Path, side: int) -> Path:
-    """`side`: of the largest picture, in pixels."""
-    most = {"min_pixels": 28 * 28, "max_pixels": side * side}
-    write_vision_model(folder, "qwen2_5_vl", image_processor={**most, "patch_size": 14}, weights=False)
-    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    values["vision_config"] |= {
-        "depth": 8,
-        "hidden_size": 320,
-        "intermediate_size": 864,
-        "num_heads": 5,
-        "patch_size": 14,
+def write_model(folder: Path) -> Path:
+    """The files that `family_of` and the trainer read."""
+    ours("qwen2_5_vl", folder)
+    vision = {"depth": 8, "hidden_size": 320, "intermediate_size": 864, "num_heads": 5, "patch_size": 14}
+    vision |= {"window_size": 112, "fullatt_block_indexes": [3, 7], "out_hidden_size": 256}
+    text = {"vocab_size": VOCABULARY, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
+    text |= {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
     }
-    values["vision_config"] |= {"window_size": 112, "fullatt_block_indexes": [3, 7], "out_hidden_size": 256}
-    values["text_config"] |= {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
-    values["text_config"]["layer_types"] = ["full_attention"] * 4
-    values["text_config"]["rope_parameters"]["mrope_section"] = [8, 12, 12]
-    config = Qwen2_5_VLConfig(**values)
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12]}
+    ids = {"image_token_id": PLACEHOLDER, "video_token_id": 2, "vision_start_token_id": 3, "vision_end_token_id": 4}
+    config: Any = Qwen2_5_VLConfig(text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids)  # type: ignore[arg-type]  # its other parameters are no numbers
     torch.manual_seed(0)
     Qwen2_5_VLForConditionalGeneration(config).float().save_pretrained(folder)
     return folder
@@ -101,7 +102,7 @@ def episodes(bridge: StoreBridge, family: Family, kind: str, number: int, option
             for episode in range(options.episodes)
         ]
         bridge(bridge.store.images.keep(files))
-        question = np.random.default_rng([number, task]).integers(0, 40, QUESTION)
+        question = np.random.default_rng([number, task]).integers(ORDINARY, VOCABULARY, QUESTION)
         groups.append([record(family, f"{task}:{at}", file, question, at) for at, file in enumerate(files)])
     return groups
 
@@ -117,10 +118,10 @@ def picture(side: int, seed: list[int]) -> ImageFile:
     return ImageFile(hashlib.sha256(data).hexdigest(), data, "JPEG", side, side)
 
 
-def record(family: Family, name: str, file: ImageFile, question: "np.ndarray[object, object]", at: int) -> RecordTree:
+def record(family: Family, name: str, file: ImageFile, question: npt.NDArray[np.int64], at: int) -> RecordTree:
     """The picture, the question, and a reply of its own."""
     count = family.features(file.height, file.width)
-    reply = np.random.default_rng(at).integers(0, 40, REPLY)
+    reply = np.random.default_rng(at).integers(ORDINARY, VOCABULARY, REPLY)
     ids_N = np.concatenate([np.full(count, family.placeholder_id), question, reply]).astype(np.int32)
     n, prompt = len(ids_N), count + QUESTION
     dispatches_N = np.where(np.arange(n) < prompt, -1, 0).astype(np.int32)

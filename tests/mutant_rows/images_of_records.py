@@ -3,9 +3,9 @@
 from tests.mutant_rows.mutant import Mutant
 
 FLATTENED = "tests/shared/test_flatten_images.py"
-STEPS = "tests/trainer/test_image_steps.py"
-SPOILT = f"{STEPS}::test_a_group_with_a_spoilt_image_is_dropped_by_name_and_the_step_takes_the_next"
-READ_ONCE = f"{STEPS}::test_every_image_is_read_once_for_a_step_and_freed_after_it"
+READ = "tests/trainer/test_read_images.py"
+SPOILT = f"{READ}::test_a_group_with_a_spoilt_image_is_dropped_by_name_and_the_step_takes_the_next"
+READ_ONCE = f"{READ}::test_every_image_is_read_once_for_a_step_and_freed_after_it"
 READING = "trainer/data/images.py"
 
 MUTANTS = (
@@ -63,7 +63,7 @@ MUTANTS = (
         "trainer/data/reading.py",
         "NOT_OF_THE_DATA = (*OF_THE_MACHINE, ConfigError)",
         "NOT_OF_THE_DATA = OF_THE_MACHINE",
-        f"{STEPS}::test_images_and_a_model_of_text_end_the_trainer_with_a_sentence",
+        f"{READ}::test_images_and_a_model_of_text_end_the_trainer_with_a_sentence",
     ),
     Mutant(
         "record images: each is read once for a step",

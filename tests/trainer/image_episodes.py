@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, PreTrainedTokenizerBase
@@ -23,6 +24,7 @@ from sampler.settings import SamplerConfig
 from shared.documents import Claim, DispatchedSamplingTask
 from shared.documents.images import ImageFile, PlacedImage
 from shared.documents.packed import pack_floats
+from shared.documents.run import Admission
 from shared.documents.states import RecordStatus, Termination
 from shared.images.families import Family, family_of
 from shared.images.placeholders import expanded, spans
@@ -30,12 +32,18 @@ from shared.store import Store
 from tests.sampler.builders import make_dispatch
 from tests.sampler.settling import settle_next
 from tests.shared.builders import claim, make_task
-from tests.shared.vision_models import PAD_IMAGE
+from tests.shared.vision_models import PAD_IMAGE, write_vision_model
+from tests.trainer.streams import make_config
+from trainer.data.stream import RecordStream
 from trainer.modeling.model import load_tokenizer
 from trainer.modeling.resizing import by_torch
 from trainer.modeling.vision import GRID, batched
+from trainer.process.parallel import Parallel
+from trainer.process.store_bridge import StoreBridge
 
 WORDS = ("red", "green", "blue", "white", "which colour", "a square", "not that")
+FIRST = "main:train:0:t0:0:1"  # a record of the oldest group
+GROUPS = 4
 SIZES = ((40, 70), (33, 33), (64, 48))  # height, width
 
 
@@ -154,3 +162,34 @@ class VisionPlayer:
         config = SamplerConfig.model_validate(values)
         while await settle_next(store, "s", config) is not None:
             pass
+
+
+@pytest.fixture
+def player(tmp_path: Path, request: pytest.FixtureRequest) -> VisionPlayer:
+    return VisionPlayer(write_vision_model(tmp_path / "model", getattr(request, "param", "smolvlm")))
+
+
+@pytest.fixture
+def played(bridge: StoreBridge, player: VisionPlayer) -> VisionPlayer:
+    bridge(player.write_run(bridge.store, GROUPS))
+    return player
+
+
+def start_trainer(bridge: StoreBridge) -> int:
+    """Its generation. What earlier ones have borrowed is free."""
+    admission = Admission(groups_per_step=2, max_staleness=0)
+    generation = bridge(bridge.store.runs.start_trainer("main", admission))
+    bridge(bridge.store.data.release_claims("main", generation))
+    return generation
+
+
+def begin(bridge: StoreBridge, parallel: Parallel, folder: Path, **fields: object) -> RecordStream:
+    config = make_config(model_name_or_path=folder, **fields)
+    return RecordStream(bridge, config, parallel, trainer_generation=start_trainer(bridge))
+
+
+def oldest_of(stream: RecordStream, step: int) -> set[str]:
+    batch = stream.next_batch(step)
+    assert batch is not None
+    stream.commit(step)
+    return {rid.split(":")[3] for rid in batch.record_ids}

@@ -1,12 +1,6 @@
-"""Steps on a run whose episodes have images: the log-probs of transformers, one gradient for every layout, spoilt images."""
+"""Steps on a run whose episodes have images: the log-probs of transformers, one gradient for every layout."""
 
-import gc
-import hashlib
 import json
-import re
-import weakref
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +12,24 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from shared.documents.images import ImageFile
 from shared.documents.packed import unpack_floats
-from shared.documents.run import Admission
-from shared.documents.states import DataStatus
-from shared.errors import ConfigError
 from shared.files.output_names import METRICS_FILE
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import copy_groups
-from shared.tokens.flatten import digest, flatten
 from tandem.what_if.bisect import BisectConfig, bisect
 from tandem.what_if.forward_scores import images_of_turns
 from tandem.what_if.replay import replay
 from tandem.what_if.sampled import read_episode
 from tandem.what_if.stored_weights import kept_weights, published_versions
 from tandem.what_if.verify import VerifyConfig, verify
-from tests.shared.vision_models import EXAMPLE_MODEL, VISION_FAMILIES, write_vision_model
+from tests.shared.vision_models import VISION_FAMILIES
 from tests.trainer.builders import relative_difference
-from tests.trainer.image_episodes import VisionPlayer, picture
+from tests.trainer.image_episodes import FIRST, GROUPS, VisionPlayer, begin, oldest_of, played, player, start_trainer
 from tests.trainer.launched import OPTIMIZER
 from tests.trainer.layouts import Layout, run
-from tests.trainer.streams import RUN, add_groups, make_config, publish
+from tests.trainer.streams import RUN, make_config, publish
 from tests.trainer.vision_models import exact_float64
-from trainer.data.images import MASK, RecordImages, TowerImage
 from trainer.data.stream import RecordStream
 from trainer.loop import train
 from trainer.losses import LossConfig
@@ -54,32 +42,8 @@ from trainer.sft.config import SftConfig
 from trainer.sft.records import CHOICE_FILE
 from trainer.step.opening import LearnerOptions, open_learner
 
-GROUPS = 4
-FIRST = "main:train:0:t0:0:1"  # a record of the oldest group
-
-
-@pytest.fixture
-def player(tmp_path: Path, request: pytest.FixtureRequest) -> VisionPlayer:
-    return VisionPlayer(write_vision_model(tmp_path / "model", getattr(request, "param", "smolvlm")))
-
-
-@pytest.fixture
-def played(bridge: StoreBridge, player: VisionPlayer) -> VisionPlayer:
-    bridge(player.write_run(bridge.store, GROUPS))
-    return player
-
-
-def start_trainer(bridge: StoreBridge) -> int:
-    """Its generation. What earlier ones have borrowed is free."""
-    admission = Admission(groups_per_step=2, max_staleness=0)
-    generation = bridge(bridge.store.runs.start_trainer("main", admission))
-    bridge(bridge.store.data.release_claims("main", generation))
-    return generation
-
-
-def begin(bridge: StoreBridge, parallel: Parallel, folder: Path, **fields: object) -> RecordStream:
-    config = make_config(model_name_or_path=folder, **fields)
-    return RecordStream(bridge, config, parallel, trainer_generation=start_trainer(bridge))
+__all__ = ["played", "player"]
+pytestmark = pytest.mark.slow
 
 
 def trained(played: VisionPlayer, mongod: Mongod, tmp_path: Path, **fields: Any) -> Path:
@@ -204,158 +168,6 @@ def test_neither_prefix_trees_nor_ranks_change_the_gradient(
     assert max(float(g.abs().max()) for g in expected.values()) > 1e-3
     assert relative_difference(gradient(1, prefix_trees=True), expected) < 1e-9
     assert relative_difference(gradient(2, prefix_trees=True), expected) < 1e-9
-
-
-def oldest_of(stream: RecordStream, step: int) -> set[str]:
-    batch = stream.next_batch(step)
-    assert batch is not None
-    stream.commit(step)
-    return {rid.split(":")[3] for rid in batch.record_ids}
-
-
-Spoil = Callable[[StoreBridge, VisionPlayer], None]
-
-
-def image_of(player: VisionPlayer) -> str:
-    """The picture of the oldest group's question."""
-    return player.asked("user", 0, "").image.sha256
-
-
-def gone(bridge: StoreBridge, player: VisionPlayer) -> None:
-    assert bridge(bridge.store.database["images"].delete_one({"_id": image_of(player)})).deleted_count == 1
-
-
-def changed(bridge: StoreBridge, player: VisionPlayer) -> None:
-    values = {"$set": {"data": b"other bytes"}}
-    assert bridge(bridge.store.database["images"].update_one({"_id": image_of(player)}, values)).modified_count == 1
-
-
-def with_another(**fields: Any) -> Spoil:
-    """The oldest record's question has been settled with another picture, or another place of it."""
-
-    def spoil(bridge: StoreBridge, player: VisionPlayer) -> None:
-        database = bridge.store.database
-        where = {f"images.0.{name}": value for name, value in fields.items()}
-        of_dispatch = {"_id": f"{FIRST}:0"}
-        assert (
-            bridge(database["dispatched_sampling_tasks"].update_one(of_dispatch, {"$set": where})).modified_count == 1
-        )
-        (dispatches,) = bridge(bridge.store.records.tokens_of([FIRST])).values()
-        found = digest(flatten(FIRST, dispatches, {d.id: 0.0 for d in dispatches}))
-        bridge(database["record_data"].update_one({"_id": FIRST}, {"$set": {"digest": found}}))
-
-    return spoil
-
-
-def no_image(bridge: StoreBridge, player: VisionPlayer) -> None:
-    data = b"a text"
-    sha256 = hashlib.sha256(data).hexdigest()
-    bridge(bridge.store.images.keep([ImageFile(sha256, data, "PNG", 8, 8)]))
-    with_another(sha256=sha256)(bridge, player)
-
-
-OTHER_SIZE = picture(7, (120, 120))
-
-
-def other_size(bridge: StoreBridge, player: VisionPlayer) -> None:
-    bridge(bridge.store.images.keep([OTHER_SIZE]))
-    with_another(sha256=OTHER_SIZE.sha256)(bridge, player)
-
-
-SPOILT: dict[str, tuple[Spoil, str]] = {
-    "a missing image": (gone, "not in the store"),
-    "other bytes": (changed, "its 11 bytes in the store have the digest"),
-    "no image": (no_image, "expected"),
-    "a picture of another size": (other_size, "placeholders; expected .* for 120 x 120 pixels"),
-    "an image that is not at its placeholders": (with_another(first=0, count=1), "its tokens have id .*; expected"),
-    "fewer placeholders": (with_another(count=4), "token .* is a placeholder without an image"),
-}
-
-
-@pytest.mark.parametrize("what", SPOILT)
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_a_group_with_a_spoilt_image_is_dropped_by_name_and_the_step_takes_the_next(
-    bridge: StoreBridge, played: VisionPlayer, alone: Parallel, what: str, prefetch: bool
-) -> None:
-    spoil, message = SPOILT[what]
-    publish(bridge, range(1))
-    spoil(bridge, played)
-    with begin(bridge, alone, played.folder, prefetch=prefetch) as stream:
-        assert oldest_of(stream, 1) == {"t1", "t2"}
-    data = bridge(bridge.store.data.find({"task": "main:train:0:t0"}))
-    assert {one.status for one in data} == {DataStatus.DROPPED}
-    for one in data:
-        assert one.reason is not None
-        assert re.search(rf"record main:train:0:t0:\d:1: .*{message}", one.reason), one.reason
-
-
-def test_images_and_a_model_of_text_end_the_trainer_with_a_sentence(
-    bridge: StoreBridge, played: VisionPlayer, alone: Parallel
-) -> None:
-    publish(bridge, range(1))
-    for prefetch in (False, True):
-        with (
-            begin(bridge, alone, EXAMPLE_MODEL, prefetch=prefetch) as stream,
-            pytest.raises(ConfigError, match=r"record main:train:0:t0:\d:1 has 3 images, but .* is a model of text"),
-        ):
-            stream.next_batch(1)
-    assert {data.status for data in bridge(bridge.store.data.find({}))} == {DataStatus.READY}
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_every_image_is_read_once_for_a_step_and_freed_after_it(
-    bridge: StoreBridge, played: VisionPlayer, alone: Parallel, monkeypatch: pytest.MonkeyPatch, prefetch: bool
-) -> None:
-    publish(bridge, range(2))
-    digests: list[str] = []
-    arrays: list[weakref.ref[Any]] = []
-    read, of = type(bridge.store.images).read, RecordImages.of
-
-    async def counted(self: Any, sha256: str) -> bytes:
-        digests.append(sha256)
-        return await read(self, sha256)
-
-    def watched(self: RecordImages, *args: Any) -> dict[str, TowerImage]:
-        images = of(self, *args)
-        arrays.extend(weakref.ref(array) for image in images.values() for array in image.inputs.values())
-        return images
-
-    monkeypatch.setattr(type(bridge.store.images), "read", counted)
-    monkeypatch.setattr(RecordImages, "of", watched)
-    monkeypatch.setattr("trainer.data.prefetch.READ_AT_ONCE", 1)  # groups come one by one
-    with begin(bridge, alone, played.folder, max_tokens_per_row=40, prefetch=prefetch) as stream:
-        for step in (1, 2):
-            batch = stream.next_batch(step)
-            assert batch is not None
-            (minibatch,) = batch.minibatches
-            rows = [row.images for row in minibatch.rows if row.images is not None]
-            pixels = {
-                (digest, inputs["pixel_values"].data_ptr())
-                for row in rows
-                for digest, inputs in zip(row.digests, row.inputs, strict=True)
-            }
-            assert sum(len(row.digests) for row in rows) > 7, "an image stands in several rows"
-            assert {inputs[MASK].dtype for row in rows for inputs in row.inputs} == {torch.bool}
-            assert len(pixels) == 7, "of two questions, four tools, and one of all: each is there once"
-            stream.commit(step)
-            del batch, minibatch, rows
-    assert sorted(Counter(digests).values()) == [1] * 12 + [2], "the picture of all is read for each step"
-    gc.collect()
-    assert arrays
-    assert not [array for array in arrays if array() is not None]
-
-
-def test_a_step_on_text_alone_asks_for_no_image(
-    bridge: StoreBridge, alone: Parallel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does it read the model's directory, which is none here."""
-    publish(bridge, range(1))
-    add_groups(bridge, range(2))
-    monkeypatch.delattr(RecordImages, "of")
-    assert oldest_of(begin(bridge, alone, Path("nowhere")), 1) == {"t0", "t1"}
-    dispatch = bridge(bridge.store.database["dispatched_sampling_tasks"].find_one({}))
-    assert dispatch is not None
-    assert "images" not in dispatch
 
 
 def test_records_with_images_are_imitated(
