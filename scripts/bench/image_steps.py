@@ -75,7 +75,13 @@ def measure(options: Options) -> Tables:
 def write_model(folder: Path) -> Path:
     """The files that `family_of` and the trainer read."""
     ours("qwen2_5_vl", folder)
-    vision = {"depth": 8, "hidden_size": 320, "intermediate_size": 864, "num_heads": 5, "patch_size": 14}
+    vision: dict[str, Any] = {
+        "depth": 8,
+        "hidden_size": 320,
+        "intermediate_size": 864,
+        "num_heads": 5,
+        "patch_size": 14,
+    }
     vision |= {"window_size": 112, "fullatt_block_indexes": [3, 7], "out_hidden_size": 256}
     text = {"vocab_size": VOCABULARY, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
     text |= {
@@ -147,7 +153,7 @@ def step(learner: Learner, images: RecordImages, groups: list[list[RecordTree]])
     rows = [row.with_pixels(lambda digest: inputs_of(held, digest)) for row in pack(trees, MAX_TOKENS_PER_ROW)]
     counts = Denominators.count(torch.cat([torch.from_numpy(tree.trained_tokens_T) for tree in trees]))
     learner.step_in_minibatches([Minibatch(rows, counts)])
-    arrays = sum(array.nbytes for image in held.values() for array in image.inputs.values())
+    arrays = sum(array.nbytes for image in held.values() for array in image.inputs().values())
     return {
         "images": len(held),
         "tokens": sum(row.num_tokens for row in rows),

@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "record images: each is read once for a step",
         READING,
-        "        self._held.update(images)\n",
-        "        pass\n",
+        "            self._held.update(images)\n",
+        "            pass\n",
         READ_ONCE,
     ),
     Mutant(
@@ -78,6 +78,13 @@ MUTANTS = (
         "WeakValueDictionary[str, TowerImage] = WeakValueDictionary()",
         "dict[str, TowerImage] = {}",
         READ_ONCE,
+    ),
+    Mutant(
+        "record images: their arrays are bounded",
+        READING,
+        "images[digest] = image if array_bytes >= 0 else replace(image, held=data)",
+        "images[digest] = image",
+        f"{READ}::test_beyond_a_bound_images_are_held_as_files_and_give_the_same_pixels",
     ),
     Mutant(
         "record images: a sampled placeholder is a token",

@@ -2,13 +2,14 @@
 
     trees of a group ─▶ digests that nothing holds ─▶ files of the store ─▶ decoder processes ─▶ inputs of the tower ─▶ rows
 
-An image that a group holds is not read again; its arrays are freed with the last group and row that have them. One that is
-missing, damaged or has other placeholders than the model's image processor makes is a DataError that names the record.
+An image that a group or a row holds is not read again; it is freed with the last of them. One that is missing, damaged or has
+other placeholders than the model's image processor makes is a DataError that names the record. Beyond `ARRAY_BYTES` an image is
+held as its file, and decoded again when a row is computed: 100 episodes of 50 screenshots would be 90 GB of arrays.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ConfigError, DataError
-from shared.images.decode import decode_all
+from shared.images.decode import decode, decode_all
 from shared.images.families import Family, family_of
 from shared.images.picture import Picture
 from shared.store import Store
@@ -27,18 +28,37 @@ from trainer.modeling.resizing import by_torch
 from trainer.process.store_bridge import StoreBridge
 
 MASK = "pixel_attention_mask"  # of ones and zeros; as int64 it takes two thirds of the pixels' memory
+ARRAY_BYTES = 2 << 30  # of a process: 110 images of 1024 x 768 pixels
 IMAGES_AT_ONCE = 8  # files and decoded pictures in memory beside what the tower reads
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TowerImage:
-    """`inputs`: arrays that the vision tower reads. `count`: placeholders; `grid`: as in `ImageSpan`."""
+    """`held`: the arrays that the vision tower reads, or the file. `count`: placeholders; `grid`: as in `ImageSpan`."""
 
-    inputs: Mapping[str, npt.NDArray[Any]]
+    held: Mapping[str, npt.NDArray[Any]] | bytes
+    where: str
+    family: Family
     height: int
     width: int
-    count: int
-    grid: tuple[int, int, int] | None
+
+    @property
+    def count(self) -> int:
+        return self.family.features(self.height, self.width)
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None:
+        return self.family.grid(self.height, self.width)
+
+    @property
+    def array_bytes(self) -> int:
+        """Held."""
+        return 0 if isinstance(self.held, bytes) else sum(array.nbytes for array in self.held.values())
+
+    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
+        if isinstance(self.held, bytes):
+            return _arrays(decode(self.held, self.where), self.where, self.family)
+        return self.held
 
 
 TowerImages = Mapping[str, TowerImage]  # by digest
@@ -74,8 +94,9 @@ class RecordImages:
         missing = [(digest, first[digest]) for digest in digests if digest not in images]
         for start in range(0, len(missing), IMAGES_AT_ONCE):
             some = dict(missing[start : start + IMAGES_AT_ONCE])
-            images |= tower_images(self._bridge(image_files(self._bridge.store, some)), some, family)
-        self._held.update(images)
+            free = ARRAY_BYTES - sum(image.array_bytes for image in self._held.values())
+            images |= tower_images(self._bridge(image_files(self._bridge.store, some)), some, family, free)
+            self._held.update(images)
         for record in with_images:
             check_images(record, images)
         return images
@@ -89,14 +110,14 @@ async def read_images(store: Store, records: Sequence[RecordTree], model_directo
     family, named = vision_family(model_directory, with_images[0]), first_records(with_images)
     for record in with_images:
         check_placeholders(record, family)
-    images = await asyncio.to_thread(tower_images, await image_files(store, named), named, family)
+    images = await asyncio.to_thread(tower_images, await image_files(store, named), named, family, ARRAY_BYTES)
     for record in with_images:
         check_images(record, images)
     return images
 
 
 def inputs_of(images: TowerImages, digest: str) -> Mapping[str, npt.NDArray[Any]]:
-    return images[digest].inputs
+    return images[digest].inputs()
 
 
 def vision_family(model_directory: Path, record: RecordTree) -> Family:
@@ -131,24 +152,30 @@ async def image_files(store: Store, named: Mapping[str, str]) -> dict[str, bytes
     return dict(zip(named, await asyncio.gather(*(read(*item) for item in named.items())), strict=True))
 
 
-def tower_images(files: Mapping[str, bytes], named: Mapping[str, str], family: Family) -> dict[str, TowerImage]:
-    """Decoded in the decoder processes. Raises DataError for a file that is no image, and one that the model cannot read."""
+def tower_images(
+    files: Mapping[str, bytes], named: Mapping[str, str], family: Family, array_bytes: int
+) -> dict[str, TowerImage]:
+    """Decoded in the decoder processes; beyond `array_bytes` the arrays are not kept. Raises DataError for a file that is no
+    image, and for one that the model cannot read.
+    """
     pictures = decode_all([(data, named[digest]) for digest, data in files.items()])
-    return {
-        digest: _tower_image(picture, named[digest], family) for digest, picture in zip(files, pictures, strict=True)
-    }
+    images: dict[str, TowerImage] = {}
+    for (digest, data), picture in zip(files.items(), pictures, strict=True):
+        height, width = picture.rgb_HW3.shape[:2]
+        image = TowerImage(_arrays(picture, named[digest], family), named[digest], family, height, width)
+        array_bytes -= image.array_bytes
+        images[digest] = image if array_bytes >= 0 else replace(image, held=data)
+    return images
 
 
-def _tower_image(picture: Picture, where: str, family: Family) -> TowerImage:
-    height, width = picture.rgb_HW3.shape[:2]
+def _arrays(picture: Picture, where: str, family: Family) -> Mapping[str, npt.NDArray[Any]]:
     try:
-        count, grid = family.features(height, width), family.grid(height, width)
-        inputs = family.inputs(picture.rgb_HW3, by_torch)
+        arrays = family.inputs(picture.rgb_HW3, by_torch)
     except DataError as exc:
         raise DataError(f"{where}: {exc}") from exc
-    if MASK in inputs:
-        inputs[MASK] = inputs[MASK].astype(np.bool_)
-    return TowerImage(inputs, height, width, count, grid)
+    if MASK in arrays:
+        arrays[MASK] = arrays[MASK].astype(np.bool_)
+    return arrays
 
 
 def check_placeholders(record: RecordTree, family: Family, *, linear: bool = False) -> None:

@@ -184,7 +184,7 @@ class Reader:
         )
         if any(row.images is not None for row in rows):
             pixels = partial(inputs_of, {d: image for group in groups for d, image in group.images.items()})
-            rows = [row.with_pixels(pixels) for row in rows]
+            rows = [row.with_pixels(pixels, on_demand=True) for row in rows]
         data = [d for group in groups for d in group.data]
         minibatch = Minibatch(
             rows,

@@ -113,7 +113,7 @@ class VisionTower:
     def _features(self, images: RowImages) -> list[tuple[Tensor, ...]]:
         """Of each image: its features, and those for the first layers where the model has such."""
         if self._trained():
-            return self._computed(images.inputs)
+            return self._computed(list(images.inputs))
         missing = [place for place, digest in enumerate(images.digests) if digest not in self._kept]
         if missing:
             with torch.no_grad():
