@@ -215,6 +215,16 @@ def image_inputs(folder: Path) -> None:
     assert all(row["equal"] and row["ours ms"] > 0 and row["transformers ms"] > 0 for row in rows)
 
 
+def image_steps(folder: Path) -> None:
+    tables = figures(folder, "image_steps")
+    shared, own = tables["one step"]
+    assert (shared["images"], own["images"]) == (2, 4)
+    assert own["tokens"] > shared["tokens"] > 0
+    (ratio,) = tables["own / shared"]
+    assert ratio["arrays MiB"] == 2
+    assert all(row[name] > 0 for row in (shared, own) for name in ("read CPU s", "step CPU s"))
+
+
 def image_episodes(folder: Path) -> None:
     tables = figures(folder, "image_episodes")
     counts = {row["collection"]: row["documents"] for row in tables["stored"]}
@@ -227,15 +237,15 @@ def image_episodes(folder: Path) -> None:
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, images),
-        logprobs,
+        *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, image_steps),
+        *(images, logprobs),
         *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "images", "memory"}
+SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "image_steps", "images", "memory"}
 
 
 @pytest.mark.thorough

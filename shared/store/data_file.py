@@ -18,7 +18,7 @@ from bson.errors import InvalidBSON
 from shared.errors import ConfigError, DataError
 from shared.files.written_file import written_whole
 from shared.store import Store
-from shared.store.copying import COLLECTIONS, WRITES_AT_ONCE, Copied, groups_of, write
+from shared.store.copying import COLLECTIONS, IMAGE_BYTES_AT_ONCE, WRITES_AT_ONCE, Copied, groups_of, write
 
 READ_BYTES = 1 << 20
 
@@ -58,11 +58,13 @@ async def import_data(store: Store, path: Path) -> int:
     groups = sum(collection == "tasks" for collection, _ in _documents(path))
     await store.begin()
     batch: list[Copied] = []
+    num_bytes = 0  # of images
     for copied in _documents(path):
         batch.append(copied)
-        if len(batch) == WRITES_AT_ONCE:
+        num_bytes += len(copied[1].get("data") or b"")
+        if len(batch) == WRITES_AT_ONCE or num_bytes > IMAGE_BYTES_AT_ONCE:
             await write(store, batch)
-            batch = []
+            batch, num_bytes = [], 0
     await write(store, batch)
     return groups
 
