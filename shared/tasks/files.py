@@ -23,7 +23,8 @@ from shared.store import Store
 from shared.store.pipelines import EPOCH
 from shared.store.tasks import TASKS_AT_ONCE
 from shared.tasks.checks import TaskCheck
-from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
+from shared.tasks.line_errors import MAX_ERRORS, LineError, TaskFileError
+from shared.tasks.lines import TaskLine, checked_lines, lines_of, size_of
 
 NUM_GENERATIONS = 8  # episodes of a task, by default
 MOST_GENERATIONS = 1_000  # each has a slot with an error of up to 4,000 characters in the task's document of 16 MB

@@ -21,10 +21,10 @@ from shared.names import check_label
 from shared.rules.rounds import WrongRounds, check_rounds
 from shared.tasks.arrays import NotAnArray, array_elements, is_array
 from shared.tasks.exact_numbers import ExactFloat, is_number, number_text
+from shared.tasks.line_errors import MAX_ERRORS, LineError, TaskFileError
 from shared.tasks.stored_values import size_problem, value_problem
 from shared.user_code.payload import own_payload_problems, shown
 
-MAX_ERRORS = 20
 MAX_LINE_BYTES = 8 << 20
 PAYLOAD_FIELDS = tuple(name for name in TaskPayload.model_fields if name != "fork")  # `tandem fork` makes those
 FIELDS = ("id", "source", *PAYLOAD_FIELDS)
@@ -46,48 +46,6 @@ class TaskLine:
     tid: str
     source: str
     payload: TaskPayload
-
-
-@dataclass(frozen=True, slots=True)
-class LineError:
-    """One error in one line."""
-
-    file: str
-    number: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.number}: {self.text}"
-
-
-class TaskFileError(ConfigError):
-    """The file has errors; `errors` contains up to 20. Nothing was written."""
-
-    def __init__(self, errors: Sequence[LineError]) -> None:
-        self.errors = tuple(errors)
-        super().__init__("\n".join(merged_errors(errors)))
-
-
-def merged_errors(errors: Sequence[LineError]) -> Iterator[str]:
-    """One text for each different error: its first line in full, then the numbers of the other lines that have it."""
-    lines: dict[tuple[str, str], list[int]] = {}
-    for error in errors:
-        lines.setdefault((error.file, error.text), []).append(error.number)
-    last = " (only the first errors are listed)" if len(errors) >= MAX_ERRORS else ""
-    for (file, text), (first, *others) in lines.items():
-        also = f"; so {'is line' if len(others) == 1 else 'are lines'} {_ranges(others)}{last}" if others else ""
-        yield f"{LineError(file, first, text)}{also}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """[2, 3, 4, 9] as "2 to 4, 9"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def check_task_file(path: Path) -> int:

@@ -22,7 +22,8 @@ from shared.files.json_file import GivenTwice, load_json
 from shared.files.written_file import written_whole
 from shared.outside_values import MAX_DEPTH
 from shared.tasks.exact_numbers import ExactFloat, in_shortest_digits, number_text
-from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
+from shared.tasks.line_errors import TaskFileError
+from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, checked_lines
 
 HUB = "hub:"
 TABLES = (".csv", ".tsv", ".parquet")

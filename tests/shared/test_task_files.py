@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
-from shared.tasks.lines import TaskFileError, check_task_file, check_unique_ids, lines_of
+from shared.tasks.line_errors import TaskFileError
+from shared.tasks.lines import check_task_file, check_unique_ids, lines_of
 from tests.shared.lines_of_tasks import line, write
 
 
