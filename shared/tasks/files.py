@@ -28,8 +28,6 @@ from shared.tasks.task_images import TaskImages, batches, missing_files
 
 NUM_GENERATIONS = 8  # episodes of a task, by default
 MOST_GENERATIONS = 1_000  # each has a slot with an error of up to 4,000 characters in the task's document of 16 MB
-_NO_BLOCKS: Mapping[str, Any] = {"query_blocks": []}  # is left out of documents
-
 Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, total: bytes, or tasks of a mixture)
 
 
@@ -130,8 +128,10 @@ async def check_stored(
     for batch in batches(checked_lines(path, target.payload_model)):
         count += len(batch)
         conflicts += _unplayable(path, batch, target)
-        lines, errors = await images.check([(path, line) for line in batch])
-        conflicts += errors
+        lines = batch
+        if any(line.blocks for line in batch):
+            lines, errors = await images.check([(path, line) for line in batch])
+            conflicts += errors
         for epoch in target.epochs:
             entries = [Entry(path, line, target, epoch) for line in lines]
             conflicts += _conflicts(entries, await store.tasks.existing_payloads([entry.id for entry in entries]))
@@ -179,8 +179,10 @@ async def import_entries(store: Store, entries: Sequence[Entry], images: TaskIma
     A concurrent import costs a retry and leaves no gap.
     """
     inserted = 0
-    lines = await images.store(store, [(entry.path, entry.line) for entry in entries])
-    batch = [replace(entry, line=line) for entry, line in zip(entries, lines, strict=True)]
+    batch = entries
+    if any(entry.line.blocks for entry in entries):
+        lines = await images.store(store, [(entry.path, entry.line) for entry in entries])
+        batch = [replace(entry, line=line) for entry, line in zip(entries, lines, strict=True)]
     while True:
         stored = await store.tasks.existing_payloads([entry.id for entry in batch])
         conflicts = _conflicts(batch, stored)
@@ -212,8 +214,11 @@ def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) 
         old = stored.get(entry.id)
         if old is None:
             continue
-        new = _NO_BLOCKS | entry.payload.model_dump()
-        names = ", ".join(f'"{name}"' for name in new if (_NO_BLOCKS | dict(old)).get(name) != new[name])
+        new = entry.payload.model_dump()
+        different = [name for name in new if old.get(name) != new[name]]
+        if old.get("query_blocks") and not entry.payload.query_blocks:  # `new` leaves it out
+            different.append("query_blocks")
+        names = ", ".join(f'"{name}"' for name in different)
         if names:
             text = f"task {entry.id} is stored with another {names}; give it another id, or use another run"
             errors.append(LineError(str(entry.path), entry.line.number, text))

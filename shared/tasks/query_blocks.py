@@ -26,7 +26,7 @@ class QueryBlock(NamedTuple):
 
     @property
     def is_image(self) -> bool:
-        return self.block["type"] != "text"
+        return bool(self.block["type"] != "text")
 
 
 class WrongQuery(Exception):

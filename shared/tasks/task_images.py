@@ -48,7 +48,8 @@ def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     num_images = 0
     for item in items:
         batch.append(item)
-        num_images += sum(one.is_image for one in item.blocks)
+        if item.blocks:
+            num_images += sum(one.is_image for one in item.blocks)
         if len(batch) == TASKS_AT_ONCE or num_images >= IMAGES_AT_ONCE:
             yield batch
             batch, num_images = [], 0
@@ -70,19 +71,15 @@ class TaskImages:
 
         Raises ConfigError without Pillow.
         """
-        if not any(line.blocks for _, line in places):
-            return [line for _, line in places], []
         return await asyncio.to_thread(self.decode, places)
 
     async def store(self, store: Store, places: Sequence[Place]) -> list[TaskLine]:
         """The lines, with references in their payloads, after their images were stored. Raises TaskFileError for images that
         became unreadable since they were checked."""
-        lines, errors = await self.check(places)
+        _, errors = await self.check(places)
         if errors:
             raise TaskFileError(errors)
         images = [(path, line, one) for path, line in places for one in line.blocks if one.is_image]
-        if not images:
-            return lines
         missing = {str(self._reference(path, one)["sha256"]) for path, _, one in images} - self._stored
         self._stored |= (await store.images.sizes(sorted(missing))).keys()
         files: list[ImageFile] = []
