@@ -1,17 +1,16 @@
 """Copies whole groups from one run to another or to a file, for offline training.
 
-A group is its task, all attempts at its slots, their requests, the tools and the images that these name, and the training data.
-Images are written first, the data last: an interrupted copy counts as missing and is repeated.
+A group is its task, all attempts at its slots, their requests, the tools and images that these name, and the training data. The
+data is written last, so that an interrupted copy counts as missing and is repeated.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pymongo import UpdateOne
 
-from shared.documents.content import references_in, references_of
-from shared.documents.images import CHUNK_BYTES, ImageChunk, StoredImage, chunk_id
 from shared.documents.states import DataStatus, TaskStatus
+from shared.store.image_copies import copy_images, image_documents, images_of
 from shared.store.retry import repeated
 
 if TYPE_CHECKING:
@@ -20,13 +19,9 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Copied = tuple[str, Document]  # collection, document
 # In write order.
-COLLECTIONS = (
-    *(ImageChunk.collection, StoredImage.collection),
-    *("tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data"),
-)
+COLLECTIONS = ("image_chunks", "images", "tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
-IMAGE_BYTES_AT_ONCE = 4 * CHUNK_BYTES
 OF_RUN = "rules"  # a number of the source's own rules: the group is settled, and the target may have others
 NO_MARKS: Document = {"trained_count": 0, "last_trained_step": None}
 
@@ -46,18 +41,16 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
 
 
 async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]:
-    """Yield the documents of every settled group of `policy` with training data, in batches of groups and in write order.
-
-    An image comes once, in a batch before the first group that names it.
-    """
+    """Yield the documents of every settled group of `policy` with training data, in batches of groups and in write order. Images
+    come one by one, before the first batch that names them."""
     task_ids = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
-    earlier: set[str] = set()
+    images: set[str] = set()
     for start in range(0, len(task_ids), GROUPS_AT_ONCE):
         copied = await _read(source, task_ids[start : start + GROUPS_AT_ONCE])
-        digests = image_digests(copied) - earlier
-        async for images in _images_of(source, digests):
-            yield images
-        earlier |= digests
+        new = images_of(copied) - images
+        async for image in image_documents(source.database, new):
+            yield [image]
+        images |= new
         yield copied
 
 
@@ -75,51 +68,8 @@ async def _tasks_of(store: "Store", where: Document) -> list[str]:
 
 async def _copy(source: "Store", target: "Store", task_ids: Sequence[str]) -> int:
     copied = await _read(source, task_ids)
-    digests = image_digests(copied)
-    present = await target.images.sizes(sorted(digests)) if digests else {}
-    async for images in _images_of(source, digests - present.keys()):
-        await write(target, images)
+    await copy_images(source, target, images_of(copied))
     return await write(target, copied)
-
-
-def image_digests(copied: Sequence[Copied]) -> set[str]:
-    """Of the images that prompts, messages, tool results and queries name."""
-    named: list[Mapping[str, Any]] = []
-    for collection, document in copied:
-        if collection == "tasks":
-            named += references_of(document["payload"].get("query_blocks"))
-        elif collection == "dispatched_sampling_tasks":
-            named += document.get("images", ())
-            named += references_in(document.get("messages", ()))
-            named += [block for call in document.get("tool_calls", ()) for block in references_of(call.get("blocks"))]
-    return {str(image["sha256"]) for image in named}
-
-
-async def _images_of(source: "Store", digests: Collection[str]) -> AsyncIterator[list[Copied]]:
-    """Their documents, each after its chunks, in batches of bounded size. A missing one is left out: the trainer names it."""
-    batch: list[Copied] = []
-    num_bytes = 0
-    for digest in sorted(digests):
-        document = await _document(source, StoredImage.collection, digest)
-        if document is None:
-            continue
-        names = [(ImageChunk.collection, chunk_id(digest, number)) for number in range(document.get("num_chunks", 0))]
-        for collection, name in [*names, (StoredImage.collection, digest)]:
-            part = document if name == digest else await _document(source, collection, name)
-            if part is None:
-                continue
-            batch.append((collection, part))
-            num_bytes += len(part["data"] or b"")
-            if num_bytes > IMAGE_BYTES_AT_ONCE:
-                yield batch
-                batch, num_bytes = [], 0
-    if batch:
-        yield batch
-
-
-@repeated
-async def _document(source: "Store", collection: str, name: str) -> Document | None:
-    return await source.database[collection].find_one({"_id": name})
 
 
 @repeated

@@ -94,13 +94,6 @@ MUTANTS = (
         "tests/trainer/test_vision_exactness.py::test_a_placeholder_that_the_model_sampled_is_a_token_like_any_other",
     ),
     Mutant(
-        "record images: copies take them along",
-        "shared/store/copying.py",
-        '            named += document.get("images", ())\n',
-        "",
-        "tests/shared/test_data_file.py::test_images_go_with_the_groups_that_name_them_and_no_others",
-    ),
-    Mutant(
         "record images: kept features leave a device with the weights",
         "trainer/step/residence.py",
         "        module.free_features()\n",

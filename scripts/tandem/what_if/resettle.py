@@ -44,6 +44,7 @@ from shared.names import DEFAULT_POLICY, RunName
 from shared.outside_text import visible
 from shared.rules.run_rules import RULE_NAMES, Rules
 from shared.store import Store
+from shared.store.image_copies import copy_images, images_of
 from shared.user_code.frames import cause_of
 from tandem.what_if.rescored import rescored, unsettled, unsettled_task
 from tandem.what_if.resettled import Resettled, print_outcome
@@ -187,6 +188,8 @@ async def _copy_one(
     except (ScorerFailed, AgentFailed) as exc:
         outcome.failed[task_id] = str(exc)
         return
+    named = images_of((name, document) for name, documents in group.items() for document in documents)
+    await copy_images(source, target, named)
     await target.resettling.write(unsettled(group, scored))
     stored = await target.resettling.scores(task_id)  # those of an earlier call, if it wrote them
     task = unsettled_task(group["tasks"][0], stored, scored, config.new_scorers)
