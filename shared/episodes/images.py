@@ -8,9 +8,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from shared.documents import DispatchedSamplingTask
 from shared.documents.content import Block, references_of
@@ -94,7 +95,7 @@ class EpisodeImages:
         return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False, default=str)
 
 
-def is_digest(value: Any) -> bool:
+def is_digest(value: Any) -> TypeGuard[str]:
     """A SHA-256 in hexadecimal, as the store names images."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
@@ -103,7 +104,9 @@ def tokens_by_digest(images: Iterable[PlacedImage]) -> dict[str, int]:
     return {image.sha256: image.count for image in images if is_digest(image.sha256)}
 
 
-def placed(images: Sequence[PlacedImage], prompt_ids: Sequence[int]) -> Iterator[tuple[int, int, PlacedImage]]:
+def placed(
+    images: Sequence[PlacedImage], prompt_ids: Sequence[int] | npt.NDArray[np.int32]
+) -> Iterator[tuple[int, int, PlacedImage]]:
     """(first token, the token behind its last placeholder, image) of each image of a request, in order. Images that the ids
     contradict are left out."""
     ids_N = np.asarray(prompt_ids, dtype=np.int64)

@@ -231,7 +231,7 @@ async def tree_page(request: PageRequest) -> TreeView:
     placed = [span for tree in trees for span in tree.images]
     known = replace(EpisodeImages.of([], task.payload.query_blocks), tokens={s.sha256: s.count for s in placed})
     images, images_queries = await known_images(request.store, known)
-    branches = _branches(trees, slots, spell, images)
+    branches = branches_of(trees, slots, spell, images)
     return TreeView(
         task=task,
         counts=merge_counts(in_step, rules) if in_step else None,
@@ -261,7 +261,7 @@ async def loss_rules(request: PageRequest, policy: str) -> LossRules:
     )
 
 
-def _branches(trees: list[RecordTree], slots: list[int], spell: Spell, images: EpisodeImages) -> list[Branch]:
+def branches_of(trees: list[RecordTree], slots: list[int], spell: Spell, images: EpisodeImages) -> list[Branch]:
     """In depth-first order, as an indented list reads."""
     if not trees:  # no attempt has tokens, or none can be read
         return []
