@@ -108,11 +108,14 @@ def _median(way: str, rows: Sequence[Row], screenshots: int) -> Row:
 
 async def _take(page: PageOfChromium, address: str, folder: Path) -> None:
     for name, path in {"images": "", "image_tokens": "/tokens?turn=1&token=40"}.items():
+        await page.set_view(height=HIGHEST_PICTURE)
         await page.open(address + path)
         await page.run(EAGER)
         await page.until(f"{DRAWN}({PICTURES})")
+        await page.run(f"Promise.all({PICTURES}.map(one => one.decode())).then(() => 1)")
         picture = await page.picture(HIGHEST_PICTURE)
         await asyncio.to_thread((folder / f"viewer-{name}.png").write_bytes, picture)
+    await page.set_view()
 
 
 if __name__ == "__main__":
