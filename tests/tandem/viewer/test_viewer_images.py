@@ -97,6 +97,9 @@ async def test_a_name_of_no_image_is_status_404(viewer: Client, run: str, name: 
     assert answer.headers["content-type"].startswith("text/html")
     assert answer.headers["cache-control"] == "no-store"
     assert "<script>alert" not in answer.text
+    of_a_digest = "not in the store" if name == "0" * 64 else "names no image; expected the 64"
+    assert ("there is no page" if name.lower().startswith(("..%2f", "%3c")) else of_a_digest) in answer.text
+    assert len(answer.text) < 10_000, "a long name is cut"
 
 
 @pytest.mark.parametrize("data", [SVG, b"<!doctype html><script>alert(1)</script>", b"%PDF-1.7", b"", b"GIF89a"])
