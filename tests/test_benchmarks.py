@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scripts.chromium import chromium_path
 from tests.contract.engines import skip_without
 
 ROOT = Path(__file__).parents[1]
@@ -234,18 +235,27 @@ def image_episodes(folder: Path) -> None:
     assert 0 < turn["first sent MB"] < turn["last sent MB"]
 
 
+def viewer_images(folder: Path) -> None:
+    if chromium_path() is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    by_need, at_once = figures(folder, "viewer_images")["an episode"]
+    assert (by_need["loaded"], at_once["loaded"], at_once["pictures"]) == ("by need", "at once", 6)
+    assert 0 < by_need["pictures"] <= 6
+    assert by_need["page kB"] == at_once["page kB"] > 0
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
         *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, image_steps),
         *(images, logprobs),
-        *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
+        *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree, viewer_images),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "image_steps", "images", "memory"}
+SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "image_steps", "images", "memory", "viewer_images"}
 
 
 @pytest.mark.thorough
