@@ -28,6 +28,7 @@ from sampler.environments.environment import (
     UNKNOWN,
     VALIDATION_FAILED,
 )
+from sampler.environments.pixels import DATA_URL
 from shared.documents.states import Termination
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
@@ -98,7 +99,7 @@ class _TextPart(BaseModel):
 
 
 class _ImageUrl(BaseModel):
-    url: Annotated[str, Field(pattern="^data:image/")]  # no host is asked for an image
+    url: str
 
 
 class _ImagePart(BaseModel):
@@ -200,7 +201,17 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
             content = "\n".join(part["text"] for part in content)
         elif message["role"] not in SHOWING_ROLES:
             raise ValueError(f"a message of role {message['role']} has images; expected {' or '.join(SHOWING_ROLES)}")
+        else:
+            _require_data_urls(content)
     return {**message, "content": content or ""}
+
+
+def _require_data_urls(content: Sequence[dict[str, Any]]) -> None:
+    """Raises ValueError: no host is asked for an image, and no file is read."""
+    urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+    other = next((url for url in urls if not url.startswith(DATA_URL)), None)
+    if other is not None:
+        raise ValueError(f"the URL of an image is {shortened(other)}; expected one that begins with {DATA_URL}")
 
 
 def _require_few_images(messages: Sequence[dict[str, Any]]) -> None:

@@ -2,7 +2,7 @@
 
     stored       {"type": "image", "sha256": "9f3a…", "width": 640, "height": 480, "num_bytes": 31007}
     sent         {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}
-    or           [image: 640 x 480]
+    or           [image: 640 x 480, not shown]
 
 Bounded: the newest `MOST_SENT` images of a request, of `MOST_SENT_BYTES` in all; older ones are lines. Of a format that the APIs
 do not take (BMP) it is a line, too.
@@ -44,7 +44,7 @@ def with_lines(messages: Sequence[Message]) -> list[Message]:
 
 
 def line_of(image: Mapping[str, Any]) -> str:
-    return f"[image: {image.get('width')} x {image.get('height')}]"
+    return f"[image: {image.get('width')} x {image.get('height')}, not shown]"
 
 
 def _newest(messages: Sequence[Message]) -> list[str]:

@@ -53,7 +53,10 @@ async def test_a_model_that_sees_is_sent_the_files_and_another_one_lines() -> No
         assert await judge.ask(asked) == "yes"
         await judge.close()
     sent, seen = (service.requests[0][1]["messages"] for service in (blind, eyes))
-    assert sent == [asked[0], {"role": "user", "content": "Look:\n[image: 64 x 48]\nAnd?\n[image: 64 x 48]"}]
+    assert sent == [
+        asked[0],
+        {"role": "user", "content": "Look:\n[image: 64 x 48, not shown]\nAnd?\n[image: 64 x 48, not shown]"},
+    ]
     text = {"type": "text", "text": "Look:"}
     assert seen[1]["content"] == [text, url_of(DIGESTS[0]), {"type": "text", "text": "And?"}, url_of(DIGESTS[1])]
 
@@ -63,7 +66,7 @@ async def test_no_model_sees_unless_it_is_declared() -> None:
         judge = Judge(ScorerAgentConfig.model_validate(QUICK | {"models": models([service])}), read)
         await judge.ask(shown(reference(DIGESTS[0])))
         await judge.close()
-    assert service.prompts() == ["[image: 64 x 48]"]
+    assert service.prompts() == ["[image: 64 x 48, not shown]"]
 
 
 async def test_the_newest_images_are_sent_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +77,7 @@ async def test_the_newest_images_are_sent_as_many_as_fit(monkeypatch: pytest.Mon
         await judge.ask(shown(reference(DIGESTS[0], 15), reference(DIGESTS[1], 10), reference(DIGESTS[2], 15)))
         await judge.close()
     many, large = (body["messages"][1]["content"] for _, body in service.requests)
-    line = {"type": "text", "text": "[image: 64 x 48]"}
+    line = {"type": "text", "text": "[image: 64 x 48, not shown]"}
     assert many == [line] * 4 + [url_of(sha256) for sha256 in DIGESTS[4:]]
     assert large == [line, url_of(DIGESTS[1]), url_of(DIGESTS[2])]
 
@@ -93,7 +96,7 @@ async def test_a_format_that_no_api_takes_is_a_line(monkeypatch: pytest.MonkeyPa
         judge = seeing([service], [True])
         await judge.ask(shown(reference("b" * 64)))
         await judge.close()
-    assert service.prompts() == ["[image: 64 x 48]"]
+    assert service.prompts() == ["[image: 64 x 48, not shown]"]
 
 
 async def test_an_image_that_is_not_in_the_store_is_a_failure_and_no_answer() -> None:
