@@ -11,11 +11,13 @@ from shared.errors import ConfigError, DataError
 
 
 async def stored_images(resources: Resources, template: ChatTemplate | None, kind: str, step: StepReply) -> StepReply:
-    """The step with references; one without images is itself. `template`: of the model that reads it (None: an API model).
+    """The step with references; one without images is itself. `template`: of the model that reads it (None: an API model). Of a
+    last step tools' answers alone, which the record has: no model reads the others, and their images are not stored.
 
     Raises ConfigError for a model of text, and EnvironmentWrong for an image that cannot be read.
     """
-    if not any(isinstance(message["content"], list) for message in step.messages):
+    read = [message for message in step.messages if message["role"] == "tool" or not step.finish]
+    if not any(isinstance(message["content"], list) for message in read):
         return step
     if template is not None and template.images is None:
         raise ConfigError(
@@ -23,7 +25,7 @@ async def stored_images(resources: Resources, template: ChatTemplate | None, kin
             'custom_task that has the world shown as text, such as "show": "text" of Gymnasium\'s'
         )
     try:
-        messages: list[dict[str, Any]] = await resources.images.referenced(step.messages)
+        messages: list[dict[str, Any]] = await resources.images.referenced(read)
     except DataError as exc:
         raise EnvironmentWrong(f"environment {kind} shows an image that cannot be read: {exc}") from exc
     return replace(step, messages=messages)

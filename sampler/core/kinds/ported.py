@@ -20,13 +20,12 @@ from typing import Any, ClassVar
 
 from openai.types.chat import ChatCompletion
 
-from sampler.core.episode.images import IMAGE_TYPES
 from sampler.core.episode.sampler import AsyncSampler, Turn
 from sampler.core.rendering.reply_message import Message, Words, reply_words, words_of
 from sampler.core.rendering.template import ToolSchema
 from sampler.core.scorers import Score
 from shared.documents import Claim, ToolCallResult
-from shared.documents.content import text_of
+from shared.documents.content import IMAGE_BLOCKS, text_of
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 
@@ -201,7 +200,7 @@ def _results(turn: Turn, messages: Sequence[Message]) -> list[ToolCallResult]:
 def _result_text(content: Any) -> str:
     """Of blocks with images the texts: the messages of the next request name the images."""
     if isinstance(content, list) and any(
-        isinstance(one, Mapping) and one.get("type") in IMAGE_TYPES for one in content
+        isinstance(one, Mapping) and one.get("type") in IMAGE_BLOCKS for one in content
     ):
         return text_of(content)
     return content if isinstance(content, str) else json.dumps(content, default=str)

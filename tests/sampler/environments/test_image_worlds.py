@@ -4,14 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bson
 import numpy as np
+import psutil
 import pytest
 
 from sampler.core.rendering.template import ChatTemplate
+from sampler.core.settlement.groups import observation
 from shared.documents.content import references_in, text_of
 from shared.documents.states import SlotStatus
 from shared.images.decode import decode
 from shared.store import Store
+from tests.sampler.environments.package_services import adapters
 from tests.sampler.environments.pictures import SIDE, shade
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds
 from tests.sampler.environments.services import Service, service
@@ -80,6 +84,46 @@ async def test_a_group_in_one_world_stores_its_image_once(
         for _ in range(3):
             await one_episode(store, resources)
     assert await store.database["images"].count_documents({}) == 1
+
+
+async def test_turns_are_of_one_state_where_their_images_are_equal(
+    store: Store, shared: Service, template: ChatTemplate
+) -> None:
+    """As GiGPO compares them: the text is the same in all of them."""
+    await registered(store, shared.url, "looking")
+    await store.tasks.insert_new([task_of(store, seq, "looking", index) for seq, index in enumerate((1, 2, 1))])
+    states = {}
+    async with seen_worlds(store, template, in_turn("end")) as (resources, _):
+        for _ in range(3):
+            sampler, _ = await one_episode(store, resources)
+            (dispatch,) = (await ended(store, sampler))[2]
+            states[sampler.task.id] = observation(dispatch)
+    first, second, third = (states[f"main:train:0:t{seq}"] for seq in range(3))
+    assert first == third != second
+
+
+async def test_fifty_frames_cost_the_service_no_memory_and_the_documents_a_reference_each(
+    store: Store, template: ChatTemplate
+) -> None:
+    world = "Frames=tests.sampler.environments.registered:Frames-v0"
+    with adapters("gymnasium", world) as service:
+        await registered(store, service.url, "Frames")
+        await store.tasks.insert_new([task_of(store, 0, "Frames", max_turns=60)])
+        processes = [psutil.Process(service.process.pid), *psutil.Process(service.process.pid).children(recursive=True)]
+        warm, _ = service.start("Frames")
+        service.say(warm, "1")
+        before = sum(process.memory_info().rss for process in processes)
+        async with seen_worlds(store, template, in_turn("1"), max_tokens=1 << 16) as (resources, engine):
+            sampler, score = await one_episode(store, resources)
+            _, _, dispatches = await ended(store, sampler)
+        more = sum(process.memory_info().rss for process in processes) - before
+    assert score == 50.0
+    assert len(engine.images[49]) == 50
+    assert more < 20 << 20, "all frames have 5 MB, and 13 MB as a request has them"
+    images = [image async for image in store.database["images"].find({}, {"num_bytes": 1})]
+    assert len(images) == 50, "the end has no message for the model"
+    assert 4_500_000 < sum(image["num_bytes"] for image in images) < 5_500_000
+    assert max(len(bson.encode({"messages": one.messages})) for one in dispatches) < 1_000
 
 
 async def test_a_tools_answer_has_images_in_the_conversation_and_in_the_record(
