@@ -197,7 +197,9 @@ def environments(folder: Path) -> None:
     assert [row["sessions open"] for row in tables["open"]] == [1, 40]
     assert all(row["steps/s"] > 0 and row["CPU ms/step"] >= 0 for row in tables["open"])
     assert tables["processes"][0]["processes"] == 7, "three workers, a guard of each, and the service"
-    assert {row["processes left"] for rows in tables.values() for row in rows} == {0}
+    assert {row["processes left"] for name in ("open", "processes") for row in tables[name]} == {0}
+    assert [(row["frames"], row["images"]) for row in tables["images"]] == [("drawing", 4), ("noise", 4)]
+    assert 0 < tables["images"][0]["stored KB/episode"] < tables["images"][1]["stored KB/episode"]
 
 
 def images(folder: Path) -> None:

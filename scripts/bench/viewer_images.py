@@ -21,7 +21,7 @@ from PIL import Image
 
 from sampler.core.rendering.template import ChatTemplate
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
-from scripts.bench.image_episodes import Engine, played, screenshot, vision_model
+from scripts.bench.image_episodes import InstantEngine, played, screenshot, vision_model
 from scripts.bench.processes import ROOT, cpu_s
 from scripts.chromium import PageOfChromium, browser
 from scripts.viewer_pictures import served_viewer
@@ -43,7 +43,7 @@ async def measure(options: Options) -> Tables:
     template = ChatTemplate.from_dir(vision_model(options.folder / "model"))
     with Mongod(options.folder / "mongodb") as mongod:
         async with Store.open(mongod.connection_string, "bench") as store:
-            sampler = await played(store, template, Engine(template, SIZE[1], SIZE[0]), _pages(options))
+            sampler = await played(store, template, InstantEngine(template, SIZE[1], SIZE[0]), _pages(options))
             record = sampler.claim.record_id
             async with served_viewer(store) as url, browser() as page:
                 address = f"{url}/runs/bench/rollouts/{record}"
