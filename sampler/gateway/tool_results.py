@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from sampler.core.parsers import ToolCall
 from sampler.gateway.exchange import ChatRequest
 from shared.documents import DispatchedSamplingTask, ToolCallResult
-from shared.documents.content import text_of
 
 if TYPE_CHECKING:
     from sampler.core.episode.sampler import AsyncSampler, Turn
@@ -71,8 +70,7 @@ class CalledTools:
             id=call_id,
             name=call.name,
             arguments=dict(call.arguments),
-            result=text_of(message["content"]),
-            blocks=message["content"] if isinstance(message["content"], list) else [],
+            result=message["content"],
             is_error=call_id in request.failed_calls,
             duration_s=round(time.monotonic() - pending.at, 4),
         )

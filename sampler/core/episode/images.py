@@ -8,7 +8,6 @@ orientation, a palette, another format) a PNG of the decoded picture.
 """
 
 import asyncio
-import base64
 import hashlib
 import io
 from collections import OrderedDict
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.rendering.images import ImagePlace
-from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference, references_of
+from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference
 from shared.documents.images import ImageFile
 from shared.errors import ConfigError, DataError
 
@@ -72,16 +71,6 @@ class ImageFiles:
         except DataError as exc:
             raise ConfigError(str(exc)) from exc
 
-    async def with_data_urls(self, messages: Sequence[Message]) -> list[Any]:
-        """For clients outside: with the image itself in place of each reference, as requests to OpenAI have it. Raises DataError
-        for an image that is not in the store."""
-        return [
-            {**one, "content": [await self._with_data(block) for block in one["content"]]}
-            if any(references_of(one.get("content")))
-            else one
-            for one in messages
-        ]
-
     async def prompt_images(self, places: Sequence[ImagePlace], token: int | None) -> list[PromptImage]:
         """As an engine is sent them. `token`: the one that it replaces by an image. Raises DataError for an image that is not in
         the store."""
@@ -111,12 +100,6 @@ class ImageFiles:
             if digest is not None:
                 self._of_texts.put(digest, known)
         return known
-
-    async def _with_data(self, block: Block) -> Block:
-        if not is_reference(block):
-            return block
-        data = await self._store.images.read(block["sha256"])
-        return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, data)}}
 
     async def _known(self, sha256: str, where: str) -> Block:
         known = self._blocks.get(sha256)
@@ -169,12 +152,6 @@ def _has_images(message: Message) -> bool:
 
 def _is_image(block: Any) -> bool:
     return isinstance(block, Mapping) and block.get("type") in IMAGE_BLOCKS
-
-
-def _data_url(data: bytes) -> str:
-    from shared.images.header import header_of
-
-    return f"data:image/{header_of(data, 'image').format.lower()};base64,{base64.b64encode(data).decode()}"
 
 
 def _digest_of(block: Block) -> str | None:
