@@ -89,17 +89,20 @@ async def seen_by(
     store: Store,
     engine: Any,
     template: ChatTemplate,
-    agent: Callable[[AgentTask], Awaitable[Any]],
+    agent: Callable[[AgentTask], Awaitable[Any]] | None,
     *,
     new_tasks: bool = True,
     **options: Any,
 ) -> Ended:
-    """The documents of an episode that `agent` played with a model of this template. Raises what the agent asserts."""
+    """The documents of an episode that `agent` (None: the options' own) played with a model of this template. Raises what the
+    agent asserts."""
     if new_tasks:
         await import_tasks(store, 1, num_generations=1)
     failed: list[AssertionError] = []
-    async with seeing(store, engine, template, **options) as shared:
-        agents.agent_function = agents._watched(agent, failed)
+    own = {} if agent is None else {"agent": f"{agents.__name__}:the_agent"}
+    async with seeing(store, engine, template, **(own | options)) as shared:
+        if agent is not None:
+            agents.agent_function = agents._watched(agent, failed)
         sampler = AgentSampler(shared, await claim(store))
         await play(sampler)
         if failed:
@@ -109,11 +112,7 @@ async def seen_by(
 
 @asynccontextmanager
 async def seeing(store: Store, engine: Any, template: ChatTemplate, **options: Any) -> AsyncIterator[Resources]:
-    own = {
-        "sampler": "sampler.gateway.agent_sampler:AgentSampler",
-        "agent": f"{agents.__name__}:the_agent",
-        "max_turns": 20,
-    }
+    own = {"sampler": "sampler.gateway.agent_sampler:AgentSampler", "max_turns": 20}
     async with resources(store, engine, **(own | options)) as shared:
         values = {one.name: getattr(shared, one.name) for one in fields(shared)}
         yield Resources(**{**values, "template": template})
