@@ -13,7 +13,7 @@ MUTANTS = (
         "shared/tasks/files.py",
         "            conflicts += errors\n",
         "",
-        WRONG,
+        f"{TASKS}::test_nothing_is_stored_where_an_image_of_a_later_batch_is_wrong",
     ),
     Mutant(
         "task images: as many places as images",
