@@ -149,6 +149,13 @@ MUTANTS = (
         f"{COPIES}::test_an_archive_has_all_images_and_is_restored_in_small_batches",
     ),
     Mutant(
+        "exports: conversations have their images",
+        "scripts/tandem/viewer/exports.py",
+        "                rows = [await with_data_urls(request.store, row) for row in rows]\n",
+        "                pass\n",
+        "tests/tandem/viewer/test_exported_images.py::test_an_exported_conversation_has_its_images_and_is_read_for_training",
+    ),
+    Mutant(
         "copies: images come with groups that are settled anew",
         "scripts/tandem/what_if/resettle.py",
         "    await copy_images(source, target, named)\n",

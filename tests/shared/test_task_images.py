@@ -186,7 +186,7 @@ async def test_a_wrong_image_is_named_by_line_and_field_and_nothing_of_its_file_
 
 async def test_nothing_is_stored_where_an_image_of_a_later_batch_is_wrong(store: Store, folder: Path) -> None:
     lines = [{"id": str(n), "query": "?", "image": "gone.png" if n == 149 else "blue.jpg"} for n in range(150)]
-    with pytest.raises(TaskFileError, match="t.jsonl:150: "):
+    with pytest.raises(TaskFileError, match=r"t\.jsonl:150: "):
         await import_task_file(store, write(folder / "t.jsonl", lines), ImportTarget())
     assert await store.tasks.count_by_status() == {}
     assert "images" not in await store.database.list_collection_names()
