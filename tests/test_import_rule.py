@@ -1,6 +1,6 @@
-"""The import rule: shared knows neither service and no torch but for one file, the sampler not the trainer and torch only in its local
-engine, the trainer not the sampler. `tandem` (scripts/tandem) is the roof: no service imports it, and of it only what starts or
-asks services may import them. Checked in the source, and by importing where torch does not exist.
+"""The import rule: shared knows neither service and no torch (but for MAY_IMPORT), the sampler not the trainer and torch only in its
+local engine, the trainer not the sampler. `tandem` (scripts/tandem) is the roof: no service imports it, and of it only what starts
+or asks services may import them. Checked in the source, and by importing where torch does not exist.
 """
 
 import ast
