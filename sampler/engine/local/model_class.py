@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig
 
 from shared.files.json_file import read_json_file
+from shared.images.families.known import FAMILIES
+from shared.images.families.model_class import auto_class
 
 
 def reads_images(folder: Path) -> bool:
@@ -15,10 +17,9 @@ def reads_images(folder: Path) -> bool:
     config = read_json_file(folder / "config.json", "the model's config", keys_once=False)
     if not isinstance(config, dict) or not isinstance(config.get("vision_config"), dict):
         return False
-    from shared.images.families.known import FAMILIES  # for vision models alone
-
     return config.get("model_type") in FAMILIES
 
 
 def model_class(folder: Path) -> Any:
-    return AutoModelForImageTextToText if reads_images(folder) else AutoModelForCausalLM
+    """Raises ConfigError for a vision-language model of another family, and what transformers raises."""
+    return auto_class(AutoConfig.from_pretrained(folder, local_files_only=True), folder)
