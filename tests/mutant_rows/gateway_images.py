@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "agents' images: a body has room for screenshots",
         "sampler/gateway/app.py",
-        "most_body_bytes(most, images=session.sees)",
+        "most_body_bytes(most, sees=session.sees)",
         "most_body_bytes(most)",
         f"{AGENTS}::test_fifty_screenshots_in_each_request_pass_and_are_not_held_while_the_model_is_asked",
     ),
