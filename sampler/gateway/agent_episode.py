@@ -15,7 +15,7 @@ from sampler.core.scorers.answers import extract_answer
 from sampler.core.scorers.scored_text import ScoredText
 from sampler.gateway.crash import ACT, Evidence, scored_because
 from sampler.gateway.session import AttemptSession
-from sampler.gateway.task_messages import shown_to_agents
+from sampler.gateway.task_messages import agent_messages
 from shared.documents.states import Termination
 from shared.outside_text import error_text
 from shared.scores import usable_score
@@ -33,7 +33,7 @@ class AgentEpisode(AsyncSampler):
     async def agent_messages(self) -> list[Message]:
         """The opening messages in the form that agents send. Raises ConfigError, and DataError for an image that is gone."""
         template = self.resources.policy_client(self.task.policy).template
-        return await shown_to_agents(self.opening_messages(), template, self.resources.images)
+        return await agent_messages(self.opening_messages(), template, self.resources.store.images.read)
 
     def termination(self) -> Termination:
         """Raises what failed the episode."""

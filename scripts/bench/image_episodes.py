@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -111,10 +112,10 @@ class InstantEngine:
 class Browsing(AsyncSampler):
     """Receives a screenshot in each turn."""
 
-    def __init__(self, resources: Resources, claim: Claim, options: Options) -> None:
+    def __init__(self, resources: Resources, claim: Claim, pages: Sequence[bytes]) -> None:
         super().__init__(resources, claim)
         self.cpu_s: list[float] = []
-        self._pages = [screenshot(number, options.width, options.height) for number in range(options.screenshots)]
+        self._pages = pages
 
     async def run(self) -> Termination:
         for number, data in enumerate(self._pages):
@@ -138,13 +139,14 @@ async def measure(options: Options) -> Tables:
     engine = InstantEngine(template, options.height, options.width)
     with Mongod(options.folder / "mongodb") as mongod:
         async with Store.open(mongod.connection_string, "bench") as store:
-            sampler = await played(store, template, engine, options)
+            pages = [screenshot(number, options.width, options.height) for number in range(options.screenshots)]
+            sampler = await played(store, template, engine, pages)
             turns = {"screenshots": options.screenshots, **a_turn(sampler, engine)}
             return {"stored": await stored(store, options.screenshots), "a turn": [turns]}
 
 
-async def played(store: Store, template: ChatTemplate, engine: InstantEngine, options: Options) -> Browsing:
-    """After its episode."""
+async def played(store: Store, template: ChatTemplate, engine: InstantEngine, pages: Sequence[bytes]) -> Browsing:
+    """After its episode, which saw the pages."""
     slots = [Slot(traj_id=0, free_at=EPOCH)]
     task = Task(
         id=task_id("main", TRAIN_SPLIT, 0, "t"),
@@ -170,7 +172,7 @@ async def played(store: Store, template: ChatTemplate, engine: InstantEngine, op
         {
             "run": "bench",
             "db_connection_string": "x",
-            "model_name_or_path": options.folder / "model",
+            "model_name_or_path": template.folder,
             "max_tokens": 1_000_000,
             "max_prompt_tokens": 1_000_000,
         }
@@ -183,7 +185,7 @@ async def played(store: Store, template: ChatTemplate, engine: InstantEngine, op
         pool = EnginePool(client, services)
         shared = Resources(store, config, "w", template, pool, [], ToolCatalog(), get_parser("hermes"))
         await shared.images.kept(screenshot(-1, 64, 64), "first")  # starts a decoder
-        sampler = Browsing(shared, held, options)
+        sampler = Browsing(shared, held, pages)
         await play(sampler)
         await pool.close()
     return sampler

@@ -44,7 +44,7 @@ def load_all(
 def bytes_of(block: Mapping[str, Any], folder: Path | None, where: str, bounds: ImageBounds = DEFAULT) -> bytes:
     """The image's bytes as they are, at most `bounds.max_bytes`. `folder`: None for messages, which read no files. Raises
     DataError."""
-    name, value = _form(block, where)
+    name, value = form_of(block, where)
     if name == "path" and folder is None:
         raise DataError(f"{where}: a path in a message; expected a data: URL, base64 or bytes: messages read no files")
     if isinstance(value, bytes):
@@ -58,14 +58,14 @@ def bytes_of(block: Mapping[str, Any], folder: Path | None, where: str, bounds: 
 
 def require_file(block: Mapping[str, Any], folder: Path, where: str, bounds: ImageBounds = DEFAULT) -> None:
     """Raises DataError for a block of a wrong form, and for a path that `bytes_of` cannot read. Reads no content."""
-    name, value = _form(block, where)
+    name, value = form_of(block, where)
     if name == "path" and isinstance(value, str):
         with _opened(value, folder, where, bounds):
             pass
 
 
-def _form(block: Mapping[str, Any], where: str) -> "tuple[str, str] | tuple[str, bytes]":
-    """Which of the forms it has, and its value. Raises DataError."""
+def form_of(block: Mapping[str, Any], where: str) -> "tuple[str, str] | tuple[str, bytes]":
+    """The form that the block has ("path", "url", "base64" or "bytes"), and its value. Raises DataError."""
     for name in ("image", "image_url"):
         inner = block.get(name)
         if inner is not None:

@@ -23,7 +23,7 @@ from shared.documents.base import SCHEMA_VERSION
 from shared.errors import ConfigError, DataError
 from shared.files.written_file import written_whole
 from shared.store import Store
-from shared.store.data_file import check_bytes, check_new
+from shared.store.data_file import WRITES_AT_ONCE_BYTES, check_bytes, check_new, data_bytes
 from shared.store.runs import RUN_ID
 from shared.store.signals import SIGNALS
 from shared.store.users import COLLECTIONS
@@ -65,6 +65,7 @@ async def restore_run(store: Store, path: Path) -> Counts:
     batch: list[ReplaceOne[dict[str, Any]]] = []
     last: dict[str, Any] | None = None
     current = ""
+    num_bytes = 0
 
     async def flush() -> None:
         if batch:
@@ -75,9 +76,10 @@ async def restore_run(store: Store, path: Path) -> Counts:
         if name == "runs" and document["_id"] == RUN_ID:
             last = document | {"name": store.run}
             continue
-        if name != current or len(batch) == RESTORED_AT_ONCE:
+        if name != current or len(batch) == RESTORED_AT_ONCE or num_bytes > WRITES_AT_ONCE_BYTES:
             await flush()
-            current = name
+            current, num_bytes = name, 0
+        num_bytes += data_bytes(document)
         batch.append(ReplaceOne({"_id": document["_id"]}, document, upsert=True))
     await flush()
     if last is not None:

@@ -1,7 +1,7 @@
 """Copies whole groups from one run to another or to a file, for offline training.
 
-A group is its task, all attempts at its slots, their requests, the tools that these name, and the training data. The data is
-written last, so that an interrupted copy counts as missing and is repeated.
+A group is its task, all attempts at its slots, their requests, the tools and images that these name, and the training data. The
+data is written last, so that an interrupted copy counts as missing and is repeated.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pymongo import UpdateOne
 
 from shared.documents.states import DataStatus, TaskStatus
+from shared.store.image_copies import copy_images, image_documents, images_of
 from shared.store.retry import repeated
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Copied = tuple[str, Document]  # collection, document
 # In write order.
-COLLECTIONS = ("tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
+COLLECTIONS = ("image_chunks", "images", "tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
 OF_RUN = "rules"  # a number of the source's own rules: the group is settled, and the target may have others
@@ -40,10 +41,17 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
 
 
 async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]:
-    """Yield the documents of every settled group of `policy` with training data, in batches of groups and in write order."""
+    """Yield the documents of every settled group of `policy` with training data, in batches of groups and in write order. Images
+    come one by one, before the first batch that names them."""
     task_ids = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
+    images: set[str] = set()
     for start in range(0, len(task_ids), GROUPS_AT_ONCE):
-        yield await _read(source, task_ids[start : start + GROUPS_AT_ONCE])
+        copied = await _read(source, task_ids[start : start + GROUPS_AT_ONCE])
+        new = images_of(copied) - images
+        async for image in image_documents(source.database, new):
+            yield [image]
+        images |= new
+        yield copied
 
 
 async def write(target: "Store", copied: Sequence[Copied]) -> int:
@@ -59,7 +67,9 @@ async def _tasks_of(store: "Store", where: Document) -> list[str]:
 
 
 async def _copy(source: "Store", target: "Store", task_ids: Sequence[str]) -> int:
-    return await write(target, await _read(source, task_ids))
+    copied = await _read(source, task_ids)
+    await copy_images(source, target, images_of(copied))
+    return await write(target, copied)
 
 
 @repeated

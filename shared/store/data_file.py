@@ -8,7 +8,7 @@ complete.
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -21,6 +21,7 @@ from shared.store import Store
 from shared.store.copying import COLLECTIONS, WRITES_AT_ONCE, Copied, groups_of, write
 
 READ_BYTES = 1 << 20
+WRITES_AT_ONCE_BYTES = 32_000_000  # of images
 
 
 async def export_data(store: Store, path: Path, policy: str) -> int:
@@ -58,13 +59,21 @@ async def import_data(store: Store, path: Path) -> int:
     groups = sum(collection == "tasks" for collection, _ in _documents(path))
     await store.begin()
     batch: list[Copied] = []
+    num_bytes = 0
     for copied in _documents(path):
         batch.append(copied)
-        if len(batch) == WRITES_AT_ONCE:
+        num_bytes += data_bytes(copied[1])
+        if len(batch) == WRITES_AT_ONCE or num_bytes > WRITES_AT_ONCE_BYTES:
             await write(store, batch)
-            batch = []
+            batch, num_bytes = [], 0
     await write(store, batch)
     return groups
+
+
+def data_bytes(document: Mapping[str, Any]) -> int:
+    """Of an image or a part of one; of other documents 0."""
+    data = document.get("data")
+    return len(data) if isinstance(data, bytes) else 0
 
 
 def check_bytes(path: Path) -> None:

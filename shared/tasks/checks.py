@@ -6,9 +6,12 @@ Promise: a task is refused only for certain errors. What only the samplers can k
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from shared.documents import TaskPayload
+from shared.errors import ConfigError
 from shared.store.questions import MAX_ASKED, TaskDemand
 from shared.tasks.rubrics import RUBRIC_KEY, rubric_problem
 from shared.tasks.sampler_names import BUNDLED, SamplerTraits
@@ -33,6 +36,7 @@ class Samplers:
     lacking: Mapping[str, str] = field(default_factory=dict)  # by name: the setting without which they cannot play it
     default_scorers: tuple[str, ...] | None = None  # of tasks that name none; empty: these are scored by feedback alone
     elsewhere: str | None = None  # a name that other processes than these play
+    model: Path | None = None  # its folder, where it is on this machine
 
 
 class TaskCheck:
@@ -50,9 +54,11 @@ class TaskCheck:
             first = self.first_places.get(text)
             yield f"{count} tasks: {text}" + (f" (the first: {first})" if first else "")
 
-    def problems(self, payload: TaskPayload, place: str = "") -> Iterator[str]:
+    def problems(self, payload: TaskPayload, place: str = "", *, has_images: bool = False) -> Iterator[str]:
         """Certain errors, one text each. `place`: file and line."""
         self._place = place
+        if has_images:
+            yield from self._image_problems
         tools = None if payload.tools is None else tuple(payload.tools)
         kind = (tools, tuple(payload.exclude_tools))
         if kind in self._demands or len(self._demands) < MAX_ASKED:
@@ -65,6 +71,20 @@ class TaskCheck:
             for scorer in payload.scorer_names:
                 yield from self._scorer_problems(scorer, payload)
             yield from self._answer_problems(payload)
+
+    @cached_property
+    def _image_problems(self) -> tuple[str, ...]:
+        """Of each task with images."""
+        model = self._samplers.model
+        if model is None:
+            return ()
+        from shared.images.families import family_of  # numpy and all families: for tasks with images alone
+
+        try:
+            reads_images = family_of(model) is not None
+        except ConfigError as exc:
+            return (f'"query" shows images: {exc}',)
+        return () if reads_images else (f'"query" shows images; the model in {model} reads text alone',)
 
     @property
     def demands(self) -> list[TaskDemand]:

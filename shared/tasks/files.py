@@ -7,11 +7,10 @@ A task that is stored with the same payload is unchanged; a different payload is
 tasks in the given order, without gaps, even if an import was killed or two run concurrently.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -21,14 +20,14 @@ from shared.names import DEFAULT_POLICY, FORK_SPLIT, TRAIN_SPLIT, check_name
 from shared.rules.temperatures import temperature_problem
 from shared.store import Store
 from shared.store.pipelines import EPOCH
-from shared.store.tasks import TASKS_AT_ONCE
 from shared.tasks.checks import TaskCheck
-from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
+from shared.tasks.line_errors import MAX_ERRORS, LineError, TaskFileError
+from shared.tasks.lines import TaskLine, checked_lines, lines_of, size_of
+from shared.tasks.query_blocks import QueryBlock
+from shared.tasks.task_images import TaskImages, batches, missing_files
 
 NUM_GENERATIONS = 8  # episodes of a task, by default
 MOST_GENERATIONS = 1_000  # each has a slot with an error of up to 4,000 characters in the task's document of 16 MB
-T = TypeVar("T")
-
 Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, total: bytes, or tasks of a mixture)
 
 
@@ -49,6 +48,7 @@ class ImportTarget:
     source: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: TaskCheck | None = None  # whether samplers can play them; None: not checked
+    image_hosts: Sequence[str] = ()  # from which http(s) URLs of images are fetched
 
     def __post_init__(self) -> None:
         check_name("split", self.split)
@@ -73,6 +73,10 @@ class Entry:
     line: TaskLine
     target: ImportTarget
     epoch: int
+
+    @property
+    def blocks(self) -> tuple[QueryBlock, ...]:
+        return self.line.blocks
 
     @property
     def tid(self) -> str:
@@ -101,28 +105,35 @@ async def import_task_file(
     report = progress or (lambda phase, done, total: None)
     size = size_of(path)
     total = size * len(target.epochs)
-    await check_stored(store, path, target, lambda done: report("checking", done, total))
+    images = TaskImages(target.image_hosts)
+    await check_stored(store, path, target, images, lambda done: report("checking", done, total))
     await store.begin()
     inserted = unchanged = 0
     for index, epoch in enumerate(target.epochs):
         entries = (Entry(path, line, target, epoch) for line in lines_of(path))
         for batch in batches(entries):
-            new = await import_entries(store, batch)
+            new = await import_entries(store, batch, images)
             inserted += new
             unchanged += len(batch) - new
             report("importing", index * size + batch[-1].line.end, total)
     return ImportResult(inserted, unchanged)
 
 
-async def check_stored(store: Store, path: Path, target: ImportTarget, report: Callable[[int], None]) -> int:
-    """The first pass: errors in the file, then conflicts with stored payloads. Returns the number of lines."""
+async def check_stored(
+    store: Store, path: Path, target: ImportTarget, images: TaskImages, report: Callable[[int], None]
+) -> int:
+    """The first pass: errors in the file and its images, then conflicts with stored payloads. Returns the number of lines."""
     conflicts: list[LineError] = []
     count = 0
     for batch in batches(checked_lines(path, target.payload_model)):
         count += len(batch)
         conflicts += _unplayable(path, batch, target)
+        lines = batch
+        if any(line.blocks for line in batch):
+            lines, errors = await images.check([(path, line) for line in batch])
+            conflicts += errors
         for epoch in target.epochs:
-            entries = [Entry(path, line, target, epoch) for line in batch]
+            entries = [Entry(path, line, target, epoch) for line in lines]
             conflicts += _conflicts(entries, await store.tasks.existing_payloads([entry.id for entry in entries]))
         report(batch[-1].end * len(target.epochs))
         if len(conflicts) >= MAX_ERRORS:
@@ -137,6 +148,7 @@ def check_playable(path: Path, target: ImportTarget) -> None:
     problems: list[LineError] = []
     for batch in batches(checked_lines(path, target.payload_model)):
         problems += _unplayable(path, batch, target)
+        problems += [error for line in batch for error in missing_files(path, line)]
         if len(problems) >= MAX_ERRORS:
             break
     if problems:
@@ -156,15 +168,21 @@ def _problems(entry: Entry) -> Iterator[str]:
     if target.split == TRAIN_SPLIT and payload.temperature is not None:
         yield from filter(None, [temperature_problem(payload.temperature)])
     if target.check is not None:
-        yield from target.check.problems(payload, f"{entry.path}:{entry.line.number}")
+        has_images = bool(entry.blocks)
+        yield from target.check.problems(payload, f"{entry.path}:{entry.line.number}", has_images=has_images)
 
 
-async def import_entries(store: Store, batch: Sequence[Entry]) -> int:
-    """Insert the tasks that are not stored yet, in this order; returns their number. All are of one policy and split.
+async def import_entries(store: Store, entries: Sequence[Entry], images: TaskImages) -> int:
+    """Insert the tasks that are not stored yet, in this order, after their images; returns their number. All are of one policy
+    and split.
 
     A concurrent import costs a retry and leaves no gap.
     """
     inserted = 0
+    batch = entries
+    if any(entry.line.blocks for entry in entries):
+        lines = await images.store(store, [(entry.path, entry.line) for entry in entries])
+        batch = [replace(entry, line=line) for entry, line in zip(entries, lines, strict=True)]
     while True:
         stored = await store.tasks.existing_payloads([entry.id for entry in batch])
         conflicts = _conflicts(batch, stored)
@@ -190,12 +208,6 @@ async def _apply_curriculum(store: Store, batch: Sequence[Entry]) -> None:
         await store.tasks.skip_next_epoch(task)
 
 
-def batches(items: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, TASKS_AT_ONCE)):
-        yield batch
-
-
 def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) -> list[LineError]:
     errors = []
     for entry in batch:
@@ -203,7 +215,10 @@ def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) 
         if old is None:
             continue
         new = entry.payload.model_dump()
-        names = ", ".join(f'"{name}"' for name in new if old.get(name) != new[name])
+        different = [name for name in new if old.get(name) != new[name]]
+        if old.get("query_blocks") and not entry.payload.query_blocks:  # `new` leaves it out
+            different.append("query_blocks")
+        names = ", ".join(f'"{name}"' for name in different)
         if names:
             text = f"task {entry.id} is stored with another {names}; give it another id, or use another run"
             errors.append(LineError(str(entry.path), entry.line.number, text))

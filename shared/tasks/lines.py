@@ -21,18 +21,21 @@ from shared.names import check_label
 from shared.rules.rounds import WrongRounds, check_rounds
 from shared.tasks.arrays import NotAnArray, array_elements, is_array
 from shared.tasks.exact_numbers import ExactFloat, is_number, number_text
+from shared.tasks.line_errors import MAX_ERRORS, LineError, TaskFileError
+from shared.tasks.query_blocks import QueryBlock, WrongQuery, has_blocks, query_blocks
 from shared.tasks.stored_values import size_problem, value_problem
 from shared.user_code.payload import own_payload_problems, shown
 
-MAX_ERRORS = 20
 MAX_LINE_BYTES = 8 << 20
-PAYLOAD_FIELDS = tuple(name for name in TaskPayload.model_fields if name != "fork")  # `tandem fork` makes those
-FIELDS = ("id", "source", *PAYLOAD_FIELDS)
+NOT_OF_FILES = ("fork", "query_blocks")  # made by `tandem fork`, and of `query` and `images`
+PAYLOAD_FIELDS = tuple(name for name in TaskPayload.model_fields if name not in NOT_OF_FILES)
+FIELDS = ("id", "source", *PAYLOAD_FIELDS, "images")
 SAME = {
     "question": "query",
     "task_id": "id",
     "system_prompt": "system",
     "agent_name": "sampler",
+    "image": "images",
 }  # names in other systems' files
 KNOWN = frozenset(FIELDS)
 
@@ -46,48 +49,7 @@ class TaskLine:
     tid: str
     source: str
     payload: TaskPayload
-
-
-@dataclass(frozen=True, slots=True)
-class LineError:
-    """One error in one line."""
-
-    file: str
-    number: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.number}: {self.text}"
-
-
-class TaskFileError(ConfigError):
-    """The file has errors; `errors` contains up to 20. Nothing was written."""
-
-    def __init__(self, errors: Sequence[LineError]) -> None:
-        self.errors = tuple(errors)
-        super().__init__("\n".join(merged_errors(errors)))
-
-
-def merged_errors(errors: Sequence[LineError]) -> Iterator[str]:
-    """One text for each different error: its first line in full, then the numbers of the other lines that have it."""
-    lines: dict[tuple[str, str], list[int]] = {}
-    for error in errors:
-        lines.setdefault((error.file, error.text), []).append(error.number)
-    last = " (only the first errors are listed)" if len(errors) >= MAX_ERRORS else ""
-    for (file, text), (first, *others) in lines.items():
-        also = f"; so {'is line' if len(others) == 1 else 'are lines'} {_ranges(others)}{last}" if others else ""
-        yield f"{LineError(file, first, text)}{also}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """[2, 3, 4, 9] as "2 to 4, 9"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    blocks: tuple[QueryBlock, ...] = ()  # of a question with images, as the line has them; empty: it has none
 
 
 def check_task_file(path: Path) -> int:
@@ -143,11 +105,18 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
         yield LineError(str(path), number, str(exc))
         return
     problems = list(_rename(values))
+    blocks: tuple[QueryBlock, ...] = ()
+    if has_blocks(values):
+        try:
+            values["query"], blocks = query_blocks(values)
+        except WrongQuery as exc:
+            problems.append(str(exc))
+            values["query"] = "wrong"  # one error of a field
     payload = {name: values[name] for name in PAYLOAD_FIELDS if name in values}
-    problems += [*_name_problems(values), *_payload_problems(payload)]
+    problems += [*_name_problems(values), *_payload_problems(payload, has_images=bool(blocks))]
     if not problems:
         read = TaskPayload.model_validate({"metadata": {}} | payload)  # an absent default would be deep-copied: slow
-        yield TaskLine(number, end, values["id"], values.get("source") or path.stem, read)
+        yield TaskLine(number, end, values["id"], values.get("source") or path.stem, read, blocks)
     for text in problems:
         yield LineError(str(path), number, text)
 
@@ -229,9 +198,9 @@ def _label_problems(key: str, value: str) -> Iterator[str]:
         yield str(exc)
 
 
-def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
+def _payload_problems(payload: Mapping[str, Any], *, has_images: bool) -> Iterator[str]:
     """Errors in the payload, one text per field, and its size."""
-    if isinstance(payload.get("query"), str) and not payload["query"].strip():
+    if isinstance(payload.get("query"), str) and not payload["query"].strip() and not has_images:
         yield '"query" is empty; expected the question'
     answer = payload.get("answer")
     texts = answer if isinstance(answer, list) and answer else [answer]
@@ -262,7 +231,7 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
 
 
 EXPECTED = {
-    "query": "a text",
+    "query": "a text, or blocks of text and images",
     "answer": "a text or a number, a list of them (any is right), or null",
     "sampler": "a text (the name of a sampler: mcp, agent, environment, or one of the setting samplers) or null",
     "scorer": "a text (the name of a scorer) or null",

@@ -30,12 +30,12 @@ from shared.tasks.files import (
     ImportResult,
     ImportTarget,
     Progress,
-    batches,
     check_playable,
     check_stored,
     import_entries,
 )
 from shared.tasks.lines import check_task_file, lines_of
+from shared.tasks.task_images import TaskImages, batches
 
 SETTINGS = (
     *("sampler", "scorer", "scorers", "answer_schema", "tools", "exclude_tools", "system"),
@@ -109,6 +109,7 @@ class TasksConfig(ServiceConfig):
     epochs: int = Field(
         1, gt=0, description="Length of the training sequence, in multiples of the files' total number of tasks."
     )
+    image_hosts: list[str] = Field([], description="Hosts from which images of http(s) URLs are fetched.")
 
     @model_validator(mode="after")
     def names_are_unique_in_their_split(self) -> "TasksConfig":
@@ -143,14 +144,15 @@ async def import_mix(
         raise ConfigError(f"{config.config}: no sources in section tasks; see docs/bring/tasks.md")
     chosen = [s for s in dict.fromkeys(source.split for source in config.sources) if splits is None or s in splits]
     mixes = [_Mix(config, split, policy, num_generations, root, check) for split in chosen]
+    images = TaskImages(config.image_hosts)
     for mix in mixes:
-        await mix.check(store)
+        await mix.check(store, images)
     await store.begin()
     inserted = unchanged = done = 0
     total = sum(mix.length for mix in mixes)
     for mix in mixes:
         for batch in batches(mix.entries()):
-            new = await import_entries(store, batch)
+            new = await import_entries(store, batch, images)
             inserted, unchanged, done = inserted + new, unchanged + len(batch) - new, done + len(batch)
             if progress is not None:
                 progress("importing", done, total)
@@ -194,14 +196,14 @@ class _Mix:
             for source in self._sources
         ]
 
-    async def check(self, store: Store) -> None:
+    async def check(self, store: Store, images: TaskImages) -> None:
         """Check every pass over a file that the sequence begins against the stored tasks."""
         places = [0] * len(self._sources)
         for source in interleave(self._weights, self.length):
             places[source] += 1
         for path, target, size, count in zip(self._paths, self._targets, self._sizes, places, strict=True):
             passes = range(max(1, -(-count // size)))
-            await check_stored(store, path, _with_epochs(target, passes), lambda done: None)
+            await check_stored(store, path, _with_epochs(target, passes), images, lambda done: None)
 
     def entries(self) -> Iterator[Entry]:
         streams = [_passes(path, target) for path, target in zip(self._paths, self._targets, strict=True)]

@@ -22,12 +22,15 @@ from shared.files.json_file import GivenTwice, load_json
 from shared.files.written_file import written_whole
 from shared.outside_values import MAX_DEPTH
 from shared.tasks.exact_numbers import ExactFloat, in_shortest_digits, number_text
-from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
+from shared.tasks.line_errors import TaskFileError
+from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, checked_lines
+from shared.tasks.table_images import TableImages, check_images
 
 HUB = "hub:"
 TABLES = (".csv", ".tsv", ".parquet")
 SUFFIXES = (*TABLES, ".json", ".jsonl")
 ROWS_AT_ONCE = 1_000
+ROWS_WITH_BYTES_AT_ONCE = 16  # of a table with images
 PLAIN = (str, int, float, bool, Decimal, date, time, type(None))
 Row = Mapping[str, Any]
 
@@ -64,7 +67,7 @@ class Converted:
 
 
 def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int], None] | None = None) -> Converted:
-    """Write `target` whole, or not at all, and check it as an import would.
+    """Write `target` whole, or not at all, and check it as an import would. Images are files in a folder beside it.
 
     `progress` receives the number of rows. Raises ConfigError or DataError that name file, row and column.
     """
@@ -73,19 +76,18 @@ def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int],
     path = dataset_file(source.removeprefix(HUB)) if source.startswith(HUB) else Path(source)
     unused: tuple[str, ...] = ()
     count = 0
-    with written_whole(target) as temporary:
+    with TableImages(path, target) as images, written_whole(target) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
             for count, row in enumerate(read_rows(path), start=1):
                 if count == 1:
                     unused = tuple(sorted(set(row) - _used(row, mapped)))
-                file.write(_text(_line(path, count, row, mapped)) + "\n")
+                file.write(_text(_line(path, count, row, mapped, images)) + "\n")
                 if progress and count % ROWS_AT_ONCE == 0:
                     progress(count)
         if not count:
             raise ConfigError(f"{path}: no row in it")
         try:
-            for _ in checked_lines(temporary):
-                pass
+            check_images(temporary, checked_lines(temporary))
         except TaskFileError as exc:
             problems = "\n".join(f"{path}: row {error.number}: {error.text}" for error in exc.errors)
             raise ConfigError(
@@ -143,13 +145,23 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             _check_once(path, file.schema_arrow.names)
             changes = ((column.name, in_shortest_digits(column.type)) for column in file.schema_arrow)
             changed = [(name, change) for name, change in changes if change is not None]
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+            has_bytes = any(_has_bytes(column.type) for column in file.schema_arrow)
+            for batch in file.iter_batches(batch_size=ROWS_WITH_BYTES_AT_ONCE if has_bytes else ROWS_AT_ONCE):
                 columns = [_python_values(path, name, batch[name]) for name in batch.schema.names]
                 for values in zip(*columns, strict=True):
                     row = dict(zip(batch.schema.names, values, strict=True))
                     yield row | {name: change(row[name]) for name, change in changed}
     except pyarrow.ArrowException as exc:
         raise DataError(f"{path}: no Parquet file that can be read: {exc}") from exc
+
+
+def _has_bytes(kind: Any) -> bool:
+    """Whether values of an Arrow type have binary parts."""
+    import pyarrow
+
+    if pyarrow.types.is_nested(kind):
+        return any(_has_bytes(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
 
 
 def _python_values(path: Path, name: str, column: Any) -> list[Any]:
@@ -211,12 +223,15 @@ def _names(path: Path) -> str:
 # ---------------------------------------------------------------------- one row
 
 
-def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
-    own = _own_columns(path, row, mapped)
-    read = {name: _without_nan(path, number, column, row[column]) for name, column in own.items()}
+def _line(path: Path, number: int, row: Row, mapped: Mapped, images: TableImages) -> dict[str, Any]:
+    def plain(name: str, column: str, value: Any) -> Any:
+        where = f"{path}: row {number}: column {column!r}"
+        return _without_nan(path, number, column, images.of_field(name, value, where))
+
+    read = {name: plain(name, column, row[column]) for name, column in _own_columns(path, row, mapped).items()}
     line = {name: value for name, value in read.items() if value not in (None, "")}
     for name, column in mapped.columns.items():
-        line[name] = _without_nan(path, number, column, _reached(path, number, row, column))
+        line[name] = plain(name, column, _reached(path, number, row, column))
     for name, pattern in mapped.take.items():
         match = re.search(pattern, str(_number_texts(line.get(name, ""))))
         if match is None:

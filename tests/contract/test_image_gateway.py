@@ -50,10 +50,11 @@ async def by_chat(task: AgentTask) -> None:
         for seed in (1, 2):
             image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{shot(seed)}"}}
             history.append({"role": "user", "content": [{"type": "text", "text": "look"}, image]})
-            body: Any = {"model": task.model, "messages": history, "max_tokens": MOST}
-            async with client.chat.completions.stream(**body) as stream:
-                reply = await stream.get_final_completion()
-            history.append({"role": "assistant", "content": reply.choices[0].message.content})
+            stream: Any = await client.chat.completions.create(
+                model=task.model, messages=history, max_tokens=MOST, stream=True
+            )
+            pieces = [part.choices[0].delta.content or "" async for part in stream if part.choices]
+            history.append({"role": "assistant", "content": "".join(pieces)})
 
 
 async def by_responses(task: AgentTask) -> None:

@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "fork: a task file makes none",
         "shared/tasks/lines.py",
-        'if name != "fork")',
-        'if name != "")',
+        'NOT_OF_FILES = ("fork", "query_blocks")',
+        'NOT_OF_FILES = ("query_blocks",)',
         "tests/tandem/commands/test_fork.py::test_a_task_file_makes_no_fork",
     ),
     Mutant(

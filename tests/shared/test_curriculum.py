@@ -9,6 +9,7 @@ from shared.documents.states import TaskStatus
 from shared.store import Store
 from shared.tasks.files import Entry, ImportTarget, import_entries
 from shared.tasks.lines import TaskLine
+from shared.tasks.task_images import TaskImages
 from tests.conftest import ROOT
 from tests.shared.builders import claim, make_task
 
@@ -97,7 +98,7 @@ async def test_an_epoch_imported_after_the_previous_one_was_played_is_skipped_to
     await play(store, [1, 1, 1, 1])
     for inserted in (1, 0):
         entry = Entry(ROOT / "t.jsonl", line, ImportTarget(num_generations=4), 1)
-        assert await import_entries(store, [entry]) == inserted
+        assert await import_entries(store, [entry], TaskImages()) == inserted
         assert await status(store, 1) is TaskStatus.SKIPPED
 
 

@@ -16,7 +16,8 @@ from shared.outside_values import MAX_DEPTH
 from shared.store import Store
 from shared.store.tasks import TASKS_AT_ONCE
 from shared.tasks.files import MOST_GENERATIONS, ImportTarget, import_task_file
-from shared.tasks.lines import TaskFileError, TaskLine, check_task_file, read_task_file
+from shared.tasks.line_errors import TaskFileError
+from shared.tasks.lines import TaskLine, check_task_file, read_task_file
 from shared.tasks.stored_values import MAX_TASK_BYTES
 from shared.tasks.tables import Mapped, convert
 from tests.shared.lines_of_tasks import line, write

@@ -13,7 +13,7 @@ from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
 from shared.tasks.checks import COMPARING, MAX_WARNINGS, Samplers, TaskCheck
 from shared.tasks.files import ImportTarget, check_playable, import_task_file
-from shared.tasks.lines import TaskFileError
+from shared.tasks.line_errors import TaskFileError
 from shared.tasks.sampler_names import BUNDLED
 
 ALL = Samplers(knows_scorers=True, has_judge=False, has_tools=False)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.tasks.lines import MAX_LINE_BYTES, TaskFileError, check_task_file
+from shared.tasks.line_errors import TaskFileError
+from shared.tasks.lines import MAX_LINE_BYTES, check_task_file
 
 FIRST = {"id": "a", "query": "q"}
 

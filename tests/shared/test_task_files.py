@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
-from shared.tasks.lines import TaskFileError, check_task_file, check_unique_ids, lines_of
+from shared.tasks.line_errors import TaskFileError
+from shared.tasks.lines import check_task_file, check_unique_ids, lines_of
 from tests.shared.lines_of_tasks import line, write
 
 
@@ -89,7 +90,10 @@ def test_an_error_of_many_lines_is_told_once_with_their_numbers(tmp_path: Path) 
     with pytest.raises(TaskFileError) as caught:
         check_task_file(path)
     missing, empty = str(caught.value).splitlines()
-    assert missing == f'{path}:3: "query" is missing; expected a text; so are lines 4 to 5, 9'
+    assert (
+        missing
+        == f'{path}:3: "query" is missing; expected a text, or blocks of text and images; so are lines 4 to 5, 9'
+    )
     assert empty == f'{path}:7: "query" is empty; expected the question'
     with pytest.raises(TaskFileError, match=r"so are lines 2 to 20 \(only the first errors are listed\)"):
         check_task_file(write(path, [{"id": str(number)} for number in range(30)]))

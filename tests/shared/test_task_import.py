@@ -13,7 +13,7 @@ import pytest
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.tasks.files import ImportResult, ImportTarget, import_task_file
-from shared.tasks.lines import TaskFileError
+from shared.tasks.line_errors import TaskFileError
 from tests.conftest import ROOT
 from tests.shared.lines_of_tasks import line, write
 

@@ -13,7 +13,7 @@ from shared.documents import Task, task_id
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.tasks.files import ImportResult
-from shared.tasks.lines import TaskFileError
+from shared.tasks.line_errors import TaskFileError
 from shared.tasks.mix import TasksConfig, import_mix, interleave
 from tests.conftest import ROOT
 

@@ -149,12 +149,12 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_dates_and_decimals_are_kept_as_text_and_bytes_are_refused(tmp_path: Path) -> None:
-    row = {"question": "q", "day": date(2026, 11, 22), "price": Decimal("1.50"), "image": b"\x89"}
+    row = {"question": "q", "day": date(2026, 11, 22), "price": Decimal("1.50"), "picture": b"\x89"}
     source, target = write(tmp_path, ".parquet", [row]), tmp_path / "tasks.jsonl"
     convert(str(source), target, Mapped(metadata=("day", "price")))
     assert tasks(target)[0]["metadata"] == {"day": "2026-11-22", "price": "1.50"}
-    with pytest.raises(TandemError, match="row 1: column 'image' has a bytes; expected texts"):
-        convert(str(source), target, Mapped(metadata=("image",)))
+    with pytest.raises(TandemError, match="row 1: column 'picture' has a bytes; expected texts"):
+        convert(str(source), target, Mapped(metadata=("picture",)))
 
 
 def test_the_command_tells_what_it_wrote_and_what_it_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from rich.progress import Progress
 
 from sampler.core.errors import ScorerFailed
 from sampler.scorers import ScoringRequest, register_scorer
+from shared.documents.content import image_block
 from shared.documents.run import Worker
 from shared.documents.tool_schemas import ToolSchemas
 from shared.errors import ConfigError
@@ -24,6 +25,7 @@ from tests.sampler.scored_groups import config
 from tests.sampler.settling import settle
 from tests.shared.builders import claim, import_tasks
 from tests.shared.episodes import play
+from tests.shared.image_files import image_file
 
 COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
 SAID: list[ScoringRequest] = []
@@ -255,3 +257,13 @@ async def test_a_run_with_tasks_of_its_own_and_the_run_itself_are_no_target(
         await anew(mongod, store, target.run)
     with pytest.raises(ConfigError, match="itself, which stays as it is"):
         await anew(mongod, store, store.run)
+
+
+async def test_images_come_with_the_groups_that_name_them(mongod: Mongod, store: Store, target: Store) -> None:
+    await played(store)
+    await store.images.keep([file := image_file(b"an image"), image_file(b"another")])
+    blocks = {"$set": {"payload.query_blocks": [image_block(file)]}}
+    await store.database["tasks"].update_one({"_id": "main:train:0:t1"}, blocks)
+    await anew(mongod, store, target.run)
+    assert await target.images.read(file.sha256) == file.data
+    assert await target.database["images"].count_documents({}) == 1

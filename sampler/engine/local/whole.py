@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+from sampler.engine.local.model_class import model_class
 from shared.errors import ConfigError
-from shared.images.families.model_class import auto_class
 
 
 def main() -> None:
@@ -21,8 +20,7 @@ def main() -> None:
     set_verbosity_error()
     folder = Path(sys.argv[1])
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        loaded: Any = auto_class(config, folder).from_pretrained(
+        loaded: Any = model_class(folder).from_pretrained(
             folder, device_map="meta", local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
         model, loading = loaded  # so with `output_loading_info`

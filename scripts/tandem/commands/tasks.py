@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,13 +109,22 @@ def import_(
             "scorer is an error if modules are given here or in the section `sampler` of MIX.yml, else a warning.",
         ),
     ] = None,
+    image_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--image_hosts",
+            metavar="HOST",
+            help="A host from which images of http(s) URLs are fetched; may be repeated. Default: none. With --config: the key "
+            "`image_hosts` of its section.",
+        ),
+    ] = None,
     db_connection_string: Connection = None,
 ) -> None:
     """Check task files and import them.
 
     Each line is an object with **id** and **query**, and optionally **answer**, **scorer** or **scorers**, **answer_schema**
     ("answer" or "boxed"), **tools**, **exclude_tools**, **sampler**, **system**, **max_turns**, **temperature**, **metadata**,
-    **source**.
+    **source**, **images**.
 
     The whole file is checked before the first write. Repeating an import changes nothing: stored tasks with the same
     content stay, and an interrupted import continues. A stored task with different content is an error. Tasks are
@@ -128,7 +138,7 @@ def import_(
     if epoch is not None and epochs is not None:
         answer(_refuse("--epoch and --epochs exclude each other: one epoch by number, or several from 0 on"))
     file_only: dict[str, object] = {"--split": split, "--epochs": epochs, "--epoch": epoch, "--at_version": at_version}
-    file_only["--payload_model"] = payload_model
+    file_only |= {"--payload_model": payload_model, "--image_hosts": image_hosts}
     given = [name for name, value in file_only.items() if value is not None]
     if config is not None and given:
         answer(_refuse(f"{given[0]} is for a FILE; with --config it stands in {config}"))
@@ -136,7 +146,7 @@ def import_(
     checks: list[TaskCheck] = []
 
     async def work(store: Store) -> ImportResult:
-        check = TaskCheck(_samplers(config, scorer_modules))
+        check = TaskCheck(replace(_samplers(config, scorer_modules), model=await _model(store, policy)))
         checks.append(check)
         with _bars() as progress:
             report = _reporter(progress)
@@ -146,7 +156,16 @@ def import_(
                 return await import_mix(store, mix, **chosen_here, progress=report, check=check)
             chosen = range(epochs or 1) if epoch is None else (epoch,)
             model = None if payload_model is None else load_payload_model(payload_model)
-            target = ImportTarget(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model, check=check)
+            target = ImportTarget(
+                split or TRAIN_SPLIT,
+                policy,
+                chosen,
+                num_generations,
+                at_version,
+                model,
+                check=check,
+                image_hosts=image_hosts or (),
+            )
             with tempfile.TemporaryDirectory() as folder:
                 path = file
                 if source is not None:
@@ -160,6 +179,13 @@ def import_(
         warn(text)
     what = f"split {split or TRAIN_SPLIT}" if config is None else str(config)
     console().print(f"run {run}, {what}: {result.inserted} inserted, {result.unchanged} unchanged", soft_wrap=True)
+
+
+async def _model(store: Store, policy: str) -> Path | None:
+    """The folder of the model that the policy's trainer started with last; None: it is not on this machine, or not known."""
+    name = (await store.settings.of_trainer(await store.runs.get(), policy)).get("model_name_or_path")
+    folder = Path(str(name or ""))
+    return folder if name and (folder / "config.json").is_file() else None
 
 
 def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:

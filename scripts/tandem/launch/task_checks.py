@@ -66,7 +66,7 @@ def check_tasks(config: LaunchConfig, show: Tell) -> list[TaskDemand]:
 
 def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samplers:
     """What is known about the samplers after importing their code."""
-    has_judge = False
+    has_judge, model = False, ROOT / config.model
     try:
         for name in settings.scoring.scorer_modules:
             import_own("scorer_modules", name)
@@ -77,11 +77,11 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samp
         if config.num_samplers:
             raise
         show(f"tasks are not checked against the samplers, which run elsewhere: {exc}")
-        return Samplers()
+        return Samplers(model=model)
     traits = kinds.traits()
     default, named = traits.pop(None), BUNDLED | {name: one for name, one in traits.items() if name is not None}
     if not config.num_samplers:
-        return Samplers(has_judge=has_judge or None, default=default, named=named)
+        return Samplers(has_judge=has_judge or None, default=default, named=named, model=model)
     return Samplers(
         knows_scorers=True,
         has_judge=has_judge,
@@ -92,6 +92,7 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, show: Tell) -> Samp
         lacking=kinds.lacking,
         elsewhere=EXTERNAL,
         default_scorers=_default_scorers(settings, has_judge=has_judge),
+        model=model,
     )
 
 

@@ -27,6 +27,7 @@ from rich.progress import Progress
 
 from sampler.core.api_models import Agents, Judge
 from sampler.core.api_models.config import read_agents_config
+from sampler.core.api_models.images import ReadImage
 from sampler.core.errors import AgentFailed, ScorerFailed
 from sampler.core.scorers.registry import require_scorer
 from sampler.core.service.process import load_scorers
@@ -44,6 +45,7 @@ from shared.names import DEFAULT_POLICY, RunName
 from shared.outside_text import visible
 from shared.rules.run_rules import RULE_NAMES, Rules
 from shared.store import Store
+from shared.store.image_copies import copy_images, images_of
 from shared.user_code.frames import cause_of
 from tandem.what_if.rescored import rescored, unsettled, unsettled_task
 from tandem.what_if.resettled import Resettled, print_outcome
@@ -83,7 +85,7 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
                 f"run {run} has no played group of policy {config.policy}: there is nothing to settle anew"
             )
         load_scorers(config)
-        agents = _agents(config.scoring.agent_config_path)
+        agents = _agents(config.scoring.agent_config_path, source.images.read)
         try:
             for one in config.new_scorers:
                 require_scorer(one.name, agents.judge)
@@ -99,10 +101,10 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
             await agents.close()
 
 
-def _agents(path: Path | None) -> Agents:
+def _agents(path: Path | None, read_image: ReadImage) -> Agents:
     """The judge alone: nothing is played."""
     configured = None if path is None else read_agents_config(path).scorer_agent
-    return Agents(judge=None if configured is None else Judge(configured))
+    return Agents(judge=None if configured is None else Judge(configured, read_image))
 
 
 async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:
@@ -187,6 +189,8 @@ async def _copy_one(
     except (ScorerFailed, AgentFailed) as exc:
         outcome.failed[task_id] = str(exc)
         return
+    named = images_of((name, document) for name, documents in group.items() for document in documents)
+    await copy_images(source, target, named)
     await target.resettling.write(unsettled(group, scored))
     stored = await target.resettling.scores(task_id)  # those of an earlier call, if it wrote them
     task = unsettled_task(group["tasks"][0], stored, scored, config.new_scorers)

@@ -11,7 +11,8 @@ from sampler.settings import SamplerConfig
 from shared.documents import Claim
 from shared.documents.states import DispatchStatus, SlotStatus
 from shared.store import Store
-from shared.tasks.lines import LineError, read_task_file
+from shared.tasks.line_errors import LineError
+from shared.tasks.lines import read_task_file
 from tests.sampler.actors.tables import ACTORS, CRITIC, NEW, Talk, table
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.episodes import MODEL, ended

@@ -1,11 +1,15 @@
 """`tandem tasks import`: its report, and the errors of a file."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from shared.processes.mongod import Mongod
+from shared.store import Store
 from shared.tasks import scorer_names
+from tests.shared.image_files import valid
 from tests.tandem.commands.commands import Command
 
 
@@ -143,3 +147,25 @@ def test_a_mixtures_samplers_are_those_of_its_file(tandem: Command, monkeypatch:
     assert (taken.exit_code, "1 inserted" in taken.stdout) == (0, True)
     assert "mix.yml: scorer_modules: 'only.there' cannot be imported" in taken.stderr
     assert "Its scorers are not known here" in taken.stderr
+
+
+def test_images_of_a_task_file_are_imported_unless_the_runs_model_reads_text_alone(
+    tandem: Command, mongod: Mongod
+) -> None:
+    async def a_trainer_had(model: Path) -> None:
+        async with Store.open(mongod.connection_string, "seen") as store:
+            settings = await store.settings.keep("trainer-main", {"model_name_or_path": str(model)}, "w")
+            await store.runs.note_settings("trainer-main", settings)
+
+    Path("red.png").write_bytes(valid("PNG"))
+    Path("t.jsonl").write_text('{"id": "a", "query": "q", "image": "red.png"}\n')
+    done = tandem("tasks", "import", "seen", "t.jsonl", "--image_hosts", "x.test")
+    assert (done.exit_code, "1 inserted, 0 unchanged" in done.stdout) == (0, True), done.output
+    Path("config.json").write_text('{"model_type": "qwen3"}')
+    asyncio.run(a_trainer_had(Path.cwd()))
+    refused = tandem("tasks", "import", "seen", "t.jsonl")
+    assert refused.exit_code == 2
+    assert 't.jsonl:1: "query" shows images; the model in' in refused.output
+    Path("mix.yml").write_text(MIX)
+    both = tandem("tasks", "import", "mixed", "--config", "mix.yml", "--image_hosts", "x.test")
+    assert (both.exit_code, "--image_hosts is for a FILE" in both.output) == (2, True)
