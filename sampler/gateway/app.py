@@ -213,7 +213,7 @@ async def _request_of(
             )
         return chat
 
-    raw, chat = await read_body(request, most_body_bytes(most, images=session.sees), chat_of)
+    raw, chat = await read_body(request, most_body_bytes(most, sees=session.sees), chat_of)
     sent = await _worked(len(raw), partial(_sent, request, raw))
     return sent, await session.referenced(chat) if images_of(chat) else chat
 

@@ -22,10 +22,10 @@ BYTES_PER_TOKEN = 128  # with JSON's own; a text has 4, and clients send reasoni
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def most_body_bytes(max_tokens: int, *, images: bool = False) -> int:
-    """A larger body has no place in a context of so many tokens, and is not read. `images`: of a model that sees: the bytes of an
-    image say nothing of its tokens."""
-    return MAX_BODY_BYTES if images else min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
+def most_body_bytes(max_tokens: int, *, sees: bool = False) -> int:
+    """A larger body has no place in a context of so many tokens, and is not read. `sees`: the model reads images, of which a
+    token stands for any number of bytes."""
+    return MAX_BODY_BYTES if sees else min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
 
 
 def plain_json(text: bytes | bytearray) -> Any:

@@ -77,7 +77,7 @@ class AttemptSession:
         self._repeated: set[str] = set()  # identities of requests that were sent again, to any process
         self._running: dict[asyncio.Task[ChatReply], str] = {}  # the identity of its request
         self._given_up: set[asyncio.Task[ChatReply]] = set()  # of these, those that were sent again
-        self._ended = False
+        self._ended, self._referencing = False, asyncio.Lock()
 
     @property
     def models(self) -> list[str]:
@@ -93,12 +93,13 @@ class AttemptSession:
 
     async def referenced(self, request: ChatRequest) -> ChatRequest:
         """With references in place of images, which are stored. Raises GatewayError."""
-        self._require_open(request)
-        try:
-            return await with_references(request, self.sampler.resources)
-        except TandemError as exc:
-            self.failure = self.failure or exc
-            raise GatewayError(Problem.FAILED, str(exc)) from exc
+        async with self._referencing:  # an attempt keeps one decoder busy
+            self._require_open(request)
+            try:
+                return await with_references(request, self.sampler.resources)
+            except TandemError as exc:
+                self.failure = exc
+                raise GatewayError(Problem.FAILED, str(exc)) from exc
 
     async def chat(
         self, request: ChatRequest, sent: SentRequest = FIRST, stream: ReplyStream | None = None
@@ -239,13 +240,12 @@ class AttemptSession:
 
     def _require_possible(self, request: ChatRequest) -> list[str]:
         """What of the request is unused. Raises GatewayError."""
-        sampler = self.sampler
         self._require_open(request)
         if len(self._running) >= MAX_AT_ONCE:
             raise GatewayError(
                 Problem.TOO_MANY, f"{MAX_AT_ONCE} requests of this attempt are running; send fewer at once"
             )
-        most = sampler.task.payload.max_turns or sampler.config.budget.max_turns
+        most = self.sampler.task.payload.max_turns or self.sampler.config.budget.max_turns
         if len(self._turns) + len(self._running) >= most:
             self.limit = self.limit or Termination.TURNS_LIMIT
             raise GatewayError(Problem.LIMIT, f"the episode has had its {most} replies (max_turns)")

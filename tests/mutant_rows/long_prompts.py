@@ -51,14 +51,14 @@ MUTANTS = (
     Mutant(
         "a refused body is a limit that the attempt met",
         "sampler/gateway/attempt.py",
-        "Termination.LENGTH_LIMIT if error.problem is Problem.TOO_LARGE else REFUSED",
+        "Termination.LENGTH_LIMIT if error.is_limit else REFUSED",
         "REFUSED",
         f"{BODIES}::test_a_body_that_has_no_place_in_the_context_is_refused_unread",
     ),
     Mutant(
         "a long body is read in a thread",
         "sampler/gateway/app.py",
-        " if count > LONG_BYTES else work()",
+        " if num_bytes > LONG_BYTES else work()",
         " if False else work()",
         f"{BODIES}::test_others_are_served_while_many_messages_are_read",
     ),

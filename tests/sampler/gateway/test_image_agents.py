@@ -22,7 +22,7 @@ from tests.sampler.episodes import TEMPLATE
 from tests.sampler.gateway.agents import ScriptedEngine, trained_ids
 from tests.sampler.gateway.gateways import documents, gateway, tasks
 from tests.sampler.gateway.test_image_requests import digest, in_chat
-from tests.sampler.gateway.vision_agents import SeeingEngine, data_url, picture, seeing_template, seen_by
+from tests.sampler.gateway.vision_agents import RecordingEngine, data_url, picture, seeing_template, seen_by
 from tests.shared.builders import make_task
 
 CHART = picture(7)
@@ -46,7 +46,7 @@ async def test_an_agent_reads_the_images_of_its_task_as_data_urls_and_sends_them
     store: Store, template: ChatTemplate
 ) -> None:
     await task_with_an_image(store)
-    engine = SeeingEngine(template, "<answer>4</answer>")
+    engine = RecordingEngine(template, "<answer>4</answer>")
     read: list[Any] = []
 
     async def agent(task: AgentTask) -> None:
@@ -78,7 +78,7 @@ async def test_a_command_reads_the_images_in_its_task_file_and_a_line_in_its_pro
         "url = os.environ['OPENAI_BASE_URL'] + '/chat/completions'\n"
         "urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()\n"
     )
-    engine = SeeingEngine(template, "<answer>4</answer>")
+    engine = RecordingEngine(template, "<answer>4</answer>")
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
 
     record, slot, _ = await seen_by(store, engine, template, None, new_tasks=False, agent_command=command)
@@ -102,7 +102,7 @@ async def test_an_attempt_with_images_goes_on_at_another_gateway_with_the_same_i
     store: Store, template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await tasks(store)
-    engine = SeeingEngine(template, "one", "two", "<answer>4</answer>")
+    engine = RecordingEngine(template, "one", "two", "<answer>4</answer>")
     vision = {"model_name_or_path": template.folder}
     async with gateway(store, engine, **vision) as one, gateway(store, engine, **vision) as two:
         offer = await one.claim()
@@ -122,7 +122,7 @@ async def test_an_attempt_with_images_goes_on_at_another_gateway_with_the_same_i
 
 async def test_the_claim_of_a_task_with_images_has_them(store: Store, template: ChatTemplate) -> None:
     await task_with_an_image(store)
-    engine = SeeingEngine(template, "<answer>4</answer>")
+    engine = RecordingEngine(template, "<answer>4</answer>")
     async with gateway(store, engine, model_name_or_path=template.folder) as one:
         offer = await one.claim()
         sdk = one.sdk(offer["api_key"])
@@ -134,7 +134,7 @@ async def test_the_claim_of_a_task_with_images_has_them(store: Store, template: 
 async def test_a_key_whose_attempt_has_ended_stores_no_images(store: Store, template: ChatTemplate) -> None:
     await tasks(store)
     vision = {"model_name_or_path": template.folder}
-    engine = SeeingEngine(template, "<answer>4</answer>")
+    engine = RecordingEngine(template, "<answer>4</answer>")
     async with gateway(store, engine, **vision) as one, gateway(store, engine, **vision) as two:
         offer = await one.claim()
         await one.finish(offer["api_key"], score=0.5)
@@ -146,7 +146,7 @@ async def test_a_key_whose_attempt_has_ended_stores_no_images(store: Store, temp
 
 
 def test_a_body_of_a_model_that_sees_has_room_for_screenshots() -> None:
-    assert most_body_bytes(32_768, images=True) == MAX_BODY_BYTES > 50 * 100_000 * 4 / 3
+    assert most_body_bytes(32_768, sees=True) == MAX_BODY_BYTES > 50 * 100_000 * 4 / 3
     assert most_body_bytes(10) == LEAST_BODY_BYTES
 
 
@@ -155,7 +155,7 @@ async def test_fifty_screenshots_in_each_request_pass_and_are_not_held_while_the
 ) -> None:
     shots = [picture(n, 180, 190) for n in range(50)]
     assert min(map(len, shots)) > 100_000
-    engine = SeeingEngine(template, "one", "<answer>4</answer>")
+    engine = RecordingEngine(template, "one", "<answer>4</answer>")
     asked: list[str] = []
 
     async def agent(task: AgentTask) -> None:
@@ -184,7 +184,7 @@ async def test_fifty_screenshots_in_each_request_pass_and_are_not_held_while_the
 async def test_a_decoder_that_the_machine_stalls_is_no_fault_of_the_request(
     store: Store, template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = SeeingEngine(template, "<answer>4</answer>")
+    engine = RecordingEngine(template, "<answer>4</answer>")
     times: list[int] = []
 
     async def agent(task: AgentTask) -> None:

@@ -16,7 +16,7 @@ from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE
 from tests.sampler.gateway.agents import ADD, ScriptedEngine, call, played, trained_ids
-from tests.sampler.gateway.vision_agents import SeeingEngine, data_url, picture, seeing_template, seen_by, text64
+from tests.sampler.gateway.vision_agents import RecordingEngine, data_url, picture, seeing_template, seen_by, text64
 
 QUESTION, SHOWN, LAST = picture(1), picture(2), picture(3)
 PATIENCE_S = 120.0
@@ -171,7 +171,7 @@ async def by_google(task: AgentTask) -> None:
 async def test_a_loop_with_images_is_one_conversation_of_what_the_engine_read(
     store: Store, template: ChatTemplate, agent: Callable[[AgentTask], Any]
 ) -> None:
-    engine = SeeingEngine(template, call("add", a=1, b=2), "I see.", "<answer>4</answer>")
+    engine = RecordingEngine(template, call("add", a=1, b=2), "I see.", "<answer>4</answer>")
     record, slot, dispatches = await seen_by(store, engine, template, agent)
     assert record.error is None
     assert slot.score == 1.0
@@ -236,7 +236,7 @@ WRONG: list[tuple[str, Any, str]] = [
 async def test_what_is_no_image_is_a_400_that_names_its_place_and_the_agent_goes_on(
     store: Store, template: ChatTemplate, path: str
 ) -> None:
-    engine = SeeingEngine(template, "<answer>4</answer>")
+    engine = RecordingEngine(template, "<answer>4</answer>")
     rows = [(part, why) for where, part, why in WRONG if where == path]
 
     async def agent(task: AgentTask) -> None:
@@ -276,7 +276,7 @@ async def test_instructions_and_replies_have_no_images(
             assert (answer.status_code, why in answer.text) == (400, True), answer.text
             assert (await http.post(path, json=asking(path, "look"))).status_code == 200
 
-    await seen_by(store, SeeingEngine(template, "<answer>4</answer>"), template, agent)
+    await seen_by(store, RecordingEngine(template, "<answer>4</answer>"), template, agent)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -310,7 +310,7 @@ async def test_more_images_than_a_prompt_may_have_are_a_limit_of_the_episode(
             )
             assert answer.json()["error"]["code"] == "context_length_exceeded"
 
-    record, _, _ = await seen_by(store, SeeingEngine(template, "<answer>4</answer>"), template, agent)
+    record, _, _ = await seen_by(store, RecordingEngine(template, "<answer>4</answer>"), template, agent)
     assert record.termination == Termination.LENGTH_LIMIT
     assert await store.database["images"].count_documents({}) == 0
 
@@ -318,7 +318,7 @@ async def test_more_images_than_a_prompt_may_have_are_a_limit_of_the_episode(
 async def test_another_picture_in_the_history_is_another_conversation_and_the_same_one_is_not(
     store: Store, template: ChatTemplate
 ) -> None:
-    engine = SeeingEngine(template, "one", "two", "<answer>4</answer>", "three")
+    engine = RecordingEngine(template, "one", "two", "<answer>4</answer>", "three")
 
     async def agent(task: AgentTask) -> None:
         async with http_of(task) as http:

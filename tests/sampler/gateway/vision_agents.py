@@ -2,11 +2,9 @@
 
 import base64
 import io
-import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,10 @@ from sampler.core.rendering.template import ChatTemplate
 from sampler.core.rendering.turn_format import turn_format
 from sampler.gateway.agent_sampler import AgentSampler, AgentTask
 from shared.store import Store
-from tests.sampler.engines import STOP, answer
 from tests.sampler.episodes import ended, resources
 from tests.sampler.gateway import agents
 from tests.sampler.gateway.agents import Ended
+from tests.sampler.seeing_engine import SeeingEngine, with_template
 from tests.sampler.vision_chats import vision_template
 from tests.shared.builders import claim, import_tasks
 
@@ -46,39 +44,27 @@ def data_url(data: bytes) -> str:
     return f"data:image/png;base64,{text64(data)}"
 
 
-class SeeingEngine:
-    """Replies with the texts in order, as ids that no tokenizer gives; expands images as a real engine, by the family's rule.
-    `exchanges`: prompts as it read them, and replies; `files`: the images of each prompt."""
+class RecordingEngine(SeeingEngine):
+    """Replies with the texts in order, as ids that no tokenizer gives. `exchanges`: prompts as it read them, and replies;
+    `files`: the images of each prompt."""
 
-    def __init__(self, template: ChatTemplate, *replies: str) -> None:
+    def __init__(self, template: ChatTemplate, *texts: str) -> None:
+        self._odd = [_odd_ids(template, text) for text in texts]
+        super().__init__(template, *self._odd)
         self.exchanges: list[tuple[list[int], list[int]]] = []
         self.files: list[list[bytes]] = []
-        self._template, self._replies = template, list(replies)
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/abort_request":
-            return httpx.Response(200)
-        body = json.loads(request.content)
-        files = [base64.b64decode(text) for text in body.get("image_data", ())]
-        prompt, text = self._expanded(body["input_ids"], files), self._replies[len(self.exchanges)]
-        ids = [
-            token
-            for piece in re.findall(r"</?(?:tool_call|think|answer)>|.{1,2}", text, re.DOTALL)
-            for token in self._template.encode(piece)
-        ]
-        ids.append(turn_format(self._template).end_ids[0])
-        self.exchanges.append((prompt, ids))
-        self.files.append(files)
-        reply = answer(ids, {**STOP, "matched": ids[-1]}, prompt_tokens=len(prompt))
-        return httpx.Response(200, json={**reply.json(), "prompt_token_ids": prompt})
+        answered = await super().__call__(request)
+        if request.url.path != "/abort_request":
+            self.exchanges.append((answered.json()["prompt_token_ids"], self._odd[len(self.exchanges)]))
+            self.files.append([base64.b64decode(text) for text in self.bodies[-1].get("image_data", ())])
+        return answered
 
-    def _expanded(self, ids: Sequence[int], files: Sequence[bytes]) -> list[int]:
-        images = self._template.images
-        if images is None:
-            return list(ids)
-        sizes = [Image.open(io.BytesIO(data)).size for data in files]
-        counts = iter([images.family.features(height, width) for width, height in sizes])
-        return [one for token in ids for one in [token] * (next(counts) if token == images.placeholder else 1)]
+
+def _odd_ids(template: ChatTemplate, text: str) -> list[int]:
+    pieces = re.findall(r"</?(?:tool_call|think|answer)>|.{1,2}", text, re.DOTALL)
+    return [*(token for piece in pieces for token in template.encode(piece)), turn_format(template).end_ids[0]]
 
 
 def seeing_template(folder: Path) -> ChatTemplate:
@@ -114,5 +100,4 @@ async def seen_by(
 async def seeing(store: Store, engine: Any, template: ChatTemplate, **options: Any) -> AsyncIterator[Resources]:
     own = {"sampler": "sampler.gateway.agent_sampler:AgentSampler", "max_turns": 20}
     async with resources(store, engine, **(own | options)) as shared:
-        values = {one.name: getattr(shared, one.name) for one in fields(shared)}
-        yield Resources(**{**values, "template": template})
+        yield with_template(shared, template)
