@@ -98,7 +98,7 @@ class AgentSampler(AgentEpisode):
             api_key=attempt.key,
             model=self.task.policy,
             query=self.task.payload.query,
-            messages=self.opening_messages(),
+            messages=await self.resources.images.with_data_urls(self.opening_messages()),
             payload=self.task.payload,
         )
         if self.settings.command is not None:
@@ -117,7 +117,7 @@ class AgentSampler(AgentEpisode):
             command.agent_command,
             attempt,
             model=self.task.policy,
-            messages=self.opening_messages(),
+            messages=await self.resources.images.with_data_urls(self.opening_messages()),
             payload=visible_payload(self.task.payload, answers=self.settings.agent_answers),
             user=self.config.tools.tool_user,
             sandbox=self.config.tools.tool_sandbox,

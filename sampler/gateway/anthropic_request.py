@@ -1,15 +1,18 @@
-"""Reads a request of Anthropic's Messages: system as text or blocks, text, tool_use, tool_result (with `is_error`), thinking.
+"""Reads a request of Anthropic's Messages: system as text or blocks, text, image, tool_use, tool_result (with `is_error`),
+thinking.
 
-Refused with 400: images, documents, and tools without a schema. Tools that Anthropic's own servers run (`web_search_…`) are left
-out, and are unused.
+Images come as base64. Refused with 400: documents, and tools without a schema. Tools that Anthropic's own servers run
+(`web_search_…`) are left out, and are unused.
 """
 
 from typing import Any
 
 from sampler.gateway.bodies import (
     arguments_of,
+    content_of,
     json_schema_format,
     left_out,
+    part_of,
     stops_of,
     text_of,
     text_of_part,
@@ -18,6 +21,7 @@ from sampler.gateway.bodies import (
 from sampler.gateway.chat_request import completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
+from sampler.gateway.image_parts import SentImage, joined_parts
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False}),
@@ -118,17 +122,17 @@ def _assistant(blocks: list[Fields]) -> ReceivedMessage:
 def _received(role: str, blocks: list[Fields], failed: set[str]) -> list[ReceivedMessage]:
     """Results become messages of tools, in order; the text between them one of the user."""
     received: list[ReceivedMessage] = []
-    texts: list[str] = []
+    parts: list[str | SentImage] = []
     for block in blocks:
         if block.peek("type") != "tool_result":
-            texts.append(text_of_part(block))
+            parts.append(part_of(block) if role == "user" else text_of_part(block))
             continue
         block.echo("type")
-        if texts:
-            received.append({"role": role, "content": "\n".join(texts)})
-            texts = []
+        if parts:
+            received.append({"role": role, "content": joined_parts(parts)})
+            parts = []
         call = block.text("tool_use_id")
         if block.flag("is_error"):
             failed.add(call)
-        received.append({"role": "tool", "content": text_of(block, "content"), "tool_call_id": call})
-    return [*received, {"role": role, "content": "\n".join(texts)}] if texts or not received else received
+        received.append({"role": "tool", "content": content_of(block, "content"), "tool_call_id": call})
+    return [*received, {"role": role, "content": joined_parts(parts)}] if parts or not received else received

@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sampler.gateway.bodies import MAX_BODY_BYTES, most_body_bytes, plain_json
+from sampler.gateway.bodies import MAX_BODY_BYTES, plain_json
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
 from sampler.gateway.exchange import ChatReply, ChatRequest, Event, GatewayError, Problem, RetryRequest, checked_score
 from sampler.gateway.session import SentRequest
@@ -58,6 +58,9 @@ class ServedSession(Protocol):
     def max_tokens(self) -> int:
         """Of a context."""
         ...
+
+    @property
+    def max_body_bytes(self) -> int: ...
 
     def stream_of(self, request: ChatRequest) -> ReplyStream | None: ...
 
@@ -192,7 +195,7 @@ async def _request_of(
             )
         return chat
 
-    return await read_body(request, most_body_bytes(most), chat_of)
+    return await read_body(request, session.max_body_bytes, chat_of)
 
 
 async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> Response:
@@ -311,7 +314,7 @@ async def _models(request: Request, session: ServedSession) -> Response:
 
 
 async def _score(request: Request, session: ServedSession) -> Response:
-    _, body = await read_body(request, most_body_bytes(session.max_tokens), lambda body: body)
+    _, body = await read_body(request, session.max_body_bytes, lambda body: body)
     given: Mapping[str, Any] = body if isinstance(body, dict) else {}
     score, turn = given.get("score"), given.get("turn")
     if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(turn, str | None):

@@ -16,6 +16,7 @@ from sampler.core.episode.episode import play
 from sampler.core.episode.resources import Resources
 from sampler.core.episode.scoring import deadline_of
 from sampler.core.errors import EngineError
+from sampler.gateway.bodies import most_body_bytes
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -43,7 +44,7 @@ ENDING_S = 10.0  # for requests in other processes, which cancel them within a s
 RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
 
 
-# 31 methods: one attempt that other processes may serve: each verb first makes sure that it is known whole
+# 32 methods: one attempt that other processes may serve: each verb first makes sure that it is known whole
 class Attempt:
     """One attempt in this process. It answers what `app` asks of a session. `is_new`: just claimed here, so that nothing needs to
     be read; if another process went on with it meanwhile, the first request finds its number taken."""
@@ -71,6 +72,10 @@ class Attempt:
     @property
     def max_tokens(self) -> int:
         return self._resources.config.budget.max_tokens
+
+    @property
+    def max_body_bytes(self) -> int:
+        return most_body_bytes(self.max_tokens, sees=self._resources.template.images is not None)
 
     @property
     def is_busy(self) -> bool:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from sampler.gateway.exchange import GatewayError, OutputFormat, Problem
 from sampler.gateway.fields import Fields
+from sampler.gateway.image_parts import SentImage, image_of_part, joined_parts
 from shared.outside_values import MAX_DEPTH, problem_of
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -22,9 +23,10 @@ BYTES_PER_TOKEN = 128  # with JSON's own; a text has 4, and clients send reasoni
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def most_body_bytes(max_tokens: int) -> int:
-    """A larger body has no place in a context of so many tokens, and is not read."""
-    return min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
+def most_body_bytes(max_tokens: int, *, sees: bool = False) -> int:
+    """A larger body has no place in a context of so many tokens, and is not read. `sees`: the model reads images, of which
+    a token stands for any number of bytes."""
+    return MAX_BODY_BYTES if sees else min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
 
 
 def plain_json(text: bytes | bytearray) -> Any:
@@ -63,12 +65,24 @@ def text_of(fields: Fields, name: str) -> str:
     return content if isinstance(content, str) else "\n".join(map(text_of_part, content))
 
 
+def content_of(fields: Fields, name: str) -> Any:
+    """As `text_of`, but with images blocks in order."""
+    content = fields.text_or_objects(name)
+    return content if isinstance(content, str) else joined_parts([part_of(part) for part in content])
+
+
+def part_of(part: Fields) -> str | SentImage:
+    """Raises GatewayError for a part that is neither text nor image."""
+    image = image_of_part(part)
+    return text_of_part(part) if image is None else image
+
+
 def text_of_part(part: Fields) -> str:
     """Raises GatewayError for a part that is no text."""
     kind = part.text("type", "text")
     name = next((name for name in ("text", "refusal") if part.peek(name) is not None), None)
     if name is None:
-        part.fail("", f"is {kind!r}; only text is supported")
+        part.fail("", f"is {kind!r}; only text and images are supported here")
     part.echo("annotations", "logprobs")
     return part.text(name)
 

@@ -1,15 +1,16 @@
-"""Reads a request of OpenAI's Chat Completions. Refused with 400: other parts than text, `n` above 1, the deprecated
+"""Reads a request of OpenAI's Chat Completions. Refused with 400: other parts than text and images, `n` above 1, the deprecated
 `functions`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sampler.gateway.bodies import arguments_of, json_schema_format, stops_of, text_of, tool_schema
+from sampler.gateway.bodies import arguments_of, content_of, json_schema_format, stops_of, text_of, tool_schema
 from sampler.gateway.exchange import ChatRequest, GatewayError, OutputFormat, Problem, ReceivedMessage
 from sampler.gateway.fields import Fields
 from shared.names import ROLES
 
+SEEING_ROLES = ("user", "tool")  # whose messages may have images
 ROLE_NAMES = {"developer": "system"}
 SAMPLED_BY = {name: name for name in ("temperature", "top_p", "top_k", "min_p")}
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # values that change nothing
@@ -94,7 +95,7 @@ def _message(message: Fields) -> ReceivedMessage:
     role = ROLE_NAMES.get(given, given)
     if role not in ROLES:
         message.fail("role", f"is {given!r}; expected one of developer, {', '.join(ROLES)}")
-    received: ReceivedMessage = {"role": role, "content": text_of(message, "content")}
+    received: ReceivedMessage = {"role": role, "content": _content(message, role)}
     if role == "tool":
         received["tool_call_id"] = message.text("tool_call_id")
     name = message.text("name")
@@ -108,6 +109,10 @@ def _message(message: Fields) -> ReceivedMessage:
         if calls:
             received["tool_calls"] = calls
     return received
+
+
+def _content(message: Fields, role: str) -> Any:
+    return content_of(message, "content") if role in SEEING_ROLES else text_of(message, "content")
 
 
 def _call(call: Fields) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sampler.gateway.bodies import arguments_of, left_out, stops_of, tool_schema
 from sampler.gateway.chat_request import completed, distribution_of
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
+from sampler.gateway.image_parts import SentImage, image_of_part, joined_parts
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequencyPenalty": (0, 0.0),
@@ -166,15 +167,17 @@ class _Contents:
     def _received(self, parts: list[Fields]) -> list[ReceivedMessage]:
         """Responses become messages of tools, in order; the text between them one of the user."""
         received: list[ReceivedMessage] = []
+        shown: list[str | SentImage] = []
         for part in parts:
             response = part.object("functionResponse")
-            if response is not None:
-                received.append(self._result(response))
-            elif received and received[-1]["role"] == "user":
-                received[-1]["content"] += "\n" + _text(part)
-            else:
-                received.append({"role": "user", "content": _text(part)})
-        return received or [{"role": "user", "content": ""}]
+            if response is None:
+                shown.append(_part(part))
+                continue
+            if shown:
+                received.append({"role": "user", "content": joined_parts(shown)})
+                shown = []
+            received.append(self._result(response))
+        return [*received, {"role": "user", "content": joined_parts(shown)}] if shown or not received else received
 
     def _result(self, response: Fields) -> ReceivedMessage:
         given, function = response.text("id"), response.needed_text("name")
@@ -187,11 +190,19 @@ class _Contents:
             self.failed.add(name)
         value = next((answer[key] for key in _ANSWERS if set(answer) == {key}), answer)
         content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        images = [_part(part) for part in response.objects("parts")]
+        if images:
+            content = joined_parts([content, *images])
         return {"role": "tool", "name": function, "content": content, "tool_call_id": name}
+
+
+def _part(part: Fields) -> str | SentImage:
+    image = image_of_part(part)
+    return _text(part) if image is None else image
 
 
 def _text(part: Fields) -> str:
     if part.peek("text") is None:
         kind = next(iter(part.names), "empty")
-        part.fail("", f"is {kind!r}; only text and functions are supported")
+        part.fail("", f"is {kind!r}; only text, images (inlineData) and functions are supported")
     return part.text("text")

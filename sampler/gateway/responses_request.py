@@ -8,7 +8,7 @@ servers run (`web_search`, …) are left out, and are unused.
 from collections.abc import Iterator
 from typing import Any
 
-from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, text_of, tool_schema
+from sampler.gateway.bodies import arguments_of, content_of, json_schema_format, left_out, text_of, tool_schema
 from sampler.gateway.chat_request import ROLE_NAMES, completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
@@ -106,7 +106,7 @@ def _messages(items: list[Fields]) -> list[ReceivedMessage]:
         kind = item.text("type", "message")
         item.echo("id", "status")
         if kind == "function_call_output":
-            content = text_of(item, "output")
+            content = content_of(item, "output")
             received.append({"role": "tool", "content": content, "tool_call_id": item.text("call_id")})
             reply = None
         elif kind == "message" and item.peek("role") != "assistant":
@@ -125,7 +125,8 @@ def _message(item: Fields) -> ReceivedMessage:
     role = ROLE_NAMES.get(given, given)
     if role not in _ROLES:
         item.fail("role", f"is {given!r}; expected one of developer, {', '.join(_ROLES)}")
-    return {"role": role, "content": text_of(item, "content")}
+    content = content_of(item, "content") if role == "user" else text_of(item, "content")
+    return {"role": role, "content": content}
 
 
 def _add(reply: ReceivedMessage, item: Fields, kind: str) -> None:

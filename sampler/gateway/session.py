@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from sampler.core.errors import EngineError, EngineRefused, KeyRefused
 from sampler.core.rendering.ahead import num_tokens
 from sampler.core.rendering.reply_message import PREFIX, prefix_of
-from sampler.core.rendering.template import PromptTooLong
+from sampler.core.rendering.template import ChatTemplate, PromptTooLong
 from sampler.core.rendering.turn import ReplyOptions
+from sampler.gateway.bodies import most_body_bytes
 from sampler.gateway.chat_replies import client_reply, forms_of, sampled_tokens
 from sampler.gateway.crash import RequestFates, is_cancelled
 from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem, RetryRequest, checked_score
+from sampler.gateway.image_parts import with_references
 from sampler.gateway.matching import Match, Matcher, ThreadMatch
 from sampler.gateway.output_format import FormatRule, grammar_of, with_format
 from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
@@ -50,7 +52,7 @@ class SentRequest:
 FIRST = SentRequest()
 
 
-# 23 methods: one conversation's requests, which share what was asked before
+# 25 methods: one conversation's requests, which share what was asked before
 @dataclass
 class AttemptSession:
     """`sampler` plays the attempt. `failure`: what ended it; `limit`: a limit that a request met."""
@@ -68,6 +70,7 @@ class AttemptSession:
 
     def __post_init__(self) -> None:
         self.max_tokens = self.sampler.config.budget.max_tokens
+        self.max_body_bytes = most_body_bytes(self.max_tokens, sees=self.sampler.resources.template.images is not None)
         self._matcher = Matcher(self.head_lines)
         self._tools = CalledTools(self.sampler)
         self._turns: dict[str, Turn] = {}  # by dispatch
@@ -143,8 +146,8 @@ class AttemptSession:
     async def count_tokens(self, request: ChatRequest) -> int:
         """The prompt's length as the chat template renders it. Raises GatewayError."""
         self._require_model(request)
-        template = self.sampler.resources.policy_client(request.model).template
-        request = with_format(request, self.output_format, template)
+        template = self._template(request.model)
+        request = await self._rendered(request)
         try:
             return await num_tokens(template, request.messages, request.tools, request.prefix)
         except PromptTooLong as exc:
@@ -279,8 +282,7 @@ class AttemptSession:
     async def _reply(
         self, request: ChatRequest, sent: SentRequest, overridden: list[str], stream: ReplyStream | None
     ) -> ChatReply:
-        template = self.sampler.resources.policy_client(request.model).template
-        request = with_format(request, self.output_format, template)
+        request = await self._rendered(request)
         match = self._matcher.match(request.model, request.messages, request.tools)
         client = ClientRequest(
             identity=sent.identity,
@@ -306,11 +308,19 @@ class AttemptSession:
         self._keep(sent.identity, turn, reply)
         return reply
 
+    def _template(self, model: str) -> ChatTemplate:
+        return self.sampler.resources.policy_client(model).template
+
+    async def _rendered(self, request: ChatRequest) -> ChatRequest:
+        """With references in place of its images, and its output's form among the instructions. Raises GatewayError."""
+        template = self._template(request.model)
+        request = await with_references(request, template, self.sampler.resources.images)
+        return with_format(request, self.output_format, template)
+
     def _with_logprobs(self, request: ChatRequest, reply: ChatReply) -> ChatReply:
         if not request.wants_logprobs:
             return reply
-        template = self.sampler.resources.policy_client(reply.model).template
-        return replace(reply, tokens=sampled_tokens(self._turns[reply.id], template))
+        return replace(reply, tokens=sampled_tokens(self._turns[reply.id], self._template(reply.model)))
 
     def _keep(self, identity: str, turn: "Turn", reply: ChatReply) -> None:
         self._turns[reply.id] = self.last_turn = turn

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sampler.core.parsers import ToolCall
 from sampler.gateway.exchange import ChatRequest
 from shared.documents import DispatchedSamplingTask, ToolCallResult
+from shared.documents.content import text_of
 
 if TYPE_CHECKING:
     from sampler.core.episode.sampler import AsyncSampler, Turn
@@ -70,7 +71,8 @@ class CalledTools:
             id=call_id,
             name=call.name,
             arguments=dict(call.arguments),
-            result=message["content"],
+            result=text_of(message["content"]),
+            blocks=message["content"] if isinstance(message["content"], list) else [],
             is_error=call_id in request.failed_calls,
             duration_s=round(time.monotonic() - pending.at, 4),
         )

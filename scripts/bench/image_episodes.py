@@ -33,6 +33,7 @@ from scripts.bench.processes import ROOT, cpu_s
 from shared.documents import Claim, Slot, Task, TaskPayload, task_id
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus, Termination
+from shared.names import TRAIN_SPLIT
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.pipelines import EPOCH
@@ -81,7 +82,7 @@ def vision_model(folder: Path) -> Path:
     return folder
 
 
-class Engine:
+class InstantEngine:
     """Answers with the same reply, and with the prompt that a model would have read."""
 
     def __init__(self, template: ChatTemplate, height: int, width: int) -> None:
@@ -134,7 +135,7 @@ def all_cpu_s() -> float:
 
 async def measure(options: Options) -> Tables:
     template = ChatTemplate.from_dir(vision_model(options.folder / "model"))
-    engine = Engine(template, options.height, options.width)
+    engine = InstantEngine(template, options.height, options.width)
     with Mongod(options.folder / "mongodb") as mongod:
         async with Store.open(mongod.connection_string, "bench") as store:
             sampler = await played(store, template, engine, options)
@@ -142,13 +143,13 @@ async def measure(options: Options) -> Tables:
             return {"stored": await stored(store, options.screenshots), "a turn": [turns]}
 
 
-async def played(store: Store, template: ChatTemplate, engine: Engine, options: Options) -> Browsing:
+async def played(store: Store, template: ChatTemplate, engine: InstantEngine, options: Options) -> Browsing:
     """After its episode."""
     slots = [Slot(traj_id=0, free_at=EPOCH)]
     task = Task(
-        id=task_id("main", "train", 0, "t"),
+        id=task_id("main", TRAIN_SPLIT, 0, "t"),
         tid="t",
-        split="train",
+        split=TRAIN_SPLIT,
         epoch=0,
         policy="main",
         seq=0,
@@ -160,7 +161,7 @@ async def played(store: Store, template: ChatTemplate, engine: Engine, options: 
     )
     await store.tasks.insert_new([task])
     [held] = await store.tasks.claim_slots(
-        "w", policy="main", split="train", lease_s=600.0, seq_limit=None, max_failures=1
+        "w", policy="main", split=TRAIN_SPLIT, lease_s=600.0, seq_limit=None, max_failures=1
     )
     service = InferenceService(
         id=URL, url=URL, policy="main", version=0, status=ServiceStatus.UP, capacity=64, heartbeat_s=3600
@@ -188,7 +189,7 @@ async def played(store: Store, template: ChatTemplate, engine: Engine, options: 
     return sampler
 
 
-def a_turn(sampler: Browsing, engine: Engine) -> Row:
+def a_turn(sampler: Browsing, engine: InstantEngine) -> Row:
     tenth = max(1, len(sampler.cpu_s) // 10)
     return {
         "first CPU ms": 1000 * statistics.median(sampler.cpu_s[:tenth]),

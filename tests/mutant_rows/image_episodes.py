@@ -6,6 +6,7 @@ PROMPTS = "tests/sampler/test_image_prompts.py"
 FILES = "tests/sampler/test_image_files.py"
 RESULTS = "tests/sampler/test_image_results.py"
 EPISODES = "tests/sampler/test_image_episodes.py"
+AGENTS = "tests/sampler/gateway/test_image_requests.py"
 RENDERED = "sampler/core/rendering/images.py"
 STORED = "sampler/core/episode/images.py"
 
@@ -100,5 +101,26 @@ MUTANTS = (
         "    if sees(folder):",
         "    if False:",
         "tests/sampler/test_model_check.py::test_a_vision_model_whose_images_cannot_be_used_has_a_row_that_failed",
+    ),
+    Mutant(
+        "episode images: a model of text answers an agent's image with 400",
+        "sampler/gateway/image_parts.py",
+        "if template.require_images() is None:",
+        "if False:",
+        f"{AGENTS}::test_an_image_that_cannot_be_read_is_a_400_and_the_episode_goes_on",
+    ),
+    Mutant(
+        "episode images: nothing is fetched for an agent",
+        "sampler/gateway/image_parts.py",
+        "if not comma or head[: len(_DATA_URL)].lower() != _DATA_URL or not head.lower().endswith(_BASE64):",
+        "if False:",
+        f"{AGENTS}::test_what_is_not_in_the_request_is_refused",
+    ),
+    Mutant(
+        "episode images: an agent is given the query's images in a form that it can send",
+        "sampler/gateway/agent_sampler.py",
+        "messages=await self.resources.images.with_data_urls(self.opening_messages()),\n            payload=self.task.payload,\n",
+        "messages=self.opening_messages(),\n            payload=self.task.payload,\n",
+        f"{AGENTS}::test_an_agent_is_given_the_querys_image_in_a_form_that_it_can_send",
     ),
 )

@@ -8,6 +8,7 @@ orientation, a palette, another format) a PNG of the decoded picture.
 """
 
 import asyncio
+import base64
 import hashlib
 import io
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.rendering.images import ImagePlace
-from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference
+from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference, references_of
 from shared.documents.images import ImageFile
 from shared.errors import ConfigError, DataError
 
@@ -71,6 +72,16 @@ class ImageFiles:
         except DataError as exc:
             raise ConfigError(str(exc)) from exc
 
+    async def with_data_urls(self, messages: Sequence[Message]) -> list[Any]:
+        """For clients outside: with the image itself in place of each reference, as requests to OpenAI have it. Raises DataError
+        for an image that is not in the store."""
+        return [
+            {**one, "content": [await self._with_data(block) for block in one["content"]]}
+            if any(references_of(one.get("content")))
+            else one
+            for one in messages
+        ]
+
     async def prompt_images(self, places: Sequence[ImagePlace], token: int | None) -> list[PromptImage]:
         """As an engine is sent them. `token`: the one that it replaces by an image. Raises DataError for an image that is not in
         the store."""
@@ -84,12 +95,13 @@ class ImageFiles:
 
     async def _referenced(self, message: Message, where: str) -> Message:
         blocks = [
-            await self._reference(block, f"{where}, block {at + 1}") if _is_image(block) else block
+            await self.reference(block, f"{where}, block {at + 1}") if _is_image(block) else block
             for at, block in enumerate(message["content"])
         ]
         return {**message, "content": blocks}
 
-    async def _reference(self, block: Block, where: str) -> Block:
+    async def reference(self, block: Block, where: str) -> Block:
+        """Of one block with an image, in any of its forms but a path. Raises as `referenced`."""
         if is_reference(block):
             return await self._known(str(block["sha256"]), where)
         digest = await asyncio.to_thread(_digest_of, block)
@@ -99,6 +111,12 @@ class ImageFiles:
             if digest is not None:
                 self._of_texts.put(digest, known)
         return known
+
+    async def _with_data(self, block: Block) -> Block:
+        if not is_reference(block):
+            return block
+        data = await self._store.images.read(block["sha256"])
+        return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, data)}}
 
     async def _known(self, sha256: str, where: str) -> Block:
         known = self._blocks.get(sha256)
@@ -151,6 +169,12 @@ def _has_images(message: Message) -> bool:
 
 def _is_image(block: Any) -> bool:
     return isinstance(block, Mapping) and block.get("type") in IMAGE_BLOCKS
+
+
+def _data_url(data: bytes) -> str:
+    from shared.images.header import header_of
+
+    return f"data:image/{header_of(data, 'image').format.lower()};base64,{base64.b64encode(data).decode()}"
 
 
 def _digest_of(block: Block) -> str | None:
