@@ -50,6 +50,7 @@ PUBLIC = {
     "scripts/viewer_pictures.py": "the documentation's pictures, of the example",
     "scripts/make_example.py": "the bundled example",
     "shared/store/archive.py": "the file of `written_whole`",
+    "scripts/tandem/commands/shown_images.py": "the file of `written_whole`",
     "shared/store/data_file.py": "the file of `written_whole`",
     "shared/tasks/tables.py": "the file of `written_whole`",
     "sampler/gateway/kept_files.py": "made with the modes 0700 and 0600",
