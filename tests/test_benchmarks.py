@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scripts.chromium import chromium_path
 from tests.contract.engines import skip_without
 
 ROOT = Path(__file__).parents[1]
@@ -196,7 +197,9 @@ def environments(folder: Path) -> None:
     assert [row["sessions open"] for row in tables["open"]] == [1, 40]
     assert all(row["steps/s"] > 0 and row["CPU ms/step"] >= 0 for row in tables["open"])
     assert tables["processes"][0]["processes"] == 7, "three workers, a guard of each, and the service"
-    assert {row["processes left"] for rows in tables.values() for row in rows} == {0}
+    assert {row["processes left"] for name in ("open", "processes") for row in tables[name]} == {0}
+    assert [(row["frames"], row["images"]) for row in tables["images"]] == [("drawing", 4), ("noise", 4)]
+    assert 0 < tables["images"][0]["stored KB/episode"] < tables["images"][1]["stored KB/episode"]
 
 
 def images(folder: Path) -> None:
@@ -215,17 +218,46 @@ def image_inputs(folder: Path) -> None:
     assert all(row["equal"] and row["ours ms"] > 0 and row["transformers ms"] > 0 for row in rows)
 
 
+def image_steps(folder: Path) -> None:
+    tables = figures(folder, "image_steps")
+    shared, own = tables["one step"]
+    assert (shared["images"], own["images"]) == (2, 4)
+    assert own["tokens"] > shared["tokens"] > 0
+    (ratio,) = tables["own / shared"]
+    assert ratio["arrays MiB"] == 2
+    assert all(row[name] > 0 for row in (shared, own) for name in ("read CPU s", "step CPU s"))
+
+
+def image_episodes(folder: Path) -> None:
+    tables = figures(folder, "image_episodes")
+    counts = {row["collection"]: row["documents"] for row in tables["stored"]}
+    assert counts == {"images": 4, "dispatched_sampling_tasks": 3, "records": 1, "tasks": 1}
+    [turn] = tables["a turn"]
+    assert turn["screenshots"] == 3
+    assert 0 < turn["first sent MB"] < turn["last sent MB"]
+
+
+def viewer_images(folder: Path) -> None:
+    if chromium_path() is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    by_need, at_once = figures(folder, "viewer_images")["an episode"]
+    assert (by_need["loaded"], at_once["loaded"], at_once["pictures"]) == ("by need", "at once", 6)
+    assert 0 < by_need["pictures"] <= 6
+    assert by_need["page kB"] == at_once["page kB"] > 0
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, engine_speed, environments, fleet, gateway, growth, image_inputs, images, logprobs),
-        *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
+        *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, image_steps),
+        *(images, logprobs),
+        *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree, viewer_images),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "image_inputs", "images", "memory"}
+SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "image_steps", "images", "memory", "viewer_images"}
 
 
 @pytest.mark.thorough

@@ -1,6 +1,6 @@
-"""The import rule: shared knows neither service and no torch, the sampler not the trainer and torch only in its local
-engine, the trainer not the sampler. `tandem` (scripts/tandem) is the roof: no service imports it, and of it only what starts or
-asks services may import them. Checked in the source, and by importing where torch does not exist.
+"""The import rule: shared knows neither service and no torch but for one file, the sampler not the trainer and torch only in its
+local engine, the trainer not the sampler. `tandem` (scripts/tandem) is the roof: no service imports it, and of it only what
+starts or asks services may import them. Checked in the source, and by importing where torch does not exist.
 """
 
 import ast
@@ -21,7 +21,8 @@ FORBIDDEN = {
     "trainer": {"sampler", "scripts", "tandem"},
     "scripts/tandem": TORCH | {"sampler", "trainer", "scripts"},
 }
-MAY_IMPORT = {  # folders with more freedom than their package
+MAY_IMPORT = {  # folders and files with more freedom than their package
+    "shared/images/torch_resizing.py": TORCH,
     "sampler/engine/local/": TORCH,
     "sampler/engine/loading/": TORCH,
     "sampler/engine/vllm/": TORCH,
@@ -29,7 +30,7 @@ MAY_IMPORT = {  # folders with more freedom than their package
     "scripts/tandem/plan/": {"sampler"} | TORCH,
     "scripts/tandem/what_if/": {"sampler", "trainer"} | TORCH,
 }
-WITH_TORCH = tuple(folder for folder in MAY_IMPORT if folder.startswith("sampler/"))
+WITH_TORCH = tuple(place for place in MAY_IMPORT if place.startswith(("sampler/", "shared/")))
 SDK = {"mcp", "mcp_types", "httpx2"}  # of MCP: of shared/, shared/mcp/ alone imports it
 ALONE = {"sampler/mcp_docker/": ("sampler.mcp_docker", "shared")}  # what it imports of ours
 IMPORTERS = ("importlib.import_module", "import_module", "__import__")

@@ -26,6 +26,7 @@ from sampler.core.errors import EngineUnavailable, NoEngineServes, VersionUnavai
 from sampler.core.parsers import ParsedReply
 from sampler.core.parsers.reasoning import behind_reasoning
 from sampler.core.rendering.reply_message import Message
+from sampler.core.rendering.turn_format import joined
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
 from shared.documents.actors import Seated, model_of, weights_of
 from shared.documents.states import DispatchStatus
@@ -158,7 +159,8 @@ class ActorSampler(AsyncSampler):
         parts += [] if note is None else [note]
         if thread not in self._read_count:
             *system, query = self.opening_of(seat)
-            return [*system, {**query, "content": BETWEEN.join([query["content"], *parts])}]
+            heard = BETWEEN.join(parts)
+            return [*system, {**query, "content": joined(query["content"], heard) if heard else query["content"]}]
         return [{"role": "user", "content": BETWEEN.join(parts) or GO_ON}]
 
     async def _reply_of(self, label: str, thread: str, messages: list[Message]) -> Turn | None:

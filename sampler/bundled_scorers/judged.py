@@ -3,7 +3,8 @@
 judge_score    a whole number from 0 to 10, as a number from 0 to 1; `metadata.rubric`, a text, says what counts
 judge_rubric   which items of `metadata.rubric`, a list, the reply meets: the share of their weights
 
-Both read the whole last reply. With several `votes` of the scorer agent, the score is their mean, and the metric
+Both read the whole last reply, and see the images of the question and of the conversation.
+With several `votes` of the scorer agent, the score is their mean, and the metric
 `judge_disagreement` the mean difference of two of them.
 A reply of the judge without the JSON object that is asked for is asked for again.
 """
@@ -22,6 +23,7 @@ from sampler.core.api_models.quoting import SHOWN_DIGITS, UNTRUSTED, quoted_repl
 from sampler.core.errors import UnusableTask
 from sampler.core.scorers.details import DISAGREEMENT, VOTES, accepted_ones
 from sampler.core.scorers.registry import Score, ScoringRequest, is_finite_number, register_scorer
+from sampler.core.scorers.shown_images import judge_content, later_images
 from shared.outside_text import clipped
 from shared.tasks.rubrics import RUBRIC_KEY, rubric_problem
 
@@ -102,8 +104,7 @@ def _agreed(votes: Sequence[tuple[float, str, Answer[Judged], dict[str, Any]]]) 
 async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -> list[Answer[Judged]]:
     """A vote of each. Raises AgentFailed where one of them is not given: the others are not taken for it."""
     assert request.judge is not None, "needs_judge"
-    parts = [f"Question:\n{request.query}"]
-    parts += [f"A right answer is {accepted_ones(request.accepted)}."] if request.accepted else []
+    parts = [f"A right answer is {accepted_ones(request.accepted)}."] if request.accepted else []
     mark = secrets.token_hex(SHOWN_DIGITS // 2)
     parts += [
         rubric,
@@ -111,7 +112,9 @@ async def _ask(request: ScoringRequest, rubric: str, question: str, read: Any) -
         quoted_reply("reply", mark, request.answer_text, MAX_REPLY_CHARS),
         question,
     ]
-    judge, messages = request.judge, [{"role": "user", "content": "\n\n".join(parts)}]
+    seen = later_images(request.payload, request.messages)
+    content = judge_content(request.query, request.payload, seen, parts)
+    judge, messages = request.judge, [{"role": "user", "content": content}]
     async with asyncio.TaskGroup() as group:
         votes = [group.create_task(judge.ask_for(messages, read, first=k)) for k in range(judge.config.votes)]
     return [vote.result() for vote in votes]

@@ -2,6 +2,7 @@
 
 from sampler.core.errors import UnusableTask
 from sampler.core.scorers.registry import Score, ScoringRequest, register_scorer
+from sampler.core.scorers.shown_images import later_images, question_images
 
 _MAX_SHOWN_CHARS = 2000
 
@@ -13,7 +14,8 @@ async def agentcpm(request: ScoringRequest) -> Score:
     assert request.judge is not None, "needs_judge"
     if not any(one.strip() for one in request.accepted):
         raise UnusableTask("agentcpm: the task has no answer to compare with; give it one, or another scorer")
-    verdict = await request.judge.verdict(request.query, " or ".join(request.accepted), request.answer or "")
+    images = [*question_images(request.payload), *later_images(request.payload, request.messages)]
+    verdict = await request.judge.verdict(request.query, " or ".join(request.accepted), request.answer or "", images)
     word = "correct" if verdict.is_correct else "incorrect"
     return Score(
         float(verdict.is_correct),

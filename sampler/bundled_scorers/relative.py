@@ -4,7 +4,8 @@ judge_rank    the judge puts all replies in order, twice, the second time in rev
 judge_pairs   the judge compares every two replies: the share of the comparisons that a reply won
 diversity     1 minus the mean likeness to the other replies (shared word pairs), without a judge
 
-The rubric is `metadata.rubric` of the task. The order in which replies are shown is drawn by their records' ids, so that no slot
+The rubric is `metadata.rubric` of the task. Judges see the images of the question, not those of each conversation.
+The order in which replies are shown is drawn by their records' ids, so that no slot
 has an advantage and a repetition asks the same.
 """
 
@@ -21,6 +22,7 @@ from sampler.core.api_models.pool import Answer, Unreadable
 from sampler.core.api_models.quoting import UNTRUSTED, mark_of, quoted_reply
 from sampler.core.scorers.details import accepted_ones
 from sampler.core.scorers.registry import GroupEpisode, GroupRequest, Score, register_group_scorer
+from sampler.core.scorers.shown_images import judge_content
 from shared.tasks.rubrics import RUBRIC_KEY
 
 MAX_REPLY_CHARS = 8_000  # shown of one reply
@@ -100,15 +102,15 @@ async def _ask(
     judge: Judge, request: GroupRequest, replies: Sequence[GroupEpisode], question: str, read: Any
 ) -> Answer[Any]:
     rubric = (request.payload.get("metadata") or {}).get(RUBRIC_KEY) or RUBRIC
-    parts = [f"Question:\n{request.query}"]
-    parts += [f"A right answer is {accepted_ones(request.accepted)}."] if request.accepted else []
+    parts = [f"A right answer is {accepted_ones(request.accepted)}."] if request.accepted else []
     parts += [f"Rubric:\n{rubric if isinstance(rubric, str) else json.dumps(rubric)}"]
     mark = mark_of(*(one.record for one in request.episodes))
     parts += [UNTRUSTED.format(mark=mark)]
     parts += [
         quoted_reply(f"reply {k}", mark, one.answer_text, MAX_REPLY_CHARS) for k, one in enumerate(replies, start=1)
     ]
-    return await judge.ask_for([{"role": "user", "content": "\n\n".join([*parts, question])}], read)
+    content = judge_content(request.query, request.payload, (), [*parts, question])
+    return await judge.ask_for([{"role": "user", "content": content}], read)
 
 
 def _drawn(episodes: Sequence[GroupEpisode]) -> list[int]:

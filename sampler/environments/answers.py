@@ -1,8 +1,8 @@
 """Reads the answers of controllers: each is checked whole where it enters, and what is wrong is `EnvironmentFailed`. A service of
 ours has checked it before (`checked_step.py`); of a foreign one, nobody knows whether it or something before it answered.
 
-So a step holds only what templates, documents and scorers take: known roles, text, tools with names, finite numbers, names
-without NUL, few levels, whole numbers of 64 bits. Half surrogate pairs, and NUL in texts, are replaced.
+So a step holds only what templates, documents and scorers take: known roles, text, images as data: URLs, tools with names, finite
+numbers, names without NUL, few levels, whole numbers of 64 bits. Half surrogate pairs, and NUL in texts, are replaced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,15 @@ from sampler.environments.environment import (
     CONTEXT_LIMIT,
     INVALID_ACTION,
     MAX_SEATS,
+    MAX_STEP_IMAGES,
     RUNNING,
     SCORE,
+    SHOWING_ROLES,
     TASK_LIMIT,
     UNKNOWN,
     VALIDATION_FAILED,
 )
+from sampler.environments.pixels import DATA_URL
 from shared.documents.states import Termination
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
@@ -95,9 +98,18 @@ class _TextPart(BaseModel):
     text: str
 
 
+class _ImageUrl(BaseModel):
+    url: str
+
+
+class _ImagePart(BaseModel):
+    type: Literal["image_url"]
+    image_url: _ImageUrl
+
+
 class _Message(BaseModel):
     role: Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
-    content: str | list[_TextPart] | None = None
+    content: str | list[Annotated[_TextPart | _ImagePart, Field(discriminator="type")]] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[_Call] | None = None
@@ -150,8 +162,10 @@ def _read(content: Any) -> StepReply:
         problem = problem_of({name: content.get(name)})
         if problem:
             raise ValueError(problem)
+    messages = [_message(message) for message in content.get("messages") or ()]
+    _require_few_images(messages)
     return StepReply(
-        messages=[_message(message) for message in content.get("messages") or ()],
+        messages=messages,
         tools=None if answer.tools is None else content["tools"],
         status=status,
         finish=status != RUNNING if answer.finish is None else answer.finish,
@@ -177,13 +191,34 @@ def _whole(value: Any, depth: int = 0) -> Any:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """Its content becomes text. Only an assistant message with tool calls may lack content. Raises ValueError."""
+    """Its content becomes text, or text and images. Only an assistant message with tool calls may lack content. Raises
+    ValueError."""
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
         raise ValueError(f"a message of role {message['role']} has no content; expected text")
     if isinstance(content, list):
-        content = "\n".join(part["text"] for part in content)
+        if all(part["type"] == "text" for part in content):
+            content = "\n".join(part["text"] for part in content)
+        elif message["role"] not in SHOWING_ROLES:
+            raise ValueError(f"a message of role {message['role']} has images; expected {' or '.join(SHOWING_ROLES)}")
+        else:
+            _require_data_urls(content)
     return {**message, "content": content or ""}
+
+
+def _require_data_urls(content: Sequence[dict[str, Any]]) -> None:
+    """Raises ValueError: no host is asked for an image, and no file is read."""
+    urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+    other = next((url for url in urls if not url.startswith(DATA_URL)), None)
+    if other is not None:
+        raise ValueError(f"the URL of an image is {shortened(other)}; expected one that begins with {DATA_URL}")
+
+
+def _require_few_images(messages: Sequence[dict[str, Any]]) -> None:
+    contents = [message["content"] for message in messages if isinstance(message["content"], list)]
+    count = sum(part["type"] != "text" for content in contents for part in content)
+    if count > MAX_STEP_IMAGES:
+        raise ValueError(f"{count} images in a step; expected {MAX_STEP_IMAGES} at most")
 
 
 def _number(name: str, value: Any) -> float | None:

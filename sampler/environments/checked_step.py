@@ -2,6 +2,7 @@
 
     Environment.start / interact ─▶ checked ─▶ JSON for the service          numpy's and torch's numbers ─▶ numbers
                                         └─▶ WrongStep: field, found, expected        terminals' escapes in texts ─▶ left out
+                                                                                     arrays among contents ─▶ PNG, in a data: URL
 
 The world's code is what is wrong then, so playing the episode again cannot help: it fails once, and is never scored.
 """
@@ -18,11 +19,22 @@ from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
-from sampler.environments.environment import MAX_SEATS, RUNNING, SCORE, STATUSES, Step
+from sampler.environments.environment import (
+    MAX_SEATS,
+    MAX_STEP_IMAGE_BYTES,
+    MAX_STEP_IMAGES,
+    RUNNING,
+    SCORE,
+    SHOWING_ROLES,
+    STATUSES,
+    Step,
+)
+from sampler.environments.pixels import NotAnImage, data_url, image_file, is_image
 from sampler.environments.plain_text import plain_text
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+IMAGE_NAMES = ("image", "bytes", "base64", "url")  # of what a block of type image has
 MAX_SHOWN = 80
 MAX_LEVELS = 64
 WHOLE = 2**63
@@ -43,6 +55,7 @@ def checked(step: object) -> dict[str, Any]:
     if step.status not in STATUSES:
         raise WrongStep("status", step.status, f"one of {', '.join(STATUSES)}")
     messages = [_message(f"messages.{k}", one) for k, one in enumerate(_listed("messages", step.messages))]
+    _require_few_images(messages)
     if step.status == RUNNING and not messages:
         raise WrongStep("messages", step.messages, "a message for the model, as long as the status is running")
     values: dict[str, Any] = {
@@ -183,26 +196,66 @@ def _message(field: str, message: object) -> dict[str, Any]:
     }
 
 
-def _content(field: str, content: object, *, called: bool) -> str | None:
-    """Texts, in parts too. `called`: an assistant's message with tool calls needs none."""
+def _content(field: str, content: object, *, called: bool) -> str | list[dict[str, Any]] | None:
+    """A text, or parts of text and images. Texts alone become one. `called`: an assistant's message with tool calls needs
+    none."""
     if isinstance(content, str):
         return plain_text(str(content))
     if content is None and called:
         return None
     if not isinstance(content, list | tuple):
-        raise WrongStep(field, content, "text")
-    texts: list[str] = []
-    for k, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind != "text":
-            actual = part if kind is None else kind
-            raise WrongStep(
-                f"{field}.{k}.type", actual, "'text': a world's messages are text, images are not supported"
-            )
+        if not is_image(content):
+            raise WrongStep(field, content, "text, or a list of texts and images")
+        content = [content]
+    parts = [_part(f"{field}.{k}", part) for k, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(field: str, part: object) -> dict[str, Any]:
+    if isinstance(part, str) or is_image(part):
+        part = {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or kind not in ("text", "image", "image_url"):
+        raise WrongStep(f"{field}.type", part if kind is None else kind, "'text' or 'image'")
+    if kind == "text":
         if not isinstance(part.get("text"), str):
-            raise WrongStep(f"{field}.{k}.text", part.get("text"), "text")
-        texts.append(plain_text(str(part["text"])))
-    return "\n".join(texts)
+            raise WrongStep(f"{field}.text", part.get("text"), "text")
+        return {"type": "text", "text": plain_text(str(part["text"]))}
+    name = "image_url" if kind == "image_url" else next((one for one in IMAGE_NAMES if one in part), "image")
+    value = part.get(name)
+    return image_part(f"{field}.{name}", value.get("url") if isinstance(value, Mapping) else value)
+
+
+def image_part(field: str, value: object, longest_edge: int | None = None) -> dict[str, Any]:
+    """Of a content, as the protocol has it. `longest_edge`: a larger image is scaled down. Raises WrongStep."""
+    try:
+        url = data_url(image_file(value, longest_edge))
+    except NotAnImage as exc:
+        raise WrongStep(field, value, str(exc)) from exc
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def images_of(message: Mapping[str, Any]) -> list[str]:
+    """Their URLs, of a message as the protocol has it."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+
+
+def _require_few_images(messages: Sequence[Mapping[str, Any]]) -> None:
+    for k, message in enumerate(messages):
+        if message["role"] not in SHOWING_ROLES and images_of(message):
+            raise WrongStep(
+                f"messages.{k}.role", message["role"], f"{' or '.join(SHOWING_ROLES)}, where there are images"
+            )
+    lengths = [len(url) for message in messages for url in images_of(message)]
+    if len(lengths) > MAX_STEP_IMAGES:
+        raise WrongStep("the number of images", len(lengths), f"at most {MAX_STEP_IMAGES} in a step")
+    if sum(lengths) * 3 // 4 > MAX_STEP_IMAGE_BYTES:
+        most = f"at most {MAX_STEP_IMAGE_BYTES:,} bytes of images in a step: smaller ones (longest_edge), or JPEG"
+        raise WrongStep("the size of images", sum(lengths) * 3 // 4, most)
 
 
 def _tools(tools: object) -> list[Any]:

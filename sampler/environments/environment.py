@@ -22,13 +22,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-Message = dict[str, Any]  # as OpenAI's Chat Completions has it
+Message = dict[
+    str, Any
+]  # as OpenAI's Chat Completions has it; its content may have images of any form that `pixels.py` reads
 Index = int | str
 
 SESSION_HEADER = "session_id"
 MAX_LINE_BYTES = 32 << 20  # of a worker's answer: a step with all its messages
 STEP_SHARE = 0.8  # of `within_s`, which an adapter may use: after it the whole worker is ended, with all its sessions
 SCORE = "score"  # among the metrics: the episode's
+MAX_STEP_IMAGES = 64  # of a step, which may be a whole history
+MAX_STEP_IMAGE_BYTES = 8 << 20  # of their files; in base64 a third more, and an answer has at most 16 MiB
+SHOWING_ROLES = ("user", "tool")  # of messages with images
 MAX_SEATS = 1000
 MAX_SEED, MAX_SEED_DIGITS = 2**63, 19
 FINAL = "final"  # of a refusal: the same would happen again
@@ -112,6 +117,11 @@ def reply_text(replies: Sequence[Message]) -> str:
 
 def user_says(text: str) -> list[Message]:
     return [{"role": "user", "content": text}]
+
+
+def user_shows(*parts: Any) -> list[Message]:
+    """Texts and images, in order. An image: an array, Pillow's image, or the bytes of a file (`pixels.py`)."""
+    return [{"role": "user", "content": list(parts)}]
 
 
 def seed_of(index: Index) -> int:

@@ -17,6 +17,8 @@ from sampler.environments.answers import StepReply
 from sampler.environments.choosing import Environments
 from sampler.environments.sampler import EnvironmentTask, World, add_metrics, reply_as_written
 from sampler.environments.session import EnvironmentSession
+from sampler.environments.step_images import stored_images
+from shared.documents.actors import model_of
 from shared.documents.states import Termination
 
 PLAYERS = "players"  # of custom_task: as many as the lineup has seats
@@ -45,7 +47,7 @@ class GameSampler(ActorSampler):
         for _ in range(self.task.payload.max_turns or self.config.budget.max_turns):
             seat = self._seat_of(step)
             try:
-                turn = await self.answer(seat, step.messages)
+                turn = await self.answer(seat, (await self._seen(seat, step)).messages)
             except MessagesRepeat as exc:
                 raise EnvironmentFailed(f"environment {self.world.kind}: its {exc}") from exc
             if turn is None:
@@ -57,6 +59,12 @@ class GameSampler(ActorSampler):
                 self.rewards = self._earned(step)
                 return step.termination
         return Termination.TURNS_LIMIT
+
+    async def _seen(self, seat: str, step: StepReply) -> StepReply:
+        """An API model's requests have its images, or a line for each, by its own settings."""
+        label = self.seats[seat].label
+        template = None if model_of(label) is not None else self.resources.policy_client(label).template
+        return await stored_images(self.resources, template, self.world.kind, step)
 
     def _seat_of(self, step: StepReply) -> str:
         """Raises EnvironmentFailed."""

@@ -27,13 +27,17 @@ from sampler.environments.answers import StepReply
 from sampler.environments.choosing import Environments
 from sampler.environments.environment import SCORE
 from sampler.environments.session import EnvironmentSession
+from sampler.environments.step_images import stored_images
 from sampler.environments.task_fields import meant
 from shared.documents import ToolCallResult
+from shared.documents.content import text_of
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 from shared.outside_text import clipped
 
-OF_CUSTOM_TASK = frozenset({"options", "actions", "config", "reset", "players", "seat", "opponent"})
+OF_CUSTOM_TASK = frozenset(
+    {"options", "actions", "config", "reset", "players", "seat", "opponent", "show", "longest_edge"}
+)
 MAX_RESULT_CHARS = 2_000  # stored of what the world says at its end
 MAX_METRICS, MAX_METRIC_CHARS = 100, 100  # of an episode, and in a name; further ones are left out
 
@@ -66,7 +70,7 @@ class EnvironmentSampler(AsyncSampler):
             return await self._play(session)
 
     async def _play(self, session: EnvironmentSession) -> Termination:
-        step = session.opening
+        step = await self._seen(session.opening)
         if step.finish:
             raise EnvironmentFailed(
                 f"the environment ended before the model's first reply, with status {step.status!r}"
@@ -86,13 +90,16 @@ class EnvironmentSampler(AsyncSampler):
                 talk.answer(turn, error_messages(turn))
                 continue
             begun = time.monotonic()
-            step = await session.interact([talk.sent(turn)])
+            step = await self._seen(await session.interact([talk.sent(turn)]))
             self._note(turn, step, time.monotonic() - begun)
             if step.finish:
                 self.world.is_over = True
                 return step.termination
             talk.follow(turn, step)
         return Termination.TURNS_LIMIT
+
+    async def _seen(self, step: StepReply) -> StepReply:
+        return await stored_images(self.resources, self.resources.template, self.world.kind, step)
 
     async def evaluate_record(self) -> Score:
         """The world's score; else the sum of its rewards; a world that gives neither is scored by the task's scorer. Without
@@ -244,19 +251,25 @@ def _system_of(sampler: AsyncSampler, step: StepReply) -> list[Message]:
     return [] if prompt is None or step.restarts else [{"role": "system", "content": prompt}]
 
 
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    """Of an answer with images; of a text none."""
+    return list(content) if isinstance(content, list) else []
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _results(turn: Turn, step: StepReply, duration_s: float) -> list[ToolCallResult]:
     """The world's answers to the reply's calls, for people."""
-    answers = {message.get("tool_call_id"): _text(message.get("content") or "") for message in step.messages}
+    answers = {message.get("tool_call_id"): message.get("content") or "" for message in step.messages}
     return [
         ToolCallResult(
             id=call.id,
             name=call.name,
             arguments=dict(call.arguments),
-            result=answers.get(call.id, ""),
+            result=text_of(answers.get(call.id, "")),
+            blocks=_blocks(answers.get(call.id, "")),
             is_error=False,
             duration_s=round(duration_s, 4),
         )

@@ -27,6 +27,7 @@ REAP_S = 1.0  # how often leases are looked at
 RESTART_S = 1.0  # after a worker that ended: one that dies at its start must not fill the machine with its successors
 MAX_REMEMBERED = 10_000  # sessions whose end is remembered, so that a late request is told how it ended
 LISTING_S = 60.0
+GONE = {"type": "text", "text": "[image]"}  # in the answer to a renewal
 
 
 class SessionLost(Exception):
@@ -62,7 +63,9 @@ class Session:
     kind: str
     worker: WorkerProcess
     leased_until: float
-    last: Mapping[str, Any] = field(default_factory=dict)  # the last step, which a renewal is answered with
+    last: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the last step as a renewal is answered with it: without images
     busy: bool = False
 
 
@@ -171,7 +174,7 @@ class WorldSessions:
             self.counts["failed_starts"] += 1
             raise
         self.counts["started"] += 1
-        self._sessions[number] = Session(number, kind, worker, self._lease(), last=step)
+        self._sessions[number] = Session(number, kind, worker, self._lease(), last=_as_remembered(step))
         self._note(number, step)
         return number, step
 
@@ -204,7 +207,7 @@ class WorldSessions:
             session.busy = False
             session.leased_until = self._lease()
         self.counts["steps"] += 1
-        session.last = {**step, "messages": []} if step["finish"] else step
+        session.last = _as_remembered(step)
         self._note(number, step)
         return step
 
@@ -267,3 +270,17 @@ class WorldSessions:
             await asyncio.sleep(0.1)
         for number in list(self._sessions):
             self._end(number, "cancelled: the service ended")
+
+
+def _as_remembered(step: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An image may have 8 MiB, and thousands of sessions are open."""
+    if step["finish"]:
+        return {**step, "messages": []}
+    return {**step, "messages": [_without_images(message) for message in step["messages"]]}
+
+
+def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [part if part["type"] == "text" else GONE for part in content]}

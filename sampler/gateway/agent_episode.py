@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from sampler.core.episode.sampler import AsyncSampler
 from sampler.core.episode.scoring import score_text
 from sampler.core.errors import AgentCrashed, ScorerFailed
+from sampler.core.rendering.reply_message import Message
 from sampler.core.scorers import Score
 from sampler.core.scorers.answers import extract_answer
 from sampler.core.scorers.scored_text import ScoredText
 from sampler.gateway.crash import ACT, Evidence, scored_because
 from sampler.gateway.session import AttemptSession
+from sampler.gateway.task_messages import agent_messages
 from shared.documents.states import Termination
 from shared.outside_text import error_text
 from shared.scores import usable_score
@@ -27,6 +29,11 @@ class AgentEpisode(AsyncSampler):
     def begin(self, session: AttemptSession) -> None:
         self._session, self.returned = session, None
         self._crash: Mapping[str, str] = {}  # why a failed agent's episode is scored, and what it said
+
+    async def agent_messages(self) -> list[Message]:
+        """The opening messages in the form that agents send. Raises ConfigError, and DataError for an image that is gone."""
+        template = self.resources.policy_client(self.task.policy).template
+        return await agent_messages(self.opening_messages(), template, self.resources.store.images.read)
 
     def termination(self) -> Termination:
         """Raises what failed the episode."""

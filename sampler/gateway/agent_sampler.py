@@ -38,7 +38,8 @@ from shared.user_code.loading import load_function
 class AgentTask:
     """What an agent's function is given. `base_url`: for OpenAI's clients; `url`: without `/v1`, for Anthropic's.
 
-    `model`: the policy that owns the task. `messages`: the system prompt, with the answer's form, and the query.
+    `model`: the policy that owns the task. `messages`: the system prompt, with the answer's form, and the query, with images in
+    data: URLs.
     """
 
     base_url: str
@@ -98,16 +99,16 @@ class AgentSampler(AgentEpisode):
             api_key=attempt.key,
             model=self.task.policy,
             query=self.task.payload.query,
-            messages=self.opening_messages(),
+            messages=await self.agent_messages(),
             payload=self.task.payload,
         )
         if self.settings.command is not None:
-            await self._commanded(self.settings.command, attempt)
+            await self._commanded(self.settings.command, attempt, task.messages)
             return None
         assert self.settings.agent is not None, "checked by run"
         return await _called(load_function("agent", self.settings.agent), task)
 
-    async def _commanded(self, command: CommandSettings, attempt: OpenAttempt) -> None:
+    async def _commanded(self, command: CommandSettings, attempt: OpenAttempt, messages: Sequence[Message]) -> None:
         isolated = None if command.isolation is None else self.resources.opened.of(AgentSandbox)
         if isolated is not None:
             async with queued(Wait("the agents' sandbox", "it is opened once for all", "it is open")):
@@ -117,7 +118,7 @@ class AgentSampler(AgentEpisode):
             command.agent_command,
             attempt,
             model=self.task.policy,
-            messages=self.opening_messages(),
+            messages=messages,
             payload=visible_payload(self.task.payload, answers=self.settings.agent_answers),
             user=self.config.tools.tool_user,
             sandbox=self.config.tools.tool_sandbox,

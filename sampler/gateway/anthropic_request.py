@@ -1,23 +1,16 @@
 """Reads a request of Anthropic's Messages: system as text or blocks, text, tool_use, tool_result (with `is_error`), thinking.
 
-Refused with 400: images, documents, and tools without a schema. Tools that Anthropic's own servers run (`web_search_…`) are left
-out, and are unused.
+Images are blocks of users and of results. Refused with 400: documents, and tools without a schema. Tools that Anthropic's own
+servers run (`web_search_…`) are left out, and are unused.
 """
 
 from typing import Any
 
-from sampler.gateway.bodies import (
-    arguments_of,
-    json_schema_format,
-    left_out,
-    stops_of,
-    text_of,
-    text_of_part,
-    tool_schema,
-)
+from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, stops_of, tool_schema
 from sampler.gateway.chat_request import completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
+from sampler.gateway.image_parts import Part, content_of, joined_parts, part_of, text_of, text_of_part
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False}),
@@ -116,19 +109,20 @@ def _assistant(blocks: list[Fields]) -> ReceivedMessage:
 
 
 def _received(role: str, blocks: list[Fields], failed: set[str]) -> list[ReceivedMessage]:
-    """Results become messages of tools, in order; the text between them one of the user."""
+    """Results become messages of tools, in order; what is between them one of the user."""
     received: list[ReceivedMessage] = []
-    texts: list[str] = []
+    read = part_of if role == "user" else text_of_part
+    parts: list[Part] = []
     for block in blocks:
         if block.peek("type") != "tool_result":
-            texts.append(text_of_part(block))
+            parts.append(read(block))
             continue
         block.echo("type")
-        if texts:
-            received.append({"role": role, "content": "\n".join(texts)})
-            texts = []
+        if parts:
+            received.append({"role": role, "content": joined_parts(parts)})
+            parts = []
         call = block.text("tool_use_id")
         if block.flag("is_error"):
             failed.add(call)
-        received.append({"role": "tool", "content": text_of(block, "content"), "tool_call_id": call})
-    return [*received, {"role": role, "content": "\n".join(texts)}] if texts or not received else received
+        received.append({"role": "tool", "content": content_of(block, "content"), "tool_call_id": call})
+    return [*received, {"role": role, "content": joined_parts(parts)}] if parts or not received else received

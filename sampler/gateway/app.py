@@ -30,8 +30,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sampler.gateway.bodies import MAX_BODY_BYTES, most_body_bytes, plain_json
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
-from sampler.gateway.exchange import ChatReply, ChatRequest, Event, GatewayError, Problem, RetryRequest, checked_score
-from sampler.gateway.session import SentRequest
+from sampler.gateway.exchange import (
+    ChatReply,
+    ChatRequest,
+    Event,
+    GatewayError,
+    Problem,
+    RetryRequest,
+    SentRequest,
+    checked_score,
+)
+from sampler.gateway.received_images import images_of
 from sampler.gateway.streaming import BROKEN, ReplyStream
 from sampler.gateway.unused import header_of
 from shared.unforeseen import bug_of, is_of_the_process
@@ -59,9 +68,16 @@ class ServedSession(Protocol):
         """Of a context."""
         ...
 
+    @property
+    def sees(self) -> bool:
+        """Whether one of the models reads images."""
+        ...
+
     def stream_of(self, request: ChatRequest) -> ReplyStream | None: ...
 
     def unused(self, request: ChatRequest) -> list[str]: ...
+
+    async def referenced(self, request: ChatRequest) -> ChatRequest: ...
 
     async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply: ...
 
@@ -167,10 +183,15 @@ async def read_body(
     if count > most:
         raise GatewayError(Problem.TOO_LARGE, f"the body has {count:,} bytes or more; expected at most {most:,}")
     raw = bytes(body)
+    body.clear()
     if not raw and empty is not None:
         return raw, read(empty)
-    work = partial(_read, raw, read)
-    return raw, await asyncio.get_running_loop().run_in_executor(_BODIES, work) if count > LONG_BYTES else work()
+    return raw, await _worked(count, partial(_read, raw, read))
+
+
+async def _worked(num_bytes: int, work: Callable[[], ResultT]) -> ResultT:
+    """In a thread, for long bodies."""
+    return await asyncio.get_running_loop().run_in_executor(_BODIES, work) if num_bytes > LONG_BYTES else work()
 
 
 def _read(raw: bytes, read: Callable[[Any], ResultT]) -> ResultT:
@@ -179,8 +200,8 @@ def _read(raw: bytes, read: Callable[[Any], ResultT]) -> ResultT:
 
 async def _request_of(
     request: Request, session: ServedSession, read: Callable[[Any, str], ChatRequest]
-) -> tuple[bytes, ChatRequest]:
-    """Each message takes a token at least. Raises GatewayError."""
+) -> tuple[SentRequest, ChatRequest]:
+    """Without the body: images are stored, and named by references. Each message takes a token at least. Raises GatewayError."""
     model, most = request.path_params.get("model", ""), session.max_tokens
 
     def chat_of(body: Any) -> ChatRequest:
@@ -192,14 +213,16 @@ async def _request_of(
             )
         return chat
 
-    return await read_body(request, most_body_bytes(most), chat_of)
+    raw, chat = await read_body(request, most_body_bytes(most, images=session.sees), chat_of)
+    sent = await _worked(len(raw), partial(_sent, request, raw))
+    return sent, await session.referenced(chat) if images_of(chat) else chat
 
 
 async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> Response:
-    raw, chat = await _request_of(request, session, dialect.read)
+    sent, chat = await _request_of(request, session, dialect.read)
     stream, headers = session.stream_of(chat), header_of(session.unused(chat))
     changed = asyncio.Event() if stream is None else stream.changed
-    asking = asyncio.create_task(session.chat(chat, _sent(request, raw), stream), name="gateway request")
+    asking = asyncio.create_task(session.chat(chat, sent, stream), name="gateway request")
     gone = asyncio.create_task(_disconnected(request), name="gateway client")
     for task in (asking, gone):
         task.add_done_callback(lambda _: changed.set())
@@ -227,8 +250,9 @@ async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> R
 def _sent(request: Request, raw: bytes) -> SentRequest:
     given = request.headers.get("idempotency-key", "")[:MAX_ID_CHARS]
     count = request.headers.get("x-stainless-retry-count", "0")
-    identity = hashlib.sha256(f"{request.url.path} {given} ".encode() + raw).hexdigest()[:IDENTITY_CHARS]
-    return SentRequest(identity, is_again=bool(given) or count not in ("", "0"))
+    identity = hashlib.sha256(f"{request.url.path} {given} ".encode())
+    identity.update(raw)
+    return SentRequest(identity.hexdigest()[:IDENTITY_CHARS], is_again=bool(given) or count not in ("", "0"))
 
 
 async def _wait(changed: asyncio.Event, limit_s: float | None) -> bool:

@@ -22,12 +22,14 @@ from sampler.gateway.exchange import (
     GatewayError,
     Problem,
     RetryRequest,
+    SentRequest,
     checked_score,
     reply_id,
 )
 from sampler.gateway.external_sampler import ExternalSampler
+from sampler.gateway.received_images import sees
 from sampler.gateway.resuming import REFUSED
-from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
+from sampler.gateway.session import SENT_AGAIN, AttemptSession
 from sampler.gateway.shared_journal import ENDED, StaleAttempt
 from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.unused import unused_names
@@ -43,7 +45,7 @@ ENDING_S = 10.0  # for requests in other processes, which cancel them within a s
 RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
 
 
-# 31 methods: one attempt that other processes may serve: each verb first makes sure that it is known whole
+# 33 methods: one attempt that other processes may serve: each verb first makes sure that it is known whole
 class Attempt:
     """One attempt in this process. It answers what `app` asks of a session. `is_new`: just claimed here, so that nothing needs to
     be read; if another process went on with it meanwhile, the first request finds its number taken."""
@@ -71,6 +73,11 @@ class Attempt:
     @property
     def max_tokens(self) -> int:
         return self._resources.config.budget.max_tokens
+
+    @property
+    def sees(self) -> bool:
+        """Whether one of the models reads images."""
+        return sees(self._resources, self.models)
 
     @property
     def is_busy(self) -> bool:
@@ -115,6 +122,10 @@ class Attempt:
 
     def unused(self, request: ChatRequest) -> list[str]:
         return unused_names(request, self._resources.config, self.claim.task)
+
+    async def referenced(self, request: ChatRequest) -> ChatRequest:
+        """Raises GatewayError."""
+        return await (await self._session()).referenced(request)
 
     async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply:
         """Raises GatewayError. Cancelling the caller cancels the request at the engine."""
@@ -168,7 +179,7 @@ class Attempt:
         with contextlib.suppress(GatewayError):
             session = await self._session()
             if session.limit is None and session.failure is None:
-                ended = Termination.LENGTH_LIMIT if error.problem is Problem.TOO_LARGE else REFUSED
+                ended = Termination.LENGTH_LIMIT if error.is_limit else REFUSED
                 refusal = MetLimit(termination=ended, turn=len(session.sampler.episode.dispatches))
                 await self._resources.store.sessions.meet_limit(self.claim.record_id, refusal)
 

@@ -1,4 +1,4 @@
-"""What the dialects' readers of bodies share: validation, texts, tools, calls, and the output's form."""
+"""What the dialects' readers of bodies share: bounds, validation, tools, calls, and the output's form."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,10 @@ BYTES_PER_TOKEN = 128  # with JSON's own; a text has 4, and clients send reasoni
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def most_body_bytes(max_tokens: int) -> int:
-    """A larger body has no place in a context of so many tokens, and is not read."""
-    return min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
+def most_body_bytes(max_tokens: int, *, images: bool = False) -> int:
+    """A larger body has no place in a context of so many tokens, and is not read. `images`: of a model that sees: the bytes of an
+    image say nothing of its tokens."""
+    return MAX_BODY_BYTES if images else min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
 
 
 def plain_json(text: bytes | bytearray) -> Any:
@@ -55,22 +56,6 @@ def tool_schema(name: str, description: str, parameters: Mapping[str, Any] | Non
     """A tool as chat templates take it, without other members, so equal tools have equal schemas."""
     function = {"name": name, "description": description, "parameters": parameters or _NO_PARAMETERS}
     return {"type": "function", "function": function}
-
-
-def text_of(fields: Fields, name: str) -> str:
-    """A text, or the text of all parts of a list. Empty where it is absent."""
-    content = fields.text_or_objects(name)
-    return content if isinstance(content, str) else "\n".join(map(text_of_part, content))
-
-
-def text_of_part(part: Fields) -> str:
-    """Raises GatewayError for a part that is no text."""
-    kind = part.text("type", "text")
-    name = next((name for name in ("text", "refusal") if part.peek(name) is not None), None)
-    if name is None:
-        part.fail("", f"is {kind!r}; only text is supported")
-    part.echo("annotations", "logprobs")
-    return part.text(name)
 
 
 def arguments_of(fields: Fields, name: str) -> Any:

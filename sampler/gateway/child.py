@@ -22,6 +22,7 @@ from sampler.core.errors import CommandNotStarted
 from sampler.core.tools.isolation import Sandbox
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.server import OpenAttempt
+from sampler.gateway.task_messages import prompt_of
 from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace, plain_workplace
 from shared.errors import ConfigError
 from shared.files.private_file import write_private
@@ -71,7 +72,7 @@ async def run_command(
 
     Raises ConfigError for what cannot be run, and CommandNotStarted where the machine lacks something: memory, room, files.
     """
-    prompt = "\n\n".join(str(message["content"]) for message in messages)
+    prompt = prompt_of(messages)
     task = {**payload, "prompt": prompt, "messages": list(messages), "model": model}
     place = (
         plain_workplace(kept, user, sandbox)

@@ -1,7 +1,8 @@
 """A request and a reply of the gateway, in the form that all dialects are translated to and from. Plain values, no I/O.
 
-Messages are those that chat templates take: `role`, `content` as text, `tool_calls` with arguments as an object,
-`tool_call_id`. So the session and the sampler know nothing of dialects.
+Messages are those that chat templates take: `role`, `content`, `tool_calls` with arguments as an object, `tool_call_id`. So the
+session and the sampler know nothing of dialects. A content is a text, or blocks of texts and images: a `SentImage` as it was
+read, a reference once the image is stored (`received_images`).
 """
 
 import json
@@ -43,6 +44,22 @@ class GatewayError(Exception):
         """Whether the very same request may get a reply if it is sent again."""
         return self.problem is Problem.TOO_MANY
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether the context could never hold what the request has."""
+        return self.problem is Problem.TOO_LARGE
+
+
+class TooManyImages(GatewayError):
+    """More than a prompt may have."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Problem.TOO_LONG, message)
+
+    @property
+    def is_limit(self) -> bool:
+        return True
+
 
 class RetryRequest(GatewayError):
     """A failure that leaves the attempt as it was."""
@@ -53,6 +70,26 @@ class RetryRequest(GatewayError):
     @property
     def may_pass(self) -> bool:
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class SentImage:
+    """An image as a client sent it. `path`: its place in the request. `data`: base64, or a data: URL."""
+
+    path: str
+    data: str
+
+
+def is_data_url(text: str) -> bool:
+    return text[:5].lower() == "data:"
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """`identity`: equal for the same request sent again. `is_again`: the client says that it is."""
+
+    identity: str = ""
+    is_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Reads a request of Google's `generateContent`: systemInstruction, contents (text, thought, functionCall, functionResponse).
+"""Reads a request of Google's `generateContent`: systemInstruction, contents (text, inlineData, thought, functionCall,
+functionResponse with parts).
 
 Names are taken as camelCase and as snake_case. A functionResponse without an id answers the first open call with its name.
-Refused with 400: inline data and files, `cachedContent`, more than one candidate. Tools that Google's own servers run are left
-out, and are unused.
+Refused with 400: files, inline data that are no images, `cachedContent`, more than one candidate. Tools that Google's own
+servers run are left out, and are unused.
 """
 
 import json
@@ -16,6 +17,7 @@ from sampler.gateway.bodies import arguments_of, left_out, stops_of, tool_schema
 from sampler.gateway.chat_request import completed, distribution_of
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
+from sampler.gateway.image_parts import Part, google_image, joined_parts
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequencyPenalty": (0, 0.0),
@@ -164,17 +166,19 @@ class _Contents:
         return {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
 
     def _received(self, parts: list[Fields]) -> list[ReceivedMessage]:
-        """Responses become messages of tools, in order; the text between them one of the user."""
+        """Responses become messages of tools, in order; what is between them one of the user."""
         received: list[ReceivedMessage] = []
+        shown: list[Part] = []
         for part in parts:
             response = part.object("functionResponse")
-            if response is not None:
-                received.append(self._result(response))
-            elif received and received[-1]["role"] == "user":
-                received[-1]["content"] += "\n" + _text(part)
-            else:
-                received.append({"role": "user", "content": _text(part)})
-        return received or [{"role": "user", "content": ""}]
+            if response is None:
+                shown.append(google_image(part) or _text(part))
+                continue
+            if shown:
+                received.append({"role": "user", "content": joined_parts(shown)})
+                shown = []
+            received.append(self._result(response))
+        return [*received, {"role": "user", "content": joined_parts(shown)}] if shown or not received else received
 
     def _result(self, response: Fields) -> ReceivedMessage:
         given, function = response.text("id"), response.needed_text("name")
@@ -186,12 +190,14 @@ class _Contents:
         if "error" in answer:
             self.failed.add(name)
         value = next((answer[key] for key in _ANSWERS if set(answer) == {key}), answer)
-        content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        shown = [google_image(part) or _text(part) for part in response.objects("parts")]
+        content = joined_parts([text, *shown] if answer or not shown else shown)
         return {"role": "tool", "name": function, "content": content, "tool_call_id": name}
 
 
 def _text(part: Fields) -> str:
     if part.peek("text") is None:
         kind = next(iter(part.names), "empty")
-        part.fail("", f"is {kind!r}; only text and functions are supported")
+        part.fail("", f"is {kind!r}; only text, images and functions are supported")
     return part.text("text")

@@ -5,10 +5,10 @@
     S Q r1' t2                                     another thread; r1' is the sampled r1, so its ids are kept there too
     S Q x Q2                                       x was never sampled: the client's own text, encoded as such
 
-Messages are compared by what they say: arguments by value, null and "" and absent alike, surrounding blanks, call ids and
-reasoning left out, since clients drop or rewrite those. A reply is looked for after the same messages first, then by what it
-says alone (a history that the client shortened), the newest first. `head_lines`: lines at the beginning of the system prompt
-that may differ between requests of one conversation; the conversation keeps those of its first request.
+Messages are compared by what they say: arguments by value, images by their digests, null and "" and absent alike, surrounding
+blanks, call ids and reasoning left out, since clients drop or rewrite those. A reply is looked for after the same messages
+first, then by what it says alone (a history that the client shortened), the newest first. `head_lines`: lines at the beginning
+of the system prompt that may differ between requests of one conversation; the conversation keeps those of its first request.
 """
 
 import json
@@ -172,7 +172,14 @@ def words_hash(message: Mapping[str, Any]) -> int:
         (call["function"]["name"], json.dumps(call["function"]["arguments"], sort_keys=True, default=str))
         for call in message.get("tool_calls") or ()
     ]
-    return hash((message["role"], str(message.get("content") or "").strip(), tuple(calls)))
+    return hash((message["role"], _shown(message.get("content")), tuple(calls)))
+
+
+def _shown(content: Any) -> Any:
+    """What a content says: a text, or texts and digests of images."""
+    if not isinstance(content, list):
+        return str(content or "").strip()
+    return tuple((block["type"], block.get("sha256") or str(block.get("text", "")).strip()) for block in content)
 
 
 def system_and_rest(messages: Sequence[ReceivedMessage]) -> tuple[str, list[ReceivedMessage]]:

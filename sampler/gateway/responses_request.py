@@ -1,17 +1,18 @@
 """Reads a request of OpenAI's Responses: `input` as text or items (messages, function_call, function_call_output, reasoning).
 
 Refused with 400: `previous_response_id`, `conversation` and `prompt` (nothing is stored here: send the whole input, as with
-`store: false`), images and files, and other kinds of tools than functions and namespaces of them. Tools that OpenAI's own
-servers run (`web_search`, …) are left out, and are unused.
+`store: false`), files, and other kinds of tools than functions and namespaces of them. Tools that OpenAI's own servers run
+(`web_search`, …) are left out, and are unused.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, text_of, tool_schema
-from sampler.gateway.chat_request import ROLE_NAMES, completed, distribution_of, tools_are_off
+from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, tool_schema
+from sampler.gateway.chat_request import ROLE_NAMES, SHOWN_ROLES, completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
+from sampler.gateway.image_parts import content_of, text_of
 
 IN_NAMESPACE = "."
 LOGPROBS = "message.output_text.logprobs"  # in `include`
@@ -106,7 +107,7 @@ def _messages(items: list[Fields]) -> list[ReceivedMessage]:
         kind = item.text("type", "message")
         item.echo("id", "status")
         if kind == "function_call_output":
-            content = text_of(item, "output")
+            content = content_of(item, "output")
             received.append({"role": "tool", "content": content, "tool_call_id": item.text("call_id")})
             reply = None
         elif kind == "message" and item.peek("role") != "assistant":
@@ -125,7 +126,8 @@ def _message(item: Fields) -> ReceivedMessage:
     role = ROLE_NAMES.get(given, given)
     if role not in _ROLES:
         item.fail("role", f"is {given!r}; expected one of developer, {', '.join(_ROLES)}")
-    return {"role": role, "content": text_of(item, "content")}
+    read = content_of if role in SHOWN_ROLES else text_of
+    return {"role": role, "content": read(item, "content")}
 
 
 def _add(reply: ReceivedMessage, item: Fields, kind: str) -> None:

@@ -115,7 +115,7 @@ class GatewayService(SamplerService):
     async def _offer(self, claim: Claim) -> Mapping[str, Any] | None:
         """None: the task met a bug, which is counted."""
         try:
-            opening = ExternalSampler(self._ruled.of(claim.task), claim).opening_messages()
+            opening = await ExternalSampler(self._ruled.of(claim.task), claim).agent_messages()
             attempt, key = await self._attempts.begin(claim)
         except BaseException as exc:  # also SystemExit and panics of foreign code; the process's own is raised again
             if is_of_the_process(exc):  # cancelled too: no agent knows of this slot, so it must be free at once
@@ -124,7 +124,7 @@ class GatewayService(SamplerService):
             await fail_claim(self._resources, claim, bug_of(exc))
             self._counts["failed"] += 1
             return None
-        return offer_of(attempt, key, self._url, list(opening), answers=self._gives_answers)
+        return offer_of(attempt, key, self._url, opening, answers=self._gives_answers)
 
     async def _resources_of(self, task: Task) -> Resources | None:
         return self._ruled.of(task) if await self._rules.plays(task) else None

@@ -18,13 +18,22 @@ from sampler.core.rendering.template import PromptTooLong
 from sampler.core.rendering.turn import ReplyOptions
 from sampler.gateway.chat_replies import client_reply, forms_of, sampled_tokens
 from sampler.gateway.crash import RequestFates, is_cancelled
-from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem, RetryRequest, checked_score
+from sampler.gateway.exchange import (
+    ChatReply,
+    ChatRequest,
+    GatewayError,
+    Problem,
+    RetryRequest,
+    SentRequest,
+    checked_score,
+)
 from sampler.gateway.matching import Match, Matcher, ThreadMatch
 from sampler.gateway.output_format import FormatRule, grammar_of, with_format
+from sampler.gateway.received_images import sees, with_references
 from sampler.gateway.resuming import REFUSED, ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, reply_stream
 from sampler.gateway.tool_results import CalledTools
-from sampler.gateway.unused import count, log_once, unused_names
+from sampler.gateway.unused import admitted, count, unused_names
 from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.states import DispatchStatus, Termination
 from shared.episodes.state import EpisodeState
@@ -37,20 +46,10 @@ SamplingParameters = Literal["override", "refuse"]
 MAX_AT_ONCE = 64  # requests of one attempt
 MAX_REPLAYED = 256  # replies kept for repeated requests
 SENT_AGAIN = "the client has sent this request again meanwhile, and gets the reply to that"
-
-
-@dataclass(frozen=True, slots=True)
-class SentRequest:
-    """`identity`: equal for the same request sent again. `is_again`: the client says that it is."""
-
-    identity: str = ""
-    is_again: bool = False
-
-
 FIRST = SentRequest()
 
 
-# 23 methods: one conversation's requests, which share what was asked before
+# 25 methods: one conversation's requests, which share what was asked before
 @dataclass
 class AttemptSession:
     """`sampler` plays the attempt. `failure`: what ended it; `limit`: a limit that a request met."""
@@ -68,6 +67,7 @@ class AttemptSession:
 
     def __post_init__(self) -> None:
         self.max_tokens = self.sampler.config.budget.max_tokens
+        self.sees = sees(self.sampler.resources, self.models)  # one of the models reads images
         self._matcher = Matcher(self.head_lines)
         self._tools = CalledTools(self.sampler)
         self._turns: dict[str, Turn] = {}  # by dispatch
@@ -90,6 +90,15 @@ class AttemptSession:
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
         """What `chat` tells of the reply while it is sampled; None if the client asked for no stream."""
         return reply_stream(request, self.sampler.config.prompt.tool_call_parser)
+
+    async def referenced(self, request: ChatRequest) -> ChatRequest:
+        """With references in place of images, which are stored. Raises GatewayError."""
+        self._require_open(request)
+        try:
+            return await with_references(request, self.sampler.resources)
+        except TandemError as exc:
+            self.failure = self.failure or exc
+            raise GatewayError(Problem.FAILED, str(exc)) from exc
 
     async def chat(
         self, request: ChatRequest, sent: SentRequest = FIRST, stream: ReplyStream | None = None
@@ -167,7 +176,7 @@ class AttemptSession:
             raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
 
     async def note_refused(self, error: GatewayError) -> None:
-        self.limit = self.limit or (Termination.LENGTH_LIMIT if error.problem is Problem.TOO_LARGE else None)
+        self.limit = self.limit or (Termination.LENGTH_LIMIT if error.is_limit else None)
         self.fates.refused(str(error))
 
     def resume(self, state: EpisodeState, turns: "Sequence[Turn]") -> None:
@@ -231,11 +240,7 @@ class AttemptSession:
     def _require_possible(self, request: ChatRequest) -> list[str]:
         """What of the request is unused. Raises GatewayError."""
         sampler = self.sampler
-        if self._ended:
-            raise GatewayError(Problem.NO_KEY, "the attempt that this key belongs to has ended")
-        if self.failure is not None:
-            raise GatewayError(Problem.FAILED, f"the attempt has failed: {self.failure}")
-        self._require_model(request)
+        self._require_open(request)
         if len(self._running) >= MAX_AT_ONCE:
             raise GatewayError(
                 Problem.TOO_MANY, f"{MAX_AT_ONCE} requests of this attempt are running; send fewer at once"
@@ -244,15 +249,14 @@ class AttemptSession:
         if len(self._turns) + len(self._running) >= most:
             self.limit = self.limit or Termination.TURNS_LIMIT
             raise GatewayError(Problem.LIMIT, f"the episode has had its {most} replies (max_turns)")
-        unused = self.unused(request)
-        if unused and self.parameters == "refuse":
-            raise GatewayError(
-                Problem.INVALID,
-                f"{', '.join(unused)}: refused, because it changes nothing here: replies are sampled from the policy itself; "
-                "leave it out, or set agent_parameters to override",
-            )
-        log_once(unused)
-        return unused
+        return admitted(self.unused(request), refused=self.parameters == "refuse")
+
+    def _require_open(self, request: ChatRequest) -> None:
+        if self._ended:
+            raise GatewayError(Problem.NO_KEY, "the attempt that this key belongs to has ended")
+        if self.failure is not None:
+            raise GatewayError(Problem.FAILED, f"the attempt has failed: {self.failure}")
+        self._require_model(request)
 
     def _require_model(self, request: ChatRequest) -> None:
         if request.model not in self.models:
@@ -334,9 +338,7 @@ class AttemptSession:
             raise GatewayError(Problem.INVALID, str(exc)) from exc
         except TandemError as exc:
             self.failure = self.failure or exc
-            refused = isinstance(exc, EngineRefused) and not isinstance(
-                exc, KeyRefused
-            )  # asked again, it would be again
+            refused = isinstance(exc, EngineRefused) and not isinstance(exc, KeyRefused)  # again, if asked again
             raise GatewayError(Problem.INVALID if refused else Problem.FAILED, str(exc)) from exc
         if turn is None:
             self.limit = Termination.LENGTH_LIMIT

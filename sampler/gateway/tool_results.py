@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sampler.core.parsers import ToolCall
 from sampler.gateway.exchange import ChatRequest
+from sampler.gateway.image_parts import text_of_blocks
 from shared.documents import DispatchedSamplingTask, ToolCallResult
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class CalledTools:
             id=call_id,
             name=call.name,
             arguments=dict(call.arguments),
-            result=message["content"],
+            result=text_of_blocks(message["content"]),
+            blocks=message["content"] if isinstance(message["content"], list) else [],
             is_error=call_id in request.failed_calls,
             duration_s=round(time.monotonic() - pending.at, 4),
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sampler.core.episode.dispatch import sampling_params
 from sampler.core.settings.core_config import CoreConfig
-from sampler.gateway.exchange import ChatRequest
+from sampler.gateway.exchange import ChatRequest, GatewayError, Problem
 from shared.documents import Task
 from shared.outside_text import visible
 from shared.truncation import Truncation
@@ -42,6 +42,18 @@ def unused_names(request: ChatRequest, config: CoreConfig, task: Task) -> list[s
 
 def _plain(name: str, value: float) -> float:
     return 0 if (name, value) == ("top_k", -1) else value
+
+
+def admitted(names: list[str], *, refused: bool) -> list[str]:
+    """The names, which are logged. Raises GatewayError if they are `refused`."""
+    if names and refused:
+        raise GatewayError(
+            Problem.INVALID,
+            f"{', '.join(names)}: refused, because it changes nothing here: replies are sampled from the policy itself; leave it "
+            "out, or set agent_parameters to override",
+        )
+    log_once(names)
+    return names
 
 
 def count(counts: Counter[str], names: Sequence[str]) -> None:

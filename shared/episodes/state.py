@@ -110,6 +110,10 @@ class EpisodeState:
         """{dispatch: score of the turn}, of those that have one."""
         return {turn.dispatch.id: turn.dispatch.score for turn in self.turns if turn.dispatch.score is not None}
 
+    def turn(self, number: int) -> TurnState:
+        """Raises KeyError for a turn that does not exist."""
+        return self._turns[number]
+
     def ids_of(self, number: int) -> list[int]:
         """The ids that the engine read for a turn, and its reply. Raises KeyError for a turn that does not exist."""
         return self._first(number, self._turns[number].length)

@@ -45,8 +45,8 @@ WRITTEN_WITH_THE_ANSWER = {
     "score",
 }
 TOKENS = [
-    *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),
-    *("service", "engines", "sampled_by"),
+    *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "images"),
+    *("weight_versions", "service", "engines", "sampled_by"),
     *("response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
 ]
 

@@ -5,8 +5,9 @@
     dispatch 2   shared: part of 0 ─▶ prompt_ids     output        a branch
 
 A turn that another policy's engine sampled is context: it has no loss. Every id and log-prob is copied from the dispatches;
-nothing is encoded or decoded. Settlement flattens to count, and stores the tree's `digest` in the record's data; a reader of
-the data flattens again and must get the same tree, bit for bit.
+nothing is encoded or decoded. An image of a dispatch's prompt keeps its place among the prompt's tokens. Settlement flattens to
+count, and stores the tree's `digest` in the record's data; a reader of the data flattens again and must get the same tree, bit
+for bit.
 """
 
 import hashlib
@@ -18,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.documents import DataDispatch, DBRecordData, DispatchedSamplingTask, DispatchTokens
+from shared.documents.images import PlacedImage
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.states import DispatchStatus
 from shared.errors import DataError
+from shared.tokens.image_span import ImageSpan
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from shared.truncation import WHOLE, Truncation
 
@@ -143,11 +146,13 @@ def _engines(dispatch: AnyDispatch) -> tuple[tuple[str, int | None], ...]:
 
 
 def digest(tree: RecordTree) -> str:
-    """16 hexadecimal digits of ids, structure, log-probs and versions."""
+    """16 hexadecimal digits of ids, structure, log-probs and versions, and of images where there are some."""
     arrays = (tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N)
     checksum = hashlib.blake2b(digest_size=8)
     for array in arrays:
         checksum.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    for image in tree.images:
+        checksum.update(f"{image.sha256}:{image.first}:{image.count}:{image.grid}\n".encode())
     return checksum.hexdigest()
 
 
@@ -156,7 +161,9 @@ def digest(tree: RecordTree) -> str:
 
 @dataclass(slots=True)
 class _Chain:
-    """The tokens that one dispatch adds below node `parent`. Nodes are numbered in order of creation, starting at `start`."""
+    """The tokens that one dispatch adds below node `parent`. Nodes are numbered in order of creation, starting at `start`.
+
+    `images`: of its prompt, each with its first token counted from `start`."""
 
     start: int
     parent: int
@@ -164,6 +171,7 @@ class _Chain:
     num_prompt: int
     logprobs: npt.NDArray[np.float32]
     versions: npt.NDArray[np.int32]
+    images: Sequence[PlacedImage] = ()
 
     @property
     def end(self) -> int:
@@ -232,7 +240,22 @@ def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:
         raise DataError(
             f"dispatch {dispatch.id}: engines {dispatch.engines} sampled other than its {len(output)} tokens"
         )
-    return _Chain(start, parent, np.concatenate([prompt, output]), len(prompt), logprobs, versions)
+    for image in dispatch.images:
+        _check_placed(dispatch.id, image, prompt)
+    return _Chain(
+        start, parent, np.concatenate([prompt, output]), len(prompt), logprobs, versions, images=dispatch.images
+    )
+
+
+def _check_placed(dispatch_id: str, image: PlacedImage, prompt: npt.NDArray[np.int32]) -> None:
+    """Raises DataError for an image with a placeholder outside of the prompt. What else may be wrong, RecordTree refuses."""
+    inside = 0 <= image.first < len(prompt)
+    num_placeholders = np.count_nonzero(prompt[image.first :] == prompt[image.first]) if inside else 0
+    if not 1 <= image.count <= num_placeholders:
+        raise DataError(
+            f"dispatch {dispatch_id}: image {image.sha256[:12]} has {image.count} placeholders from token {image.first} of its "
+            f"prompt on; the prompt has {len(prompt)} tokens, with {num_placeholders} placeholders from there on"
+        )
 
 
 def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispatch]) -> RecordTree:
@@ -242,6 +265,7 @@ def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispa
     dispatches, versions = np.full(total, -1, dtype=np.int32), np.full(total, -1, dtype=np.int32)
     moved = np.zeros(total, dtype=np.int32)  # creation number of a node ─▶ its position in the row
     place = 0
+    images: list[ImageSpan] = []
     for index in _depth_first(chains):
         chain = chains[index]
         end, sampled = place + len(chain.token_ids), slice(place + chain.num_prompt, place + len(chain.token_ids))
@@ -250,8 +274,12 @@ def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispa
             parents[place] = -1 if chain.parent < 0 else moved[chain.parent]
         token_ids[place:end] = chain.token_ids
         dispatches[sampled], logprobs[sampled], versions[sampled] = index, chain.logprobs, chain.versions
+        images += [ImageSpan(image.sha256, place + image.first, image.count, image.grid) for image in chain.images]
         place = end
-    return RecordTree(record_id, token_ids, parents, dispatches, logprobs, versions, tuple(used))
+    try:
+        return RecordTree(record_id, token_ids, parents, dispatches, logprobs, versions, tuple(used), tuple(images))
+    except ValueError as exc:  # the dispatches contradict each other
+        raise DataError(str(exc)) from exc
 
 
 def _depth_first(chains: Sequence[_Chain]) -> list[int]:

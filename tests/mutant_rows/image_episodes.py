@@ -94,4 +94,11 @@ MUTANTS = (
         "except ZeroDivisionError as exc:",
         f"{RESULTS}::test_what_is_called_an_image_and_is_none_is_a_line_that_says_why",
     ),
+    Mutant(
+        "episode images: a model whose images cannot be used is named before anything runs",
+        "scripts/tandem/launch/model_check.py",
+        "    if sees(folder):",
+        "    if False:",
+        "tests/sampler/test_model_check.py::test_a_vision_model_whose_images_cannot_be_used_has_a_row_that_failed",
+    ),
 )

@@ -1,6 +1,7 @@
 """A sampler as it is written for AgentRL plays here: whole histories, OpenAI's answers, several calls at once."""
 
 import asyncio
+import base64
 import json
 import logging
 import re
@@ -11,12 +12,14 @@ import pytest
 
 from sampler import ChatPort, PortedSampler
 from sampler.core.episode.episode import play
+from sampler.environments.pixels import image_file
 from shared.documents import TaskPayload
 from shared.documents.states import BranchCause
 from shared.episodes.state import EpisodeState
 from shared.store import Store
 from tandem.audit.run import audit
 from tests.sampler.episodes import ended, resources
+from tests.sampler.seeing import seeing_template, seen_worlds
 from tests.sampler.threads import HeldEngine
 from tests.shared.builders import claim, make_task
 
@@ -100,6 +103,38 @@ async def test_a_ported_sampler_that_fills_the_context_ends_there_and_the_tasks_
     assert record.termination == "length_limit"
     assert len(dispatches) > 3
     assert EpisodeState(record, dispatches).problems == []
+
+
+class Pictures(ChatPort):
+    """Its tool answers with an image."""
+
+    async def run(self, task: Any) -> None:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": task.query}]
+        response = await self.create_chat_completions(messages)
+        messages.append(response.choices[0].message.model_dump())
+        image = {"type": "image", "base64": base64.b64encode(image_file([[7] * 56] * 56)).decode()}
+        (call,) = response.choices[0].message.tool_calls or ()
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": "page"}, image]})
+        await self.create_chat_completions(messages)
+
+    async def evaluate_record(self, record: Any) -> float:
+        return 1.0
+
+
+class PicturesSampler(PortedSampler):
+    port = Pictures
+
+
+async def test_a_tools_answer_with_an_image_is_recorded_without_its_bytes(store: Store, tmp_path: Path) -> None:
+    await store.tasks.insert_new([make_task(0, num_generations=1)])
+    template = seeing_template(tmp_path)
+    said = ['<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>', "done"]
+    async with seen_worlds(store, template, said.__getitem__, tool_call_parser="hermes") as (shared, engine):
+        sampler = PicturesSampler(shared, await claim(store))
+        assert await play(sampler) == 1.0
+    _, _, dispatches = await ended(store, sampler)
+    assert (len(engine.images[1]), dispatches[0].tool_calls[0].result) == (1, "page")
+    assert "base64" not in str(dispatches)
 
 
 class Patient(ChatPort):

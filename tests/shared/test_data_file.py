@@ -1,12 +1,15 @@
 """Training data as a file: it round-trips, and a damaged file changes nothing."""
 
 import gzip
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shared.documents.content import image_block
+from shared.documents.images import ImageFile
 from shared.errors import ConfigError, DataError
 from shared.processes.mongod import Mongod
 from shared.store import Store
@@ -49,6 +52,41 @@ async def test_importing_a_file_equals_copying_from_the_run(
     assert report.ok, report
     with pytest.raises(ConfigError, match="exists; expected a new file"):
         await export_data(store, path, "main")
+
+
+async def test_images_go_with_the_groups_that_name_them_and_no_others(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """Also one above the limit of a document, which lies in chunks."""
+    await whole_run(store, tasks=2)
+    contents = [bytes([number]) * size for number, size in enumerate((9_000_000, 100, 100, 100, 100))]
+    files = [ImageFile(hashlib.sha256(data).hexdigest(), data, "PNG", 4, 4) for data in contents]
+    await store.images.keep(files)
+    prompt, message, result, query, unnamed = files
+    dispatches, first = store.database["dispatched_sampling_tasks"], "main:train:0:t0:0:1:0"
+    placed = {"sha256": prompt.sha256, "first": 0, "count": 1}
+    values: dict[str, Any] = {
+        "images": [placed],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, image_block(message)]}],
+        "tool_calls.0.blocks": [image_block(result)],
+    }
+    assert (await dispatches.update_one({"_id": first}, {"$set": values})).modified_count == 1
+    named = {"$set": {"payload.query_blocks": [image_block(query)]}}
+    assert (await store.database["tasks"].update_one({"_id": "main:train:0:t1"}, named)).modified_count == 1
+    await dispatches.update_one(
+        {"_id": "main:train:0:t1:1:1:0"}, {"$set": {"images": [placed]}}
+    )  # the same image again
+    path = tmp_path / "data.bson.gz"
+    await export_data(store, path, "main")
+    await import_data(other, path)
+    found = await everything(other)
+    assert {image["_id"] for image in found["images"]} == {file.sha256 for file in files} - {unnamed.sha256}
+    assert len(found["image_chunks"]) == 3
+    assert await other.images.read(prompt.sha256) == prompt.data
+    for name in COLLECTIONS:
+        await other.database[name].delete_many({})
+    await copy_groups(store, other, "main")
+    assert await everything(other) == found
 
 
 async def test_a_full_disk_is_an_error_and_leaves_no_partial_file(store: Store, tmp_path: Path) -> None:

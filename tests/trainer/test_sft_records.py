@@ -19,6 +19,7 @@ from tests.full_disk import room_for
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
 from tests.trainer.builders import RecordBuilder
+from trainer.data.images import RecordImages
 from trainer.modeling.model import load_model
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
@@ -87,12 +88,12 @@ def test_a_restart_trains_on_what_was_chosen_and_a_deleted_record_is_named(
     played(bridge, 0, reward=1.0)
     wanted = RecordFilter(**GIVEN)
     with caplog.at_level(logging.INFO):
-        first = Records(bridge, wanted, tmp_path, alone, 100)
+        first = Records(bridge, wanted, tmp_path, alone, 100, RecordImages(bridge, tmp_path))
     assert f"run {RUN}: 1 records chosen, 5 trained tokens" in caplog.text
     (tree,) = first.trees([0])
     assert {dispatch.advantage for dispatch in tree.dispatches} == {1.0}
     played(bridge, 1, reward=1.0)
-    again = Records(bridge, wanted, tmp_path, alone, 100)
+    again = Records(bridge, wanted, tmp_path, alone, 100, RecordImages(bridge, tmp_path))
     assert len(again) == 1
     assert again.trees([0])[0].record_id == tree.record_id
     bridge(bridge.store.database["record_data"].delete_many({}))
@@ -154,10 +155,10 @@ def test_a_run_without_good_records_is_refused_with_the_counts(
     bridge: StoreBridge, mongod: Mongod, tmp_path: Path, alone: Parallel
 ) -> None:
     with pytest.raises(ConfigError, match="no record passes: the run has no training data of this policy"):
-        Records(bridge, RecordFilter(**GIVEN), tmp_path, alone, 100)
+        Records(bridge, RecordFilter(**GIVEN), tmp_path, alone, 100, RecordImages(bridge, tmp_path))
     played(bridge, 0, reward=0.5)
     with pytest.raises(ConfigError, match="no record passes: 1 score below min_score=1"):
-        Records(bridge, RecordFilter(**GIVEN), tmp_path, alone, 100)
+        Records(bridge, RecordFilter(**GIVEN), tmp_path, alone, 100, RecordImages(bridge, tmp_path))
     with (
         pytest.raises(ConfigError, match=r"no run 'no-such-run' at .*; runs there: .*sft-records-test"),
         StoreBridge(mongod.connection_string, "no-such-run", must_exist=True),

@@ -1,6 +1,7 @@
 """Images in trees: merged equals one forward of transformers per sequence, with the pixels and the positions of its own."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.trainer.builders import gradients, relative_difference
 from tests.trainer.vision_models import (
     FAMILIES,
     IMAGE,
+    VOCABULARY,
     exact_float64,
     pixels_of,
     records_with_images,
@@ -112,3 +114,34 @@ def test_images_in_a_tree_are_those_of_one_forward_per_sequence(family: str, mer
     with exact_float64(model):
         expected = one_by_one(model, family, records)
         assert_equal(through_rows(model, records, rows), expected, records, 1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_placeholder_that_the_model_sampled_is_a_token_like_any_other(family: str) -> None:
+    """Beside a token with the same row in embedding and head, which is no placeholder: together these have the same gradient."""
+    model, other = tiny_vision_model(family), 34
+    tables = [p for p in model.parameters() if p.ndim == 2 and len(p) == VOCABULARY]
+    with torch.no_grad():
+        for table in tables:
+            table[other] = table[IMAGE]
+
+    def together(results: Any) -> Any:
+        logprobs, found = results
+        for gradient in (g for g in found.values() if g.ndim == 2 and len(g) == VOCABULARY):
+            gradient[other] += gradient[IMAGE]
+            gradient[IMAGE] = 0
+        return logprobs, found
+
+    records = records_with_images(family)
+    ordinary, sampled = ([with_sampled(record, token) for record in records] for token in (other, IMAGE))
+    with exact_float64(model):
+        expected = together(one_by_one(model, family, ordinary))
+        found = together(through_rows(model, sampled, rows_of(family, sampled, Merging.TREE, 10_000)))
+    assert_equal(found, expected, records, 1e-9)
+
+
+def with_sampled(record: RecordTree, token: int) -> RecordTree:
+    """The first sampled token is `token`; others come after it."""
+    ids_N = record.token_ids_N.copy()
+    ids_N[int(record.trained_N.argmax())] = token
+    return replace(record, token_ids_N=ids_N)

@@ -24,6 +24,7 @@ from trainer.publishing.weights import write_weights
 from trainer.settings.trained_parts import EVERYTHING, LoraSettings, Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
+from trainer.step.residence import to_host
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
@@ -126,6 +127,21 @@ def test_the_written_model_reads_images_as_the_trained_one(tmp_path: Path, famil
     first_E, _ = row_logprobs(TreeLM(tiny_vision_model(family)), row)
     assert (again_E - trained_E).abs().max() < 1e-6  # float32 of the rotary positions
     assert (first_E - trained_E).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("trained", ["language model", "all of it"])
+def test_features_of_a_frozen_tower_are_kept_until_the_device_is_left(
+    tmp_path: Path, alone: Parallel, trained: str
+) -> None:
+    tiny_vision_model("smolvlm").save_pretrained(tmp_path / "model")
+    learner = exact_learner(tmp_path / "model", alone, LOSS, TRAINED[trained])
+    take_vision_steps(learner, "smolvlm", 1, alone)
+    tower = learner.lm._vision
+    assert tower is not None
+    images = {digest for digest in tower._kept if not digest.startswith("probe")}
+    assert images == ({"aa", "bb", "cc"} if trained == "language model" else set())
+    to_host(learner, torch.device("cpu"))
+    assert not tower._kept
 
 
 def test_images_are_refused_where_they_cannot_be_read(tmp_path: Path, alone: Parallel) -> None:

@@ -1,20 +1,21 @@
 """Reading: from chosen groups to rows. Everything here can be done before it is certain that a step will take the groups.
 
-    record data and dispatches ─▶ tree of each record, digest checked ─▶ one tree a group ─▶ staleness, masks ─▶ rows
-    └─────────────────── does not depend on the step ─────────────────────────────────┘
+    record data and dispatches ─▶ tree of each record, digest checked ─▶ one tree a group, its images ─▶ staleness, masks ─▶ rows
+    └───────────────────────── does not depend on the step ──────────────────────────────────────┘
 
 Only what settlement has written once is read: no mark, no claim, no staleness. So a group that was read ahead is the same group
 when it is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from shared.documents import DBRecordData
 from shared.engine_mismatch import engine_number
-from shared.errors import DataError
+from shared.errors import ConfigError, DataError
 from shared.outside_text import error_text
 from shared.rules.temperatures import temperature_problem
 from shared.tokens.flatten import tree_of
@@ -22,6 +23,7 @@ from shared.tokens.record_tree import RecordTree
 from shared.unforeseen import OF_THE_MACHINE, bug_of, is_of_the_process
 from trainer.data.advantages import Gather, normalize
 from trainer.data.groups import Group
+from trainer.data.images import RecordImages, TowerImage, inputs_of
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 from trainer.settings.normalizations import AdvantageNormalization
@@ -33,11 +35,19 @@ from trainer.trees.tree import Merging, TokenTree, merge
 
 @dataclass(frozen=True, slots=True)
 class LoadedGroup:
-    """`tree` is None where advantages are not final yet."""
+    """`tree` is None where advantages are not final yet. `images`: what the vision tower reads, by digest."""
 
     data: list[DBRecordData]
     records: list[RecordTree]
     tree: TokenTree | None
+    images: Mapping[str, TowerImage] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> Collection[str]:
+        """Of the images that its rows may have."""
+        if self.tree is None:
+            return dict.fromkeys(span.sha256 for record in self.records for span in record.images)
+        return () if self.tree.images is None else self.tree.images.digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,7 @@ class PrefetchBuffer:
 
 
 MAX_LOGPROB = 1e-3  # rounding of an engine's softmax
+NOT_OF_THE_DATA = (*OF_THE_MACHINE, ConfigError)  # the model reads no images at all, or Pillow is missing
 FORESEEN = (DataError, ValueError, LookupError, TypeError, OverflowError)  # what spoilt documents lead to
 
 
@@ -81,15 +92,17 @@ class Reader:
         self._config = config
         self._linear = linear
         self._short_rows = short_rows
+        self._images = RecordImages(bridge, config.model.model_name_or_path, linear=linear)
         self.advantages_are_final = config.data.advantage_normalization == AdvantageNormalization.NONE
 
     def read(self, groups: Sequence[Group]) -> tuple[dict[str, LoadedGroup], dict[str, str]]:
-        """{task: its group}, and {task: why it cannot be trained}, which names the record: a document is spoilt or missing, or
-        its tokens are not those it was settled with, or not the model's, or something raises what nobody expected of them."""
+        """{task: its group}, and {task: why it cannot be trained}, which names the record: a document or an image is spoilt or
+        missing, or its tokens are not those it was settled with, or not the model's, or something raises what nobody expected of
+        them. Raises ConfigError for images and a model of text."""
         try:
             return self._read(groups), {}
         except Exception as exc:  # a bug of one group's data; which one is found below
-            if is_of_the_process(exc) or isinstance(exc, OF_THE_MACHINE):
+            if is_of_the_process(exc) or isinstance(exc, NOT_OF_THE_DATA):
                 raise
             loaded: dict[str, LoadedGroup] = {}
             unusable: dict[str, str] = {}
@@ -97,7 +110,7 @@ class Reader:
             try:
                 loaded |= self._read([group])
             except Exception as exc:  # whatever this group's data met: the others are trained
-                if is_of_the_process(exc) or isinstance(exc, OF_THE_MACHINE):
+                if is_of_the_process(exc) or isinstance(exc, NOT_OF_THE_DATA):
                     raise
                 unusable[group.task] = error_text(exc) if isinstance(exc, FORESEEN) else f"a bug: {bug_of(exc).error}"
         return loaded, unusable
@@ -111,11 +124,22 @@ class Reader:
         for tree in trees.values():
             check_tokens(tree, self._vocab_size)
             check_temperatures(tree)
-        return {g.task: self._loaded([data[r] for r in g.records], [trees[r] for r in g.records]) for g in groups}
+        loaded = {g.task: self._loaded([data[r] for r in g.records], [trees[r] for r in g.records]) for g in groups}
+        return self._with_images(loaded) if any(tree.images for tree in trees.values()) else loaded
 
     def _loaded(self, data: list[DBRecordData], records: list[RecordTree]) -> LoadedGroup:
         tree = self._merged(records) if self.advantages_are_final else None
         return LoadedGroup(data, records, tree)
+
+    def _with_images(self, groups: Mapping[str, LoadedGroup]) -> dict[str, LoadedGroup]:
+        """Of records that advantages leave out, images are not read."""
+        digests_of = {task: group.digests for task, group in groups.items()}
+        records = [record for group in groups.values() for record in group.records]
+        images = self._images.of(records, dict.fromkeys(d for digests in digests_of.values() for d in digests))
+        return {
+            task: replace(group, images={digest: images[digest] for digest in digests_of[task]})
+            for task, group in groups.items()
+        }
 
     def _merged(self, records: Sequence[RecordTree]) -> TokenTree:
         """Of one group, whose advantages are final."""
@@ -158,6 +182,9 @@ class Reader:
             every_token=self._config.loss.router_aux_loss_coef > 0,
             short_rows=self._short_rows,
         )
+        if any(row.images is not None for row in rows):
+            pixels = partial(inputs_of, {d: image for group in groups for d, image in group.images.items()})
+            rows = [row.with_pixels(pixels, on_demand=True) for row in rows]
         data = [d for group in groups for d in group.data]
         minibatch = Minibatch(
             rows,

@@ -27,8 +27,11 @@ def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> di
         "data/tokens_too_old": float(sum(share.tokens_too_old for share in shares)),
         "data/rows": float(len(rows)),
         "data/prefetched_fraction": float(prefetched),
+        "data/images": float(len({digest for row in rows if row.images is not None for digest in row.images.digests})),
     }
     totals = dict(zip(counts, own.sum_scalars(list(counts.values())), strict=True))
+    if not totals["data/images"]:
+        del totals["data/images"]
     totals["data/prefetched_fraction"] /= totals["data/groups"]
     totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
     totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0

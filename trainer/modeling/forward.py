@@ -70,6 +70,11 @@ class TreeLM(nn.Module):
         rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
 
+    def free_features(self) -> None:
+        """Those of images that a frozen vision tower keeps for later rows."""
+        if self._vision is not None:
+            self._vision.free_features()
+
     def mask(self, device: torch.device | str) -> MaskBuilder:
         """The mask builder of its rows."""
         return choose(plain_name(self.way.attention), device, linear=not self.way.trees)

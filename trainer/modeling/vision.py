@@ -3,25 +3,24 @@
     pixels of each distinct image ─▶ tower ▸ projector ─▶ features ─▶ gathered by token ─▶ the model scatters them into its
                                                                       embeddings (and, deepstack, into its first layers)
 
-The model itself scatters: transformers' `mm_encoder_outputs` takes features that are computed already. For a row of one sequence
-that the model computes in its own way, it gets the pixels of the images instead, in the order in which they stand.
+The model itself scatters: transformers' `mm_encoder_outputs` takes features that are computed already. A placeholder that the
+model sampled is a token like any other: its "feature" is its embedding. For a row of one sequence that the model computes in its
+own way, it gets the pixels of the images instead, in the order in which they stand.
 
     suffix _P  placeholder of the row      _FD  feature of the row's distinct images
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import PretrainedConfig, PreTrainedModel
 
-from shared.errors import ConfigError, DataError
+from shared.errors import DataError
 from shared.images.families.idefics3 import TILED
 from trainer.trees.images import Grid, RowImages
 
@@ -33,18 +32,6 @@ CACHE_BYTES = 1 << 28  # of the features of a frozen tower
 def has_vision(config: PretrainedConfig) -> bool:
     """Whether the model is computed with images."""
     return config.model_type in (*TILED, *GRIDDED)
-
-
-def auto_class(config: PretrainedConfig, directory: Path) -> Any:
-    """The class of transformers that loads the model. Raises ConfigError for a vision-language model of another family."""
-    if has_vision(config):
-        return AutoModelForImageTextToText
-    if getattr(config, "vision_config", None) and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise ConfigError(
-            f"{directory}: model_type is {config.model_type}, a vision-language model of an unknown family; expected one of "
-            f"{', '.join((*TILED, *GRIDDED))}, or a model of text"
-        )
-    return AutoModelForCausalLM
 
 
 def vision_parts(model: PreTrainedModel) -> dict[str, nn.Module]:
@@ -78,14 +65,14 @@ class VisionTower:
     def __init__(self, causal_lm: PreTrainedModel) -> None:
         self._causal_lm = causal_lm
         self._parts = tuple(vision_parts(causal_lm).values())
+        self._placeholder: int = causal_lm.config.image_token_id
         self._kept: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
 
     def arguments(self, images: RowImages, ids_N: Tensor, *, trees: bool) -> dict[str, Any]:
         """The model's arguments for a row with images. Raises DataError for images without pixels."""
         if len(images.inputs) != len(images.digests):
             raise DataError(
-                f"{len(images.digests)} images in a row, pixels of {len(images.inputs)}; expected those of each: this source of "
-                "training data has no images yet"
+                f"{len(images.digests)} images in a row, pixels of {len(images.inputs)}; expected those of each"
             )
         if not trees:
             given = batched([images.inputs[image] for image in images.in_order()])
@@ -95,10 +82,24 @@ class VisionTower:
         features = self._features(images)
         counts = torch.tensor([len(of_image[0]) for of_image in features], device=images.image_P.device)
         place_P = (torch.cumsum(counts, 0) - counts)[images.image_P] + images.feature_P
-        first_FD, *deep = (torch.cat(level)[place_P] for level in zip(*features, strict=True))
+        levels = [torch.cat(level)[place_P] for level in zip(*features, strict=True)]
+        first_FD, *deep = self._with_sampled(levels, images.node_P, ids_N)
         encoded = SimpleNamespace(pooler_output=[first_FD], deepstack_features=[[level_FD] for level_FD in deep])
         positions = {} if images.mrope_3N is None else {"position_ids": images.mrope_3N[:, None]}
         return {"mm_encoder_outputs": {"image": encoded}, **positions}
+
+    def _with_sampled(self, levels_PD: Sequence[Tensor], node_P: Tensor, ids_N: Tensor) -> Sequence[Tensor]:
+        """With a row for each placeholder that is no image's: the token's embedding, and nothing for the first layers."""
+        every_P = (ids_N == self._placeholder).nonzero()[:, 0]
+        if len(every_P) == len(node_P):
+            return levels_PD
+        is_feature_P = torch.isin(every_P, node_P)[:, None]
+        embedding_PD = self._causal_lm.get_input_embeddings()(ids_N[every_P])
+        beside = [embedding_PD.to(levels_PD[0].dtype), *(torch.zeros_like(embedding_PD) for _ in levels_PD[1:])]
+        return [of.masked_scatter(is_feature_P, level) for of, level in zip(beside, levels_PD, strict=True)]
+
+    def free_features(self) -> None:
+        self._kept.clear()
 
     def unused(self) -> Tensor | None:
         """0, with a gradient of 0 for each trained parameter of the tower: every process must have one for each of them."""
@@ -112,7 +113,7 @@ class VisionTower:
     def _features(self, images: RowImages) -> list[tuple[Tensor, ...]]:
         """Of each image: its features, and those for the first layers where the model has such."""
         if self._trained():
-            return self._computed(images.inputs)
+            return self._computed(list(images.inputs))
         missing = [place for place, digest in enumerate(images.digests) if digest not in self._kept]
         if missing:
             with torch.no_grad():

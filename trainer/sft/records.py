@@ -23,6 +23,7 @@ from shared.files.written_file import write_text_whole
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.truncation import WHOLE
+from trainer.data.images import RecordImages, TowerImages, first_records, inputs_of
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.sft.config import RecordFilter
@@ -87,10 +88,18 @@ class Records:
     """The selected records as training data. Every rank must create one."""
 
     def __init__(
-        self, bridge: StoreBridge, criteria: RecordFilter, folder: Path, parallel: Parallel, max_tokens: int
+        self,
+        bridge: StoreBridge,
+        criteria: RecordFilter,
+        folder: Path,
+        parallel: Parallel,
+        max_tokens: int,
+        images: RecordImages,
     ) -> None:
         """Raises ConfigError if no record passes, DataError if the selection cannot be written."""
         self._bridge = bridge
+        self._images = images
+        self._held: TowerImages = {}
         self._file = folder / CHOICE_FILE
         if parallel.is_main and not self._file.exists():
             choice = choose(bridge(bridge.store.data.find({"policy": criteria.policy})), criteria, max_tokens)
@@ -103,18 +112,22 @@ class Records:
         return len(self._ids)
 
     def trees(self, indices: Sequence[int]) -> list[RecordTree]:
-        """Load the trees. Raises DataError for a record that was deleted or changed since selection."""
+        """Load the trees. Raises DataError for a record that was deleted or changed since selection, and for one whose images are
+        spoilt or missing; ConfigError for images and a model of text.
+        """
         ids = [self._ids[index] for index in indices]
         try:
             loaded = self._bridge(self._bridge.store.data.load(ids))
         except KeyError as exc:
             raise DataError(f"{self._file}: record {exc} is no longer in the run; choose again elsewhere") from exc
         tokens = self._bridge(self._bridge.store.records.tokens_of(ids))
-        return [imitated(tree_of(data, tokens[data.id])) for data in loaded]
+        trees = [imitated(tree_of(data, tokens[data.id])) for data in loaded]
+        self._held = self._images.of(trees, first_records(trees))
+        return trees
 
     def pixels(self, sha256: str) -> Mapping[str, npt.NDArray[Any]]:
-        """Raises DataError: a run's records have no images yet."""
-        raise DataError(f"image {sha256}: records of a run have no images; expected text")
+        """What the vision tower reads of an image of the last `trees`."""
+        return inputs_of(self._held, sha256)
 
 
 def imitated(tree: RecordTree) -> RecordTree:

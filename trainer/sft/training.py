@@ -34,6 +34,7 @@ from shared.images.families import family_of
 from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint, folders, restore
+from trainer.data.images import RecordImages
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import load_config, load_tokenizer
 from trainer.modeling.vision import has_vision
@@ -113,7 +114,9 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
     criteria = config.data.records
     assert criteria is not None  # a validator's promise
     with StoreBridge(criteria.db_connection_string, criteria.run, must_exist=True) as bridge:
-        yield Records(bridge, criteria, config.output_dir, parallel, config.data.max_tokens)
+        directory, linear = config.model.model_name_or_path, not config.model.prefix_trees
+        images = RecordImages(bridge, directory, linear=linear)
+        yield Records(bridge, criteria, config.output_dir, parallel, config.data.max_tokens, images)
 
 
 def _images_of(model_directory: Path, folder: Path) -> ConversationImages | None:

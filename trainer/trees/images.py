@@ -8,7 +8,7 @@ TreeImages   of a tree, or of a piece of one (numpy)      ─ pack ─▶      R
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,28 @@ class TreeImages:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelsOnDemand(Sequence[Mapping[str, Tensor]]):
+    """What the vision tower reads of each of `digests`, made when it is read: for a row whose features are known, none is."""
+
+    digests: tuple[str, ...]
+    pixels: Pixels
+    device: torch.device | str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @overload
+    def __getitem__(self, place: int) -> Mapping[str, Tensor]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Mapping[str, Tensor]]: ...
+    def __getitem__(self, place: int | slice) -> Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]:
+        if isinstance(place, slice):
+            return dataclasses.replace(self, digests=self.digests[place])
+        arrays = self.pixels(self.digests[place])
+        return {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class RowImages:
     """`inputs`: of each of `digests` what the model's vision tower reads; empty until `with_pixels`."""
 
@@ -50,19 +72,24 @@ class RowImages:
     image_P: Tensor
     feature_P: Tensor
     mrope_3N: Tensor | None
-    inputs: tuple[Mapping[str, Tensor], ...] = ()
+    inputs: Sequence[Mapping[str, Tensor]] = ()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "RowImages":
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=non_blocking)
 
+        inputs: Sequence[Mapping[str, Tensor]]
+        if isinstance(self.inputs, PixelsOnDemand):
+            inputs = dataclasses.replace(self.inputs, device=device)
+        else:
+            inputs = [{name: moved(tensor) for name, tensor in of.items()} for of in self.inputs]
         return RowImages(
             self.digests,
             moved(self.node_P),
             moved(self.image_P),
             moved(self.feature_P),
             None if self.mrope_3N is None else moved(self.mrope_3N),
-            tuple({name: moved(tensor) for name, tensor in of.items()} for of in self.inputs),
+            inputs,
         )
 
     def padded(self, extra: int) -> "RowImages":
@@ -165,7 +192,7 @@ def images_of_row(parts: Sequence[tuple[TreeImages | None, Int64]]) -> RowImages
     )
 
 
-def with_pixels(images: RowImages, pixels: Pixels) -> RowImages:
-    """With what the model's vision tower reads of each image."""
-    inputs = [{name: torch.from_numpy(array) for name, array in pixels(digest).items()} for digest in images.digests]
-    return dataclasses.replace(images, inputs=tuple(inputs))
+def with_pixels(images: RowImages, pixels: Pixels, *, on_demand: bool = False) -> RowImages:
+    """With what the model's vision tower reads of each image. `on_demand`: `pixels` can be asked as long as there is the row."""
+    inputs = PixelsOnDemand(images.digests, pixels)
+    return dataclasses.replace(images, inputs=inputs if on_demand else tuple(inputs))

@@ -76,9 +76,11 @@ class Row(TrainedTokens):
         columns = {name: column for name, column in self.columns().items() if column is not None}
         return Row(**{name: column.to(device, non_blocking=True) for name, column in columns.items()})
 
-    def with_pixels(self, pixels: Pixels) -> "Row":
-        """The same row with what the vision tower reads of its images."""
-        return self if self.images is None else dataclasses.replace(self, images=with_pixels(self.images, pixels))
+    def with_pixels(self, pixels: Pixels, *, on_demand: bool = False) -> "Row":
+        """The same row with what the vision tower reads of its images, now or when it is computed."""
+        if self.images is None:
+            return self
+        return dataclasses.replace(self, images=with_pixels(self.images, pixels, on_demand=on_demand))
 
     def padded(self, multiple: int) -> "Row":
         """With tokens appended up to a multiple of `multiple`, which continue the last sequence: nothing sees or reads them.

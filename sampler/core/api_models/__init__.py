@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from sampler.core.api_models.browse import BrowseAgent
 from sampler.core.api_models.config import read_agents_config
+from sampler.core.api_models.images import ReadImage
 from sampler.core.api_models.judge import Judge
 from sampler.core.api_models.player import Player
 from sampler.core.tools.results import OffsetsOf
@@ -35,15 +36,16 @@ class Agents:
     settings: Mapping[str, Any] = field(default_factory=dict)  # the file's settings without keys: safe to store
 
     @classmethod
-    def from_file(cls, path: Path | None, offsets: OffsetsOf) -> Self:
-        """The agents that the file configures; both None without a file. Raises ConfigError."""
+    def from_file(cls, path: Path | None, offsets: OffsetsOf, read_image: ReadImage | None = None) -> Self:
+        """The agents that the file configures; both None without a file. `read_image`: files of images, by digest, for models
+        that see. Raises ConfigError."""
         if path is None:
             return cls()
         config = read_agents_config(path)
         return cls(
             BrowseAgent(config.browse_agent, offsets) if config.browse_agent else None,
-            Judge(config.scorer_agent) if config.scorer_agent else None,
-            {name: Player(name, player) for name, player in config.players.items()},
+            Judge(config.scorer_agent, read_image) if config.scorer_agent else None,
+            {name: Player(name, player, read_image) for name, player in config.players.items()},
             config.snapshot(),
         )
 

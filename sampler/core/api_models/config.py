@@ -82,6 +82,7 @@ class ModelConfig(_Section):
     max_tokens: Count | None = None  # None: left to the endpoint
     timeout: Seconds | None = None  # seconds of one request; None: the agent's
     extra_body: dict[str, Any] = {}  # additional keys of the request
+    supports_vision: bool = False  # True: it is sent images, as data: URLs; else a line of text stands for each
 
     @field_validator("base_url")
     @classmethod

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sampler.core.api_models.config import ScorerAgentConfig
 from sampler.core.api_models.endpoint import NO_KEY, Endpoint, Message
+from sampler.core.api_models.images import ReadImage
 from sampler.core.api_models.pool import Answer, ModelPool, Unreadable
 from sampler.core.api_models.verdict import read_verdict
 from shared.documents.agent_use import AgentUse
+from shared.documents.content import Block
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -33,21 +35,26 @@ class Verdict:
 
 
 class Judge:
-    def __init__(self, config: ScorerAgentConfig) -> None:
+    """`read_image`: as of `ModelPool`."""
+
+    def __init__(self, config: ScorerAgentConfig, read_image: ReadImage | None = None) -> None:
         self.config = config
-        self._pool = ModelPool("scorer_agent", config)
+        self._pool = ModelPool("scorer_agent", config, read_image)
         self._clients: dict[int, AsyncOpenAI] = {}
 
-    async def verdict(self, question: str, labeled_answer: str, pred_answer: str) -> Verdict:
-        """Raises AgentFailed if no model gave a verdict."""
+    async def verdict(
+        self, question: str, labeled_answer: str, pred_answer: str, images: Sequence[Block] = ()
+    ) -> Verdict:
+        """`images`: references, which stand before the prompt. Raises AgentFailed if no model gave a verdict."""
         prompt = self.config.judge_prompt_template.format(
             question=question, labeled_answer=labeled_answer, pred_answer=_shortened(pred_answer)
         )
-        answer = await self._pool.ask([{"role": "user", "content": prompt}], _read)
+        content = [*images, {"type": "text", "text": prompt}] if images else prompt
+        answer = await self._pool.ask([{"role": "user", "content": content}], _read)
         return Verdict(answer.value, answer.text, answer.use)
 
     async def ask(self, messages: Sequence[Message]) -> str:
-        """The first model's usable reply to your own messages. Raises AgentFailed."""
+        """The first model's usable reply to your own messages, which may have references to images. Raises AgentFailed."""
         return (await self._pool.ask(messages, str)).text
 
     async def ask_for(self, messages: Sequence[Message], read: Callable[[str], T], first: int = 0) -> Answer[T]:

@@ -19,8 +19,11 @@ from typing import Generic, TypeVar
 from sampler.core.api_models.breaker import Breaker
 from sampler.core.api_models.config import AgentConfig
 from sampler.core.api_models.endpoint import AgentReply, Endpoint, Message, RequestFailed
+from sampler.core.api_models.images import ReadImage, with_files, with_lines
 from sampler.core.errors import AgentFailed
 from shared.documents.agent_use import AgentUse, FailedRequest
+from shared.documents.content import references_in
+from shared.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +65,11 @@ class _Log:
 
 
 class ModelPool:
-    def __init__(self, agent: str, config: AgentConfig) -> None:
+    """`read_image`: files of images that messages name; None: each is a line of text."""
+
+    def __init__(self, agent: str, config: AgentConfig, read_image: ReadImage | None = None) -> None:
         self._agent = agent
+        self._read_image = read_image
         self._config = config
         self._members = [
             _Member(Endpoint(model, config.timeout_of(model)), Breaker(config.breaker_failures, config.breaker_pause_s))
@@ -75,13 +81,22 @@ class ModelPool:
         first, counted around. Raises AgentFailed."""
         trouble, begin = _Log(), first % len(self._members)
         for member in [*self._members[begin:], *self._members[:begin]]:
-            result = await self._ask_one(member, messages, read, trouble)
+            sent = await self._as_sent(member, messages) if references_in(messages) else messages
+            result = await self._ask_one(member, sent, read, trouble)
             if result is not None:
                 value, reply = result
                 return Answer(value, reply.text, self._use(trouble, member.endpoint, reply))
         use = self._use(trouble)
         failures = "; ".join(f"{f.model} at {f.service}: {f.error}" for f in use.failures)
         raise AgentFailed(f"no model of {self._agent} gave an answer: {failures[:_MAX_ERROR_CHARS]}", use)
+
+    async def _as_sent(self, member: _Member, messages: Sequence[Message]) -> Sequence[Message]:
+        if self._read_image is None or not member.endpoint.config.supports_vision:
+            return with_lines(messages)
+        try:
+            return await with_files(messages, self._read_image)
+        except DataError as exc:
+            raise AgentFailed(f"{self._agent}: {exc}", self._use(_Log())) from exc
 
     async def close(self) -> None:
         for member in self._members:

@@ -80,16 +80,8 @@ class ImageFiles:
         files = {place.sha256: await self._for_engine(place.sha256) for place in places}
         return [PromptImage(place.start, place.stop, token, files[place.sha256]) for place in places]
 
-    # ------------------------------------------------------------------ inside
-
-    async def _referenced(self, message: Message, where: str) -> Message:
-        blocks = [
-            await self._reference(block, f"{where}, block {at + 1}") if _is_image(block) else block
-            for at, block in enumerate(message["content"])
-        ]
-        return {**message, "content": blocks}
-
-    async def _reference(self, block: Block, where: str) -> Block:
+    async def reference(self, block: Block, where: str) -> Block:
+        """The reference to a block's image, as `referenced`. `where` names it in messages."""
         if is_reference(block):
             return await self._known(str(block["sha256"]), where)
         digest = await asyncio.to_thread(_digest_of, block)
@@ -99,6 +91,15 @@ class ImageFiles:
             if digest is not None:
                 self._of_texts.put(digest, known)
         return known
+
+    # ------------------------------------------------------------------ inside
+
+    async def _referenced(self, message: Message, where: str) -> Message:
+        blocks = [
+            await self.reference(block, f"{where}, block {at + 1}") if _is_image(block) else block
+            for at, block in enumerate(message["content"])
+        ]
+        return {**message, "content": blocks}
 
     async def _known(self, sha256: str, where: str) -> Block:
         known = self._blocks.get(sha256)

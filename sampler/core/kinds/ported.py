@@ -25,6 +25,7 @@ from sampler.core.rendering.reply_message import Message, Words, reply_words, wo
 from sampler.core.rendering.template import ToolSchema
 from sampler.core.scorers import Score
 from shared.documents import Claim, ToolCallResult
+from shared.documents.content import IMAGE_BLOCKS, text_of
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 
@@ -182,18 +183,27 @@ def _results(turn: Turn, messages: Sequence[Message]) -> list[ToolCallResult]:
         call = calls.get(str(message.get("tool_call_id")))
         if message.get("role") != "tool" or call is None:
             break
-        text = message.get("content")
+        content = message.get("content")
         entries.append(
             ToolCallResult(
                 id=call.id,
                 name=call.name,
                 arguments=dict(call.arguments),
-                result=text if isinstance(text, str) else json.dumps(text, default=str),
+                result=_result_text(content),
                 is_error=False,
                 duration_s=0.0,
             )
         )
     return entries
+
+
+def _result_text(content: Any) -> str:
+    """Of blocks with images the texts: the messages of the next request name the images."""
+    if isinstance(content, list) and any(
+        isinstance(one, Mapping) and one.get("type") in IMAGE_BLOCKS for one in content
+    ):
+        return text_of(content)
+    return content if isinstance(content, str) else json.dumps(content, default=str)
 
 
 def _completion(turn: Turn, policy: str) -> ChatCompletion:

@@ -97,7 +97,7 @@ class SamplerService:
         self._eval_looked_at = 0.0
         self._engines = Engines(store, process.client, config)
         template = self._engines.policy_clients[config.policy].template
-        agents = Agents.from_file(config.scoring.agent_config_path, TokenOffsets(template))
+        agents = Agents.from_file(config.scoring.agent_config_path, TokenOffsets(template), store.images.read)
         agents.require(config.prompt.context_summary)
         self._resources = shared_resources(store, config, worker, self._engines, agents)
         self._lease_s, self._renew_s = config.queue.lease_s, config.queue.renew_s

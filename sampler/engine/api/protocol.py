@@ -166,6 +166,12 @@ def _limit(prompt: list[int], params: SamplingParams, limits: Limits, *, explici
     return min(requested, room)
 
 
+def fit_read_prompt(g: ServedSequence, limits: Limits) -> None:
+    """After the images of `g` have become tokens of its prompt. Raises ApiError for one that is too long now."""
+    _checked(g.prompt, limits, "input_ids")
+    g.limit = min(g.limit, max(0, limits.context_length - 2 - len(g.prompt)))
+
+
 def _too_many(total: int, prompt: int, new_tokens: int, limits: Limits) -> ApiError:
     return bad_value(
         f"Requested token count exceeds the model's maximum context length of {limits.context_length} tokens. You "

@@ -78,8 +78,8 @@ class ServedEngine(Protocol):
     def own_metrics(self) -> str:
         """Figures under names of its own for `/metrics`, in Prometheus' text format; empty: none."""
 
-    def submit(self, generations: list[ServedSequence]) -> None:
-        """Raises ApiError for a request id that is being served."""
+    async def submit(self, generations: list[ServedSequence]) -> None:
+        """Raises ApiError for a request id that is being served, and for images that the engine reads before it answers."""
 
     async def retire(self, generations: list[ServedSequence]) -> None:
         """Forget sequences whose reply is sent or whose client is gone, and end those still running."""

@@ -92,7 +92,7 @@ async def _complete(engine: ServedEngine, request: Request, generations: list[Se
     done = asyncio.Event()
     for g in generations:
         g.notify = lambda: done.set() if all(g.finish for g in generations) else None
-    engine.submit(generations)
+    await engine.submit(generations)
     try:
         return await _finished_before_hang_up(request, done)
     finally:
@@ -125,7 +125,7 @@ async def _events(engine: ServedEngine, g: ServedSequence) -> AsyncIterator[str]
     g.notify = changed.set
     sent = 0
     try:
-        engine.submit([g])
+        await engine.submit([g])
         while g.finish is None:
             await changed.wait()
             changed.clear()
@@ -220,7 +220,7 @@ async def health_generate(engine: ServedEngine, request: Request) -> Response:
     params = SamplingParams(max_new_tokens=1)
     name = f"HEALTH_CHECK_{time.monotonic_ns()}"
     probe = engine.limits.sequence(name, [0], params, 1, frozenset(), notify=done.set)
-    engine.submit([probe])
+    await engine.submit([probe])
     try:
         await asyncio.wait_for(done.wait(), HEALTH_GENERATE_S)
     except TimeoutError:

@@ -35,6 +35,11 @@ class ModelTexts:
         ids: list[int] = self._tokenizer.encode(text).ids
         return ids
 
+    def encode_part(self, text: str) -> list[int]:
+        """Of a text inside of a prompt: nothing is added that begins or ends one."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text

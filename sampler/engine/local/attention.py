@@ -7,6 +7,7 @@ The linear layers process all tokens together; attention runs piece by piece.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -24,6 +25,14 @@ class Piece:
     past: int
 
 
+@dataclass(frozen=True, slots=True)
+class ShownFeatures:
+    """Image features in place of the embeddings of the tokens `row_P`. `levels_PD`: [0] these, [1 + i] added behind layer i."""
+
+    row_P: torch.Tensor
+    levels_PD: list[torch.Tensor]
+
+
 @dataclass(slots=True)
 class Plan:
     kv: KvSlots
@@ -34,6 +43,13 @@ class Plan:
     logit_rows: torch.Tensor | None = None  # tokens whose logits are needed; None: all
     longest: int = 0  # decode: the longest sequence, this token included
     mask: torch.Tensor | None = None  # decode: additive, [N, 1, 1, longest]; None when all have the same length
+    rotary: torch.Tensor | None = None  # [N], or [3, N] (M-RoPE): positions for the rotary embedding; None: position_N
+    shown: ShownFeatures | None = None
+
+
+class Forward(Protocol):
+    def logits(self, plan: Plan) -> torch.Tensor:
+        """[tokens of the plan, or its logit_rows, vocabulary] float32; writes their KV."""
 
 
 def prefill_plan(kv: KvSlots, pieces: list[Piece], tokens: torch.Tensor, logit_rows: list[int]) -> Plan:

@@ -39,6 +39,9 @@ class DecodeBatch:
             pieces=[],
             longest=max(lengths) + 1,
         )
+        shifts = [0 if g.shown is None else g.shown.shift for g in generations]
+        if any(shifts):
+            self.plan.rotary = positions + torch.tensor(shifts)
         self._open_mask()
 
     @property
@@ -52,6 +55,8 @@ class DecodeBatch:
         plan.token_N = tokens
         plan.position_N.add_(1)
         plan.write_index.add_(1)
+        if plan.rotary is not None:
+            plan.rotary.add_(1)
         plan.longest += 1
         self._open_mask()
 

@@ -10,26 +10,31 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sampler.engine.api.generation import Decode
-from sampler.engine.local.attention import Piece, prefill_plan
+from sampler.engine.local.attention import Forward, Piece, prefill_plan
 from sampler.engine.local.batch import DecodeBatch
 from sampler.engine.local.kv import KvSlots
-from sampler.engine.local.runner import Forward
 from sampler.engine.local.running import RunningSequence
 from sampler.engine.local.sampling import SamplingBatch, sample
+from shared.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from sampler.engine.local.vision import Levels, Vision
 
 MAX_PREFILL_TOKENS = 512  # per step: bounds how long running sequences wait for a new prompt
 WORTH_WAITING = 32  # shared tokens for which a new sequence waits for another's prefill, to copy instead of compute
 
 
 class Batching:
-    def __init__(self, forward: Forward, kv: KvSlots, decode: Decode, weight_version: str) -> None:
+    def __init__(
+        self, forward: Forward, kv: KvSlots, decode: Decode, weight_version: str, vision: Vision | None = None
+    ) -> None:
         self.weight_version = weight_version
         self.waiting: deque[RunningSequence] = deque()
         self.prefilling: list[RunningSequence] = []
@@ -37,7 +42,7 @@ class Batching:
         self.generated_tokens = 0
         self.notices: list[Callable[[], None]] = []  # of sequences that finished or streamed a token
         self.kv = kv
-        self._forward, self._decode_text = forward, decode
+        self._forward, self._decode_text, self._vision = forward, decode, vision
         self._batch: DecodeBatch | None = None  # None: to be rebuilt
 
     @property
@@ -79,10 +84,11 @@ class Batching:
     def _twin_in_prefill(self, g: RunningSequence) -> bool:
         """Whether a sequence in prefill will soon offer `g` a much longer prefix than any slot does (a group's prompts arrive
         together)."""
-        twin = max((_common(g.context, p.context) for p in self.prefilling), default=0)
-        return twin >= WORTH_WAITING and twin >= int(self.kv.common_prefix(g.context).max()) + WORTH_WAITING
+        twin = max((_common(g.compared, p.compared) for p in self.prefilling), default=0)
+        return twin >= WORTH_WAITING and twin >= int(self.kv.common_prefix(g.compared).max()) + WORTH_WAITING
 
     def _prefill(self) -> None:
+        features = {} if self._vision is None else self._features(self._vision)
         pieces, chunks, ended, rows, size = [], [], [], [], 0
         scored: list[tuple[RunningSequence, list[int]]] = []  # with the rows of the logits of its prompt's tokens
         for g in self.prefilling:
@@ -99,9 +105,15 @@ class Batching:
             if g.computed == len(g.context):
                 ended.append(g)
                 rows.append(size - 1)
+        if not pieces:  # the images of all of them could not be read
+            return
         tokens = torch.from_numpy(np.concatenate(chunks)).long()
         of_prompts = [row for _, places in scored for row in places]
-        logits = self._forward.logits(prefill_plan(self.kv, pieces, tokens, of_prompts + rows))
+        plan = prefill_plan(self.kv, pieces, tokens, of_prompts + rows)
+        if self._vision is not None:
+            at_once = zip(self.prefilling, pieces, strict=False)
+            self._vision.show(plan, [(piece, g.shown, features[g]) for g, piece in at_once if g.shown is not None])
+        logits = self._forward.logits(plan)
         _score_prompts(scored, logits)
         for g in self.prefilling[: len(pieces)]:
             self.kv.extend(g)
@@ -115,6 +127,20 @@ class Batching:
             self.running.append(g)
         self._batch = None
         self._accept(ended, ids.tolist(), log_probs.tolist())
+
+    def _features(self, vision: Vision) -> dict[RunningSequence, dict[int, Levels]]:
+        """Of the images among the next MAX_PREFILL_TOKENS. A sequence whose image cannot be read any more ends."""
+        features: dict[RunningSequence, dict[int, Levels]] = {}
+        room = MAX_PREFILL_TOKENS
+        for g in list(self.prefilling):
+            take = min(len(g.context) - g.computed, room)
+            try:
+                features[g] = {} if g.shown is None else vision.of_tokens(g.shown, g.computed, g.computed + take)
+            except (DataError, ConfigError, TimeoutError, MemoryError) as error:
+                self.finish(g, {"type": "abort", "message": str(error)[:500], "status_code": 503, "err_type": None})
+                continue
+            room -= take
+        return features
 
     def _decode(self) -> None:
         batch = self._batch
@@ -183,12 +209,18 @@ class Batching:
         retracted = [*self.running, *self.prefilling]
         for g in reversed(retracted):
             self._leave(g)
-            g.context = g.tokens()
+            g.begin()
             g.computed, g.decoding, g.kv_stale = 0, False, False
             g.retractions += 1
             if len(g.prompt_logprobs) < len(g.prompt) - 1 - (g.logprob_start or 0):
                 g.prompt_logprobs = []  # all of one version
         self.waiting.extendleft(reversed(retracted))
+
+    def forget(self) -> None:
+        """The weights are others now: prefixes and features of images are not reused."""
+        self.kv.flush()
+        if self._vision is not None:
+            self._vision.forget()
 
     def enter_version(self, version: str) -> None:
         """Set the weights' version from now on; sequences that hold KV continue under it."""

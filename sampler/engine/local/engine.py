@@ -11,23 +11,30 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sampler.engine.api.answers import ServedModel
-from sampler.engine.api.errors import bad_adapter, bad_value, bad_weights
+from sampler.engine.api.errors import ApiError, bad_adapter, bad_value, bad_weights
 from sampler.engine.api.generation import Limits, ServedSequence
+from sampler.engine.api.images import MOST_IMAGES
+from sampler.engine.api.protocol import fit_read_prompt
 from sampler.engine.api.served import Announced, GroupPlace, PauseMode
 from sampler.engine.api.texts import ModelTexts
 from sampler.engine.api.updates import ASLEEP, BUSY, REFUSED, STALE, memory_tags
 from sampler.engine.loading.checkpoint import ExpectedCheckpoint
 from sampler.engine.loading.groups import GroupError, UpdateGroups, check_fit
 from sampler.engine.local.batching import Batching
+from sampler.engine.local.model_class import reads_images
 from sampler.engine.local.occupation import Occupation
 from sampler.engine.local.runner import EngineSize, LoadedModel, load
 from sampler.engine.local.running import RunningSequence
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
-from sampler.engine.local.weights import by_model_names, checksum_of, copy_into, read_checkpoint
+from sampler.engine.local.weights import by_model_names, checksum_of, copy_into, live_name, read_checkpoint, renamed
 from shared.errors import DataError
+
+if TYPE_CHECKING:
+    from sampler.engine.local.image_reader import ImageReader
+    from sampler.engine.local.vision import Vision
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +46,16 @@ STALLED_S = 20.0  # a scheduler without a turn for this long is unhealthy (SGLan
 
 # 31 methods: those of `ServedEngine`
 class Engine:
-    def __init__(self, model_path: Path, loaded: LoadedModel, weight_version: str) -> None:
-        self._loaded = loaded
-        texts = ModelTexts(model_path)
+    def __init__(
+        self,
+        model_path: Path,
+        loaded: LoadedModel,
+        weight_version: str,
+        texts: ModelTexts,
+        reader: ImageReader | None,
+    ) -> None:
+        """`reader`: of a model that reads images."""
+        self._loaded, self._reader = loaded, reader
         self.chat_template = texts.chat_template
         self.encode, self.decode = texts.encode, texts.decode
         self._expected = ExpectedCheckpoint.of(model_path)
@@ -50,11 +64,14 @@ class Engine:
         self._session_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._live: dict[str, ServedSequence] = {}
-        batching = Batching(loaded.forward, loaded.kv, self.decode, weight_version)
+        batching = Batching(loaded.forward, loaded.kv, self.decode, weight_version, _vision(loaded, reader))
         self.scheduler = Scheduler(batching, self._post, Occupation(loaded.model, loaded.kv))
         config = loaded.model.config
         generation = getattr(loaded.model, "generation_config", None)
-        eos_ids = (getattr(generation, "eos_token_id", None), getattr(config, "eos_token_id", None))
+        eos_ids = (
+            getattr(generation, "eos_token_id", None),
+            getattr(config.get_text_config(), "eos_token_id", None),
+        )
         slots = loaded.kv.num_slots
         self.model = ServedModel(
             str(model_path),
@@ -66,6 +83,7 @@ class Engine:
             slots * loaded.context_length,
             time.time(),
             VERSION,
+            reads_images=reader is not None,
         )
         self.limits = Limits(
             loaded.context_length,
@@ -73,6 +91,7 @@ class Engine:
             texts.eos_ids(eos_ids),
             self.encode,
             sequence=RunningSequence,
+            images=0 if reader is None else MOST_IMAGES,
         )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -110,21 +129,52 @@ class Engine:
     def own_metrics(self) -> str:
         return ""
 
-    def submit(self, generations: list[ServedSequence]) -> None:
+    async def submit(self, generations: list[ServedSequence]) -> None:
         for g in generations:
             if g.rid in self._live:
                 raise bad_value(f"Duplicate request ID detected: '{g.rid}' is being served.")
         self._live.update((g.rid, g) for g in generations)
-        self.scheduler.submit(_running(generations))
+        if self._reader is not None:
+            try:
+                await self._read_images(self._reader, _running(generations))
+            except ApiError:
+                self._forget(generations)
+                raise
+        self.scheduler.submit([g for g in _running(generations) if g.finish is None])
+
+    async def _read_images(self, reader: ImageReader, generations: list[RunningSequence]) -> None:
+        """Raises ApiError."""
+        for g in generations:
+            reader.require_images(g.prompt, len(g.images))
+        for g in generations:
+            if g.images:
+                prompt, shown = await asyncio.to_thread(reader.read, g.prompt, g.images)
+                g.show(prompt, shown)
+                fit_read_prompt(g, self.limits)
 
     async def abort(self, rid: str | None, *, abort_all: bool) -> None:
+        if self._reader is not None:
+            self._end_unread(rid, abort_all=abort_all)
         if abort_all or rid in self._live:
             await asyncio.wrap_future(self.scheduler.abort(rid, abort_all=abort_all))
 
-    async def retire(self, generations: list[ServedSequence]) -> None:
+    def _end_unread(self, rid: str | None, *, abort_all: bool) -> None:
+        """Those whose images are being read: the scheduler does not have them yet."""
+        for g in _running(list(self._live.values())):
+            if g.images and g.shown is None and (abort_all or (bool(rid) and g.rid.startswith(str(rid)))):
+                g.enter_version(self.weight_version)
+                g.weight_version, g.finished_at = self.weight_version, time.perf_counter()
+                g.finish = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+                if g.notify is not None:
+                    g.notify()
+
+    def _forget(self, generations: list[ServedSequence]) -> None:
         for g in generations:
             if self._live.get(g.rid) is g:
                 del self._live[g.rid]
+
+    async def retire(self, generations: list[ServedSequence]) -> None:
+        self._forget(generations)
         unfinished = [g for g in generations if g.finish is None]
         if unfinished:
             log.info("client hung up rids=%s", [g.rid for g in unfinished])
@@ -226,6 +276,7 @@ class Engine:
             model = self._loaded.model
             try:
                 tensors = await asyncio.to_thread(self._groups.receive, group, what)
+                tensors = renamed(tensors, model.state_dict())
                 await asyncio.to_thread(check_fit, tensors, model.state_dict())
                 pending = self.scheduler.update(lambda: copy_into(model, tensors), version, flush_cache=flush_cache)
                 await asyncio.wrap_future(pending)
@@ -239,7 +290,8 @@ class Engine:
         return "Succeeded to update parameter online." + suffix
 
     async def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
-        parameter = None if self.scheduler.occupation.stale else self._loaded.model.state_dict().get(name)
+        live = self._loaded.model.state_dict()
+        parameter = None if self.scheduler.occupation.stale else live.get(live_name(name, live))
         values: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
         return values
 
@@ -255,7 +307,21 @@ class Engine:
 
 def create(model_path: Path, size: EngineSize, weight_version: str) -> Engine:
     """Load the model and create the engine. Raises UnsupportedModelError with a message for the operator."""
-    return Engine(model_path, load(model_path, size), weight_version)
+    texts = ModelTexts(model_path)
+    if not reads_images(model_path):
+        return Engine(model_path, load(model_path, size), weight_version, texts, None)
+    from sampler.engine.local.image_reader import ImageReader  # numpy's part of images: for vision models alone
+
+    reader = ImageReader.of(model_path, texts.encode_part)
+    return Engine(model_path, load(model_path, size, reader.family), weight_version, texts, reader)
+
+
+def _vision(loaded: LoadedModel, reader: ImageReader | None) -> Vision | None:
+    if reader is None:
+        return None
+    from sampler.engine.local.vision import Vision
+
+    return Vision(loaded.model, reader)
 
 
 def _running(generations: list[ServedSequence]) -> list[RunningSequence]:

@@ -57,10 +57,10 @@ class KvSlots:
         base_N = slot_N * self._rows_per_slot + position_N
         return (base_N[None, :, None] + self._row_of_head[:, None, :]).view(self.layers, -1)
 
-    def common_prefix(self, context: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Per slot, the number of leading tokens of `context` that it can share."""
-        size = len(context)
-        differs = self.tokens[:, :size] != context
+    def common_prefix(self, compared: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Per slot, the number of leading tokens that it can share with a sequence."""
+        size = len(compared)
+        differs = self.tokens[:, :size] != compared
         first = np.where(differs.any(axis=1), differs.argmax(axis=1), size)
         return np.minimum(first, self.length)
 
@@ -72,7 +72,7 @@ class KvSlots:
         idle = [slot for slot, owner in enumerate(self.owner) if owner is None]
         if not idle:
             return False
-        shared = np.minimum(self.common_prefix(generation.context), generation.shareable)
+        shared = np.minimum(self.common_prefix(generation.compared), generation.shareable)
         oldest = min(idle, key=lambda slot: self._used[slot])
         best_idle = max(idle, key=lambda slot: int(shared[slot]))
         source = best_idle if shared[best_idle] == shared.max() else int(shared.argmax())
@@ -81,7 +81,7 @@ class KvSlots:
         target = source if in_place else oldest
         if target != source and reused:
             self.data[target, ..., :reused, :] = self.data[source, ..., :reused, :]
-        self.tokens[target, : len(generation.context)] = generation.context
+        self.tokens[target, : len(generation.compared)] = generation.compared
         self.length[target] = reused
         self.owner[target] = generation
         generation.slot, generation.computed = target, reused
@@ -96,7 +96,7 @@ class KvSlots:
     def release(self, generation: RunningSequence) -> None:
         """The sequence ended: its slot becomes a cache of its tokens."""
         slot, size = generation.slot, generation.kv_length
-        self.tokens[slot, :size] = generation.tokens()[:size]
+        self.tokens[slot, :size] = generation.compared_tokens()[:size]
         self.length[slot] = 0 if generation.kv_stale else size
         self.owner[slot] = None
         self._touch(slot)

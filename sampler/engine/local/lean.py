@@ -39,8 +39,8 @@ class Layer:
 
 class LeanForward:
     def __init__(self, model: PreTrainedModel, max_len: int) -> None:
-        config = model.config
-        inner = _submodule(model, "model")
+        config = model.config.get_text_config()
+        inner = model.get_decoder()
         if not {"hidden_act", "rms_norm_eps"} <= config.to_dict().keys():
             raise NotLeanError("no hidden_act or rms_norm_eps in its config")
         self.heads: int = config.num_attention_heads
@@ -55,6 +55,7 @@ class LeanForward:
         self.layers = [self._layer(layer) for layer in _submodule(inner, "layers").children()]
         self.scale = float(getattr(_submodule(inner, "layers.0.self_attn"), "scaling", self.head_dim**-0.5))
         self._rotary = _rotary_table(inner, self.head_dim, max_len)
+        self._axes = _rotary_axes(inner, self.head_dim)
         width = self.embed.shape[1]
         self._product = Products([layer.gate_up for layer in self.layers])
         self._eps_by_size = {size: torch.full((1, 1, 1), self.eps) for size in (width, self.head_dim)}
@@ -89,9 +90,11 @@ class LeanForward:
 
     def logits(self, plan: Plan) -> Tensor:
         """[N or len(plan.logit_rows), vocabulary], float32."""
-        rotary = self._rotary.index_select(0, plan.position_N)
+        rotary = self._turns(plan.position_N if plan.rotary is None else plan.rotary)
         cos, sin = rotary[:, 0:1], rotary[:, 1:2]
         x = self.embed.index_select(0, plan.token_N)
+        if plan.shown is not None:
+            x[plan.shown.row_P] = plan.shown.levels_PD[0]
         rotated, half = self.heads + self.kv_heads, self.head_dim // 2
         for index, layer in enumerate(self.layers):
             qkv = (
@@ -110,9 +113,18 @@ class LeanForward:
             gate, up = self._product(layer.gate_up, self._rms(x, layer.norm2)).chunk(2)
             hidden = silu(gate).mul_(up).t().contiguous()
             x = x + self._apply(layer.down.weight, hidden, layer.down.bias)
+            if plan.shown is not None and index + 1 < len(plan.shown.levels_PD):  # deepstack (Qwen3-VL)
+                x[plan.shown.row_P] += plan.shown.levels_PD[index + 1]
         if plan.logit_rows is not None:
             x = x.index_select(0, plan.logit_rows)
         return self._apply(self.head, self._rms(x, self.norm)).contiguous()
+
+    def _turns(self, positions: Tensor) -> Tensor:
+        """[N] or [3, N] -> cosine and signed sine of each dimension, [N, 2, E]."""
+        if positions.dim() == 1:
+            return self._rotary.index_select(0, positions)
+        of_dimension = positions[self._axes].t()[:, None].expand(-1, 2, -1)
+        return self._rotary.gather(0, of_dimension)
 
     def _apply(self, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [N, in], contiguous -> [N, out], a transposed view."""
@@ -150,6 +162,20 @@ def _rotary_table(inner: nn.Module, head_dim: int, max_len: int) -> Tensor:
     sign = torch.ones(head_dim)
     sign[: head_dim // 2] = -1
     return torch.stack((cos[0], sin[0] * sign), 1).float().contiguous()
+
+
+def _rotary_axes(inner: nn.Module, head_dim: int) -> Tensor:
+    """[E] int64: by which of the three parts of an M-RoPE position a dimension turns; 0 where positions have one part."""
+    axes = torch.zeros(head_dim, dtype=torch.int64)
+    rotary = _submodule(inner, "rotary_emb")
+    if not hasattr(rotary, "mrope_section"):
+        return axes
+    for axis in (1, 2):
+        alone = torch.zeros(3, 1, 1, dtype=torch.int64)
+        alone[axis] = 1
+        _, sin = rotary(torch.zeros(1), alone)
+        axes[sin[0, 0] != 0] = axis
+    return axes
 
 
 def _parameter(module: nn.Module, name: str) -> Tensor:

@@ -41,7 +41,8 @@ class CacheShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> CacheShape:
-        """From the model's config.json. Raises KeyError for a model that does not say its shape so."""
+        """From the model's config.json, of a vision model its `text_config`. Raises KeyError for one without these names."""
+        config = config.get("text_config") or config
         heads = config["num_attention_heads"]
         return cls(
             layers=config["num_hidden_layers"],

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-from sampler.engine.local.attention import Piece, Plan, prefill_plan
+from sampler.engine.local.attention import Forward, Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.lean import LeanForward, NotLeanError
 from sampler.engine.local.memory import (
@@ -28,11 +28,15 @@ from sampler.engine.local.memory import (
     CacheTooSmall,
     plan_cache,
 )
+from sampler.engine.local.model_class import model_class
 from sampler.engine.local.occupation import own_storages
 from sampler.engine.local.stock import StockForward
 from shared.errors import ConfigError, DataError
 from shared.weights.layout import weight_files
 from shared.weights.whole_model import check_loaded, check_tied
+
+if TYPE_CHECKING:
+    from shared.images.families import Family
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +45,6 @@ TOLERANCE = 1e-4  # of logits, relative to their largest; a wrong mask or positi
 
 class UnsupportedModelError(ValueError):
     """The model cannot be served by this engine; gives the reason."""
-
-
-class Forward(Protocol):
-    def logits(self, plan: Plan) -> Tensor:
-        """[tokens of the plan, or its logit_rows, vocabulary] float32; writes their KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,11 @@ class EngineSize:
     num_threads: int | None = None
 
 
-def load(model_path: Path, size: EngineSize) -> LoadedModel:
-    """Read a checkpoint in float32. Raises UnsupportedModelError, also for a model that is not whole."""
+def load(model_path: Path, size: EngineSize, family: Family | None = None) -> LoadedModel:
+    """Read a checkpoint in float32. `family`: of a model that reads images.
+
+    Raises UnsupportedModelError, also for a model that is not whole.
+    """
     model = _read(model_path)
     model.train(False)
     model.requires_grad_(False)
@@ -77,7 +79,8 @@ def load(model_path: Path, size: EngineSize) -> LoadedModel:
     parameters = sum(p.numel() for p in model.parameters())
     torch.set_num_threads(size.num_threads or (1 if parameters < SMALL_MODEL else max(1, torch.get_num_threads())))
     config = model.config
-    shape = _shape_of(config)
+    text_config = config.get_text_config()
+    shape = _shape_of(text_config)
     try:
         plan = plan_cache(
             shape,
@@ -100,7 +103,7 @@ def load(model_path: Path, size: EngineSize) -> LoadedModel:
         )
     kv = KvSlots(plan.slots, shape.layers, shape.kv_heads, plan.context, shape.head_dim)
     with torch.inference_mode():
-        forward = choose_forward(model, kv)
+        forward = choose_forward(model, kv) if family is None else vision_forward(model, kv, family)
     log.info(
         "model loaded path=%s type=%s parameters=%d forward=%s threads=%d",
         model_path,
@@ -109,12 +112,12 @@ def load(model_path: Path, size: EngineSize) -> LoadedModel:
         type(forward).__name__,
         torch.get_num_threads(),
     )
-    return LoadedModel(model, forward, kv, plan.context, config.vocab_size)
+    return LoadedModel(model, forward, kv, plan.context, text_config.vocab_size)
 
 
 def _read(model_path: Path) -> PreTrainedModel:
     try:
-        model_and_report: Any = AutoModelForCausalLM.from_pretrained(
+        model_and_report: Any = model_class(model_path).from_pretrained(
             model_path,
             dtype=torch.float32,
             local_files_only=True,
@@ -138,8 +141,34 @@ def _shape_of(config: PretrainedConfig) -> CacheShape:
     return CacheShape.of({name: getattr(config, name, None) for name in SHAPE_KEYS})
 
 
+def vision_forward(model: PreTrainedModel, kv: KvSlots, family: Family) -> Forward:
+    """Of a model that reads images: lean, or none."""
+    from sampler.engine.local.vision_check import image_difference  # for vision models alone
+
+    kind = model.config.model_type
+    try:
+        forward = LeanForward(model, kv.max_len)
+    except NotLeanError as reason:
+        raise UnsupportedModelError(
+            f"{kind}: its language model has {reason}; this model needs SGLang or vLLM"
+        ) from reason
+    tokens = _sample_tokens(model, kv)
+    expected = model(input_ids=tokens[None], use_cache=False).logits[0]
+    error = max(_difference(forward, kv, tokens, expected), image_difference(model, forward, kv, family))
+    if error > TOLERANCE:
+        raise UnsupportedModelError(
+            f"{kind}: over the slot cache its logits differ from transformers' by {error:.2g}; this model needs SGLang or vLLM"
+        )
+    return forward
+
+
+def _sample_tokens(model: PreTrainedModel, kv: KvSlots) -> Tensor:
+    vocabulary: int = model.config.get_text_config().vocab_size
+    return torch.arange(min(24, kv.max_len)) * 7919 % vocabulary
+
+
 def choose_forward(model: PreTrainedModel, kv: KvSlots) -> Forward:
-    tokens = torch.arange(min(24, kv.max_len)) * 7919 % model.config.vocab_size
+    tokens = _sample_tokens(model, kv)
     expected = model(input_ids=tokens[None], use_cache=False).logits[0]
     try:
         lean = LeanForward(model, kv.max_len)
@@ -177,7 +206,7 @@ def _difference(forward: Forward, kv: KvSlots, tokens: Tensor, expected: Tensor)
 
 
 def _refuse_sliding_window(model: PreTrainedModel, context: int) -> None:
-    config = model.config
+    config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or []
     limited = "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sampler.engine.api.generation import ServedSequence
+
+if TYPE_CHECKING:
+    from sampler.engine.local.prompt_images import PromptImages
 
 _UNSEEDED = random.Random()
 
@@ -16,9 +20,11 @@ _UNSEEDED = random.Random()
 @dataclass(slots=True, eq=False)
 class RunningSequence(ServedSequence):
     """`context`: tokens that must be in the KV cache before the next one can be sampled; after a retraction it is prompt and
-    partial output."""
+    partial output. `compared`: by which prefixes are compared, the same tokens but for those of images."""
 
     context: NDArray[np.int32] = field(init=False)
+    compared: NDArray[np.int32] = field(init=False)
+    shown: PromptImages | None = None  # None: a prompt without images
     slot: int = -1
     computed: int = 0  # tokens of `context` whose KV is in the slot
     decoding: bool = False
@@ -26,8 +32,18 @@ class RunningSequence(ServedSequence):
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.context = np.asarray(self.prompt, dtype=np.int32)
+        self.begin()
         self.rng = _UNSEEDED if self.params.sampling_seed is None else random.Random(self.params.sampling_seed)
+
+    def show(self, prompt: list[int], shown: PromptImages) -> None:
+        """Its images have been read: `prompt` has all of their tokens."""
+        self.prompt, self.shown = prompt, shown
+        self.begin()
+
+    def begin(self) -> None:
+        """From the first token of prompt and output on."""
+        self.context = self.tokens()
+        self.compared = self.context if self.shown is None else self.shown.compared(self.context)
 
     @property
     def kv_length(self) -> int:
@@ -49,3 +65,6 @@ class RunningSequence(ServedSequence):
 
     def tokens(self) -> NDArray[np.int32]:
         return np.asarray(self.prompt + self.output, dtype=np.int32)
+
+    def compared_tokens(self) -> NDArray[np.int32]:
+        return self.tokens() if self.shown is None else self.shown.compared(self.tokens())

@@ -223,6 +223,7 @@ class Scheduler:
     def _release(self, tags: Sequence[str]) -> bool:
         if self._holds_cache:
             return False
+        self._b.forget()
         self.occupation.release(tags)
         return True
 
@@ -244,7 +245,7 @@ class Scheduler:
     def _apply(self, update: PendingUpdate) -> None:
         update.apply()
         self.occupation.filled()
-        self._b.kv.flush()
+        self._b.forget()
         if update.version is not None:
             self._b.enter_version(update.version)
         update.done.set_result(None)

@@ -7,19 +7,26 @@ shape, and reports success despite missing tensors; here each is an error messag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sampler.engine.loading.checkpoint import ExpectedCheckpoint
 from sampler.engine.loading.finite import all_finite
+from sampler.engine.local.model_class import model_class
 from shared.errors import DataError
 from shared.weights.layout import weight_files
 from shared.weights.tensor_file import tensors_of
+
+PREFIXES = {
+    "model.": "model.language_model.",
+    "visual.": "model.visual.",
+}  # Qwen2.5-VL's on disk: in transformers' model
 
 
 def read_checkpoint(model_path: Path, expected: ExpectedCheckpoint) -> dict[str, Tensor]:
@@ -79,10 +86,25 @@ def by_model_names(model: PreTrainedModel, model_path: Path, tensors: dict[str, 
     """The tensors under the live model's names. Most architectures use the same names on disk; for others (fused experts),
     transformers loads the folder once more and maps the names."""
     live = model.state_dict()
+    tensors = renamed(tensors, live)
     if all(name in live for name in tensors):
         return tensors
-    fresh = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, local_files_only=True)
+    fresh = model_class(model_path).from_pretrained(model_path, dtype=torch.float32, local_files_only=True)
     return dict(fresh.state_dict())
+
+
+def renamed(tensors: dict[str, Tensor], live: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors under the live model's names, as far as `live_name` knows them."""
+    return {live_name(name, live): tensor for name, tensor in tensors.items()}
+
+
+def live_name(name: str, live: Mapping[str, Tensor]) -> str:
+    """The live model's name of what files call `name`; `name` itself where there is none."""
+    if name not in live:
+        for on_disk, in_model in PREFIXES.items():
+            if name.startswith(on_disk) and in_model + name.removeprefix(on_disk) in live:
+                return in_model + name.removeprefix(on_disk)
+    return name
 
 
 def _finite(name: str, tensor: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from sampler.engine.local.model_class import model_class
+from shared.errors import ConfigError
 
 
 def main() -> None:
@@ -18,11 +20,11 @@ def main() -> None:
     set_verbosity_error()
     folder = Path(sys.argv[1])
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = model_class(folder).from_pretrained(
             folder, device_map="meta", local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
         model, loading = loaded  # so with `output_loading_info`
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as exc:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, ConfigError) as exc:
         sys.stdout.write(json.dumps({"error": f"{type(exc).__name__}: {' '.join(str(exc).split())}"}))
         return
     report = {

@@ -118,7 +118,7 @@ class VllmEngine:
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, generations: list[ServedSequence]) -> None:
+    async def submit(self, generations: list[ServedSequence]) -> None:
         self._requests.submit(generations)
 
     async def retire(self, generations: list[ServedSequence]) -> None:

@@ -11,8 +11,8 @@ from sampler.environments.plain_text import plain_text
 
 MAX_NUMBERS = 1000  # of an observation: one number is two tokens and more
 EXPECTED = (
-    f"at most {MAX_NUMBERS:,} numbers: images are not supported yet; choose other observations (options such as obs_type, a "
-    "wrapper of the package), or wrap the world in an environment of your own"
+    f"at most {MAX_NUMBERS:,} numbers as text: choose other observations (options such as obs_type, a wrapper of the package), "
+    "or have images shown (show: pixels or render; image_fields of OpenEnv's)"
 )
 LEGENDS = {
     "Taxi": "In the drawing [ ] is the empty taxi, { } the taxi with its passenger, ( ) where the passenger waits, and < > the "
@@ -20,11 +20,10 @@ LEGENDS = {
 }
 
 
-def require_small(name: str, space: Any) -> None:
-    """Raises TaskRefused for a world that shows images."""
-    size = num_values(space)
-    if size > MAX_NUMBERS:
-        raise TaskRefused(f"{name} shows {shown(space)}: {size:,} numbers at each step; expected {EXPECTED}")
+def require_small(name: str, space: Any, count: int) -> None:
+    """Raises TaskRefused for a world whose text has too many numbers."""
+    if count > MAX_NUMBERS:
+        raise TaskRefused(f"{name} shows {shown(space)}: {count:,} numbers at each step; expected {EXPECTED}")
 
 
 def num_values(space: Any) -> int:

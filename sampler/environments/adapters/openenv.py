@@ -4,7 +4,9 @@
     custom_task   {"reset": {"episode_id": "e1"}, "action_field": "message", "observation_field": "text"}
 
 With `action_field` the reply's text is that field of the action. Without it the action is a tool, `act`, with the schema that
-the server tells, and a reply calls it. The connection is our own: OpenEnv's client reconnects in silence, to another session.
+the server tells, and a reply calls it. `image_fields` names fields of the observation that are images: base64, a data: URL, or
+lists of numbers (HxWx3, or flat beside NAME_shape); `longest_edge` bounds their size in pixels. The connection is our own:
+OpenEnv's client reconnects in silence, to another session.
 A server at its capacity (one session by default) is busy, and no failure.
 """
 
@@ -18,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sampler.environments.adapters.observed import as_text
-from sampler.environments.checked_step import WrongStep, number, shown, truth
+from sampler.environments.checked_step import WrongStep, image_part, number, shown, truth
 from sampler.environments.environment import (
     COMPLETED,
     RUNNING,
@@ -31,9 +33,8 @@ from sampler.environments.environment import (
     TaskRefused,
     reply_text,
     seed_of,
-    user_says,
 )
-from sampler.environments.task_fields import OBJECT, TEXT, fields_of, meant
+from sampler.environments.task_fields import OBJECT, TEXT, TEXTS, fields_of, meant, whole
 
 MESSAGE_S = 120.0  # for one call, where nobody says how long it may take
 CLOSE_S = 1.0  # for the server's part of the end: one that hangs in a step gives none
@@ -43,6 +44,7 @@ CAPACITY_REACHED = "CAPACITY_REACHED"
 VALIDATION_ERROR = "VALIDATION_ERROR"
 TOOL = "act"
 NOT_RUN = "This call was not run: the episode had ended before it."
+SHAPE = "_shape"  # behind the name of a field of a flat list of numbers
 HIDDEN = ("done", "reward", "metadata")  # of an observation: not the model's
 
 
@@ -56,13 +58,15 @@ class OpenEnvEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         from websockets.sync.client import connect
 
-        given = fields_of(task, reset=OBJECT, action_field=TEXT, observation_field=TEXT, instruction=TEXT)
+        fields = {"reset": OBJECT, "action_field": TEXT, "observation_field": TEXT, "instruction": TEXT}
+        given = fields_of(task, **fields, image_fields=TEXTS, longest_edge=whole(1))
         options = dict(given.get("reset", {}))
         if "seed" in options:
             raise TaskRefused("reset has 'seed'; expected none: the index is the seed")
         self._begin()
         base = self.name.rstrip("/")
         self._action_field, self._observation_field = given.get("action_field"), given.get("observation_field")
+        self._image_fields, self._longest_edge = tuple(given.get("image_fields", ())), given.get("longest_edge")
         tools = self._tools(base)
         connection = connect(
             base.replace("http", "ws", 1) + "/ws",
@@ -76,10 +80,9 @@ class OpenEnvEnvironment(Environment):
         seen = self._ask("reset", {"seed": seed_of(index), **options})
         if _is_done(seen):
             raise WrongStep("done of the answer to reset", True, "false: the model has not had its turn yet")
-        self._require_observation_field(seen)
+        self._require_fields(seen)
         instruction = given.get("instruction")
-        text = self._text_of(seen)
-        return Step(user_says(f"{instruction}\n\n{text}" if instruction else text), tools=tools)
+        return Step([_result(None, self._shown(seen, f"{instruction}\n\n" if instruction else ""))], tools=tools)
 
     def interact(self, replies: Sequence[Message]) -> Step:
         self._begin()
@@ -87,7 +90,7 @@ class OpenEnvEnvironment(Environment):
             return self._step({self._action_field: reply_text(replies)}, None)
         calls = [call for reply in replies for call in reply.get("tool_calls") or ()]
         if not calls:
-            return Step(user_says(f"Call the tool {TOOL}."), reward=0.0)
+            return Step([_result(None, f"Call the tool {TOOL}.")], reward=0.0)
         return self._steps(calls)
 
     def close(self) -> None:
@@ -146,7 +149,7 @@ class OpenEnvEnvironment(Environment):
         except TaskRefused as exc:  # the action does not fit the schema: the model's doing
             return Step([_result(call, str(exc))], reward=0.0)
         return Step(
-            [_result(call, self._text_of(seen))],
+            [_result(call, self._shown(seen))],
             status=COMPLETED if _is_done(seen) else RUNNING,
             reward=None if seen.get("reward") is None else number("reward", seen["reward"]),
         )
@@ -176,18 +179,28 @@ class OpenEnvEnvironment(Environment):
             raise NoRoom(f"{self.name}: {reason}")
         raise TaskRefused(reason) if content.get("code") == VALIDATION_ERROR else RuntimeError(reason)
 
-    def _require_observation_field(self, seen: Mapping[str, Any]) -> None:
-        """Raises TaskRefused where an opening does not have it."""
-        name, names = self._observation_field, tuple(map(str, _observation(seen)))
-        if name is not None and name not in names:
-            raise TaskRefused(
-                f"observation_field is {name!r}; the observation has {', '.join(names)}{meant(name, names)}"
-            )
+    def _require_fields(self, seen: Mapping[str, Any]) -> None:
+        """Raises TaskRefused where an opening does not have them."""
+        names = tuple(map(str, _observation(seen)))
+        given = [] if self._observation_field is None else [("observation_field", self._observation_field)]
+        for field, name in (*given, *(("image_fields", one) for one in self._image_fields)):
+            if name not in names:
+                raise TaskRefused(f"{field} is {name!r}; the observation has {', '.join(names)}{meant(name, names)}")
+
+    def _shown(self, seen: Mapping[str, Any], before: str = "") -> str | list[Any]:
+        """The observation as text, and behind it its images."""
+        observation = _observation(seen)
+        images = [_image(observation, name) for name in self._image_fields if observation.get(name) is not None]
+        parts = [image_part(f"observation.{name}", value, self._longest_edge) for name, value in images]
+        text = before + self._text_of(seen)
+        return [*([text] if text else []), *parts] if parts else text
 
     def _text_of(self, seen: Mapping[str, Any]) -> str:
         observation = _observation(seen)
         if self._observation_field is None:
-            return as_text({name: value for name, value in observation.items() if name not in HIDDEN})
+            hidden = {*HIDDEN, *self._image_fields, *(name + SHAPE for name in self._image_fields)}
+            rest = {name: value for name, value in observation.items() if name not in hidden}
+            return "" if self._image_fields and not rest else as_text(rest)
         value = observation.get(self._observation_field)
         return "" if value is None else as_text(value)
 
@@ -197,6 +210,19 @@ def _observation(seen: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise WrongStep("observation", value, "an object")
     return value
+
+
+def _image(observation: Mapping[str, Any], name: str) -> tuple[str, Any]:
+    """Its name and value: a flat list of numbers gets the shape that stands beside it, as of OpenEnv's Atari."""
+    value, shape = observation[name], observation.get(name + SHAPE)
+    is_flat = isinstance(value, list) and bool(value) and not isinstance(value[0], list)
+    if not is_flat or not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        return name, value
+    if math.prod(shape) != len(value):
+        raise WrongStep(f"observation.{name}{SHAPE}", shape, f"the shape of {len(value):,} numbers")
+    for size in reversed(shape[1:]):
+        value = [value[at : at + size] for at in range(0, len(value), size)]
+    return name, value
 
 
 def _is_done(seen: Mapping[str, Any]) -> bool:
@@ -242,7 +268,7 @@ def _tool(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": TOOL, "description": "Your action.", "parameters": parameters}}
 
 
-def _result(call: Mapping[str, Any] | None, text: str) -> Message:
+def _result(call: Mapping[str, Any] | None, content: str | list[Any]) -> Message:
     if call is None:
-        return {"role": "user", "content": text}
-    return {"role": "tool", "tool_call_id": str(call.get("id")), "content": text}
+        return {"role": "user", "content": content}
+    return {"role": "tool", "tool_call_id": str(call.get("id")), "content": content}

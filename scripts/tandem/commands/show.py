@@ -1,6 +1,7 @@
 """`tandem show`: print an episode, the attempts at a task, or the latest episodes."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from rich.rule import Rule
 from shared.documents import DBRecordData, Record, Task
 from shared.documents.agent_sessions import AgentSession
 from shared.documents.states import SlotStatus
+from shared.episodes.images import EpisodeImages
 from shared.episodes.state import EpisodeState, ThreadState, TurnState
 from shared.episodes.stored import StoredEpisode, read_episode
 from shared.errors import ConfigError
@@ -21,6 +23,7 @@ from tandem.commands.long_texts import MOST_CHARS, prints_whole
 from tandem.commands.note import note_title
 from tandem.commands.seats import seat_text
 from tandem.commands.shown_fields import field, heading, number
+from tandem.commands.shown_images import write_images
 from tandem.commands.shown_prompt import Prompts
 from tandem.commands.shown_turn import print_prompt, print_tokens, print_tools, print_turn
 from tandem.what_if.sampled import Spell, speller
@@ -40,6 +43,8 @@ EXAMPLES = """Examples:
 `tandem show demo main:eval:0:arith-00017:3:1 --whole`  with texts of megabytes to their end
 
 `tandem show demo main:eval:0:arith-00017:3:1 --prompt`  with every prompt as the model read it
+
+`tandem show demo main:eval:0:arith-00017:3:1 --images pictures`  also writes its images into that folder
 """
 
 
@@ -57,6 +62,12 @@ def show(
         bool, typer.Option("--prompt", help="Show what the model read: the decoded prompts, with special tokens.")
     ] = False,
     whole: Annotated[bool, typer.Option("--whole", help=f"Print texts above {MOST_CHARS:,} characters too.")] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            "--images", metavar="DIR", help="Write the episode's images into this folder, named by their SHA-256."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Number of records to list.")] = 20,
     db_connection_string: Connection = None,
 ) -> None:
@@ -70,7 +81,10 @@ def show(
             spell = await speller(store, record.policy) if tokens else None
             episode = await read_episode(store, record)
             prompts = await Prompts.of(store, episode.state)
-            _print_episode(episode, prompts, spell, whole_tools=tools, whole_prompts=prompt)
+            shown = _images_of(episode)
+            _print_episode(episode, prompts, spell, shown, whole_tools=tools, whole_prompts=prompt)
+            if images is not None:
+                await write_images(store, shown, images)
             for note in await store.notes.of(record.id):
                 field(console(), "note", f"{note_title(note)}: {note.text}")
         else:
@@ -103,7 +117,7 @@ async def _show_tasks(store: Store, name: str) -> None:
     out = console()
     for document in documents:
         task = Task.from_mongo(document)
-        _print_task(out, task)
+        _print_task(out, task, EpisodeImages.of([], task.payload.query_blocks))
         slots = table("slot #", "status", "attempt #", "failures #", "score #", "record", "error")
         for s in task.slots:
             cells = (s.status.value, s.attempt, s.failures, number(s.score), s.record_id or "", s.error or "")
@@ -133,13 +147,24 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
 # ---------------------------------------------------------------------- one episode
 
 
+def _images_of(episode: StoredEpisode) -> EpisodeImages:
+    query = () if episode.task is None else episode.task.payload.query_blocks
+    return EpisodeImages.of([turn.dispatch for turn in episode.state.turns], query)
+
+
 def _print_episode(
-    episode: StoredEpisode, prompts: Prompts, spell: Spell | None, *, whole_tools: bool, whole_prompts: bool
+    episode: StoredEpisode,
+    prompts: Prompts,
+    spell: Spell | None,
+    images: EpisodeImages,
+    *,
+    whole_tools: bool,
+    whole_prompts: bool,
 ) -> None:
     out = console()
     record = episode.record
     if episode.task is not None:
-        _print_task(out, episode.task)
+        _print_task(out, episode.task, images)
     field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
     played = ", ".join([record.worker, *(f"with {name}" for name in episode.settings)])
     field(out, "sampler", played if record.session is None else f"an agent elsewhere; claimed at {played}")
@@ -148,9 +173,9 @@ def _print_episode(
         if turn.dispatch.tools_hash not in ("", previous_hash):
             previous_hash = turn.dispatch.tools_hash
             print_tools(out, turn, episode.tools.get(previous_hash), prompts, whole=whole_tools)
-        print_turn(out, turn, record.policy)
+        print_turn(out, turn, record.policy, images)
         if whole_prompts and turn.dispatch.played_by is None:
-            print_prompt(out, turn, prompts)
+            print_prompt(out, turn, prompts, images)
         if spell is not None:
             print_tokens(out, turn.dispatch, spell)
     out.print(Rule("outcome"))
@@ -231,9 +256,9 @@ def _training(data: DBRecordData) -> str:
     return f"{data.status.value}{reason}; steps: {steps}; {counts}"
 
 
-def _print_task(out: Console, task: Task) -> None:
+def _print_task(out: Console, task: Task, images: EpisodeImages) -> None:
     heading(out, f"task {task.id}")
-    field(out, "query", task.payload.query)
+    field(out, "query", images.text(task.payload.query_blocks or task.payload.query))
     field(out, "expected", " or ".join(task.payload.accepted) or None)
     field(out, "system", task.payload.system)
     field(

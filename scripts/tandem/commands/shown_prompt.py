@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.images import EpisodeImages, placed
 from shared.episodes.state import EpisodeState, TurnState
 from shared.store import Store
 from tandem.what_if.sampled import Spell, speller
@@ -32,9 +33,19 @@ class Prompts:
         policies = {turn.policy for turn in state.turns if turn.dispatch.played_by is None}
         return cls(state, {policy: await speller(store, policy) for policy in policies})
 
-    def added(self, turn: TurnState) -> str:
-        """The part of the turn's prompt that it does not share with its parent, special tokens included."""
-        return self._text(turn, turn.shared)
+    def added(self, turn: TurnState, images: EpisodeImages) -> str:
+        """The part of the turn's prompt that it does not share with its parent, special tokens included. An image is one line in
+        place of its tokens."""
+        spell = self._spell.get(turn.policy)
+        if spell is None:
+            return ""
+        ids = self._state.prompt_of(turn.number)[turn.shared :]
+        text, behind = "", 0
+        for start, stop, image in placed(turn.dispatch.images, ids):
+            text += spell(ids[behind:start]) + images.image(image.sha256).line
+            behind = stop
+        rest = spell(ids[behind:])
+        return text + rest if rest or not ids[behind:] else ""
 
     def tools(self, turn: TurnState, schemas: ToolSchemas) -> ReadTools:
         """A tool was read if its name and those of its parameters are in the prompt."""

@@ -7,6 +7,7 @@ from shared.documents import DispatchedSamplingTask
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.states import ParentKind
 from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.images import EpisodeImages
 from shared.episodes.state import TurnState
 from tandem.commands.connect import table
 from tandem.commands.seats import player_text
@@ -33,14 +34,14 @@ def print_tools(out: Console, turn: TurnState, schemas: ToolSchemas | None, prom
         field(out, "tool", line)
 
 
-def print_prompt(out: Console, turn: TurnState, prompts: Prompts) -> None:
+def print_prompt(out: Console, turn: TurnState, prompts: Prompts, images: EpisodeImages) -> None:
     """What the turn's prompt adds to its parent's prompt and reply."""
     before = f"[{turn.shared} tokens of turn {turn.parent}]" if turn.shared else ""
-    text = prompts.added(turn) or "(the model's tokenizer is not on this machine)"
+    text = prompts.added(turn, images) or "(the model's tokenizer is not on this machine)"
     field(out, "prompt", before + text, style="yellow")
 
 
-def print_turn(out: Console, turn: TurnState, owner: str) -> None:
+def print_turn(out: Console, turn: TurnState, owner: str, images: EpisodeImages) -> None:
     d = turn.dispatch
     whose = "" if turn.policy == owner else f" of policy {turn.policy}"
     title = f"turn {d.turn}{whose}: {d.status.value}"
@@ -49,14 +50,15 @@ def print_turn(out: Console, turn: TurnState, owner: str) -> None:
         title += f", {how} {turn.parent} (shares {d.shared_length} tokens)"
     heading(out, title)
     for message in d.messages:
-        field(out, str(message.get("role", "message")), message.get("content"), style="cyan")
+        field(out, str(message.get("role", "message")), images.text(message.get("content")), style="cyan")
     if d.response is not None:
         field(out, "reply", d.response.text, style="green")
     for call in d.tool_calls:
         named = f"{call.name}({call.arguments})" + (f"  [{call.id}]" if call.id else "")
         field(out, "call", named, style="magenta")
         verdict = "error" if call.is_error else "result"
-        field(out, verdict, f"{call.result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
+        result = images.text(call.blocks or call.result)
+        field(out, verdict, f"{result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
     versions = ", ".join(f"v{version} × {n}" for version, n in d.weight_versions)
     finish = f", {d.response.finish_reason}" if d.response is not None else ""
     prompt = d.usage.get("prompt", d.shared_length + len(unpack_ints(d.prompt_ids)))

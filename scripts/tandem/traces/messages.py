@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.documents import DispatchedSamplingTask
+from shared.episodes.images import EpisodeImages
 from shared.outside_text import clipped
 
 MAX_TEXT_CHARS = 16_000  # of one part of a message; the documents have the whole text
@@ -24,9 +25,14 @@ def as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def input_messages(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What is new in a request."""
-    return as_json([_message(message) for message in messages[-MOST_MESSAGES:]])
+def input_messages(messages: Sequence[Mapping[str, Any]], images: EpisodeImages) -> str:
+    """What is new in a request. An image is a line of text: no image of the store leaves it."""
+    return as_json([_message(_with_lines(message, images)) for message in messages[-MOST_MESSAGES:]])
+
+
+def _with_lines(message: Mapping[str, Any], images: EpisodeImages) -> Mapping[str, Any]:
+    content = message.get("content")
+    return {**message, "content": images.text(content)} if isinstance(content, list) else message
 
 
 def output_messages(dispatch: DispatchedSamplingTask) -> str | None:

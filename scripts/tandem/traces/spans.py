@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from shared.documents import DispatchedSamplingTask, Record, Task
+from shared.documents.content import Block
 from shared.documents.packed import unpack_floats
 from shared.documents.states import DispatchStatus, RecordStatus
 from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.images import EpisodeImages
 from tandem.traces.messages import as_json, bounded, input_messages, output_messages, text_message
 
 Value = str | bool | int | float | list[int] | list[str]
@@ -68,6 +70,7 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
     record = episode.record
     trace, root = trace_id(run, record.id), _id(8, "span", run, record.id)
     start, end = _limits(episode)
+    images = EpisodeImages.of(episode.dispatches, _query_blocks(episode))
     yield Span(
         trace,
         root,
@@ -75,7 +78,7 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
         f"invoke_agent {record.policy}",
         start,
         end,
-        _of_episode(run, episode),
+        _of_episode(run, episode, images),
         error=record.error or "failed" if record.status is RecordStatus.FAILED else None,
     )
     for dispatch in episode.dispatches:
@@ -86,7 +89,9 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
         wrong = (dispatch.error or dispatch.status.value) if dispatch.status in WRONG else None
         span = _id(8, "span", run, dispatch.id)
         named = f"chat {dispatch.policy or record.policy}"
-        yield Span(trace, span, root, named, sent_at, replied, _of_turn(run, record, dispatch), wrong, to_engine=True)
+        yield Span(
+            trace, span, root, named, sent_at, replied, _of_turn(run, record, dispatch, images), wrong, to_engine=True
+        )
         for number, call in enumerate(dispatch.tool_calls):
             attributes: Attributes = {
                 "gen_ai.operation.name": "execute_tool",
@@ -95,7 +100,7 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
                 "gen_ai.tool.name": bounded(call.name, 200),
                 "gen_ai.tool.type": "function",
                 "gen_ai.tool.call.arguments": bounded(call.arguments),
-                "gen_ai.tool.call.result": bounded(call.result),
+                "gen_ai.tool.call.result": bounded(images.text(call.blocks or call.result)),
                 "tandem.dispatch": dispatch.id,
                 "tandem.duration_s": call.duration_s,
                 **({"gen_ai.tool.call.id": bounded(call.id, 200)} if call.id else {}),
@@ -113,8 +118,13 @@ def spans_of(run: str, episode: Episode) -> Iterator[Span]:
             )
 
 
-def _of_episode(run: str, episode: Episode) -> Attributes:
+def _query_blocks(episode: Episode) -> list[Block]:
+    return [] if episode.task is None else episode.task.payload.query_blocks
+
+
+def _of_episode(run: str, episode: Episode, images: EpisodeImages) -> Attributes:
     record, task, dispatches = episode.record, episode.task, episode.dispatches
+    query = "" if task is None else images.text(task.payload.query_blocks or task.payload.query)
     attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": "invoke_agent",
         "openinference.span.kind": "AGENT",
@@ -125,7 +135,7 @@ def _of_episode(run: str, episode: Episode) -> Attributes:
         "session.id": record.task,  # a group's episodes side by side
         "gen_ai.usage.input_tokens": sum(dispatch.usage.get("prompt", 0) for dispatch in dispatches),
         "gen_ai.usage.output_tokens": sum(dispatch.usage.get("completion", 0) for dispatch in dispatches),
-        "gen_ai.input.messages": None if task is None else text_message("user", task.payload.query),
+        "gen_ai.input.messages": None if task is None else text_message("user", query),
         "gen_ai.output.messages": None if record.answer is None else text_message("assistant", record.answer),
         "gen_ai.tool.definitions": _definitions(episode),
         "tandem.run": run,
@@ -161,7 +171,7 @@ def _definitions(episode: Episode) -> str | None:
     return text if len(text) <= MAX_TOOLS_CHARS else as_json(schemas.names()[:MOST_LISTED])
 
 
-def _of_turn(run: str, record: Record, dispatch: DispatchedSamplingTask) -> Attributes:
+def _of_turn(run: str, record: Record, dispatch: DispatchedSamplingTask, images: EpisodeImages) -> Attributes:
     params, response = dispatch.sampling_params, dispatch.response
     policy = dispatch.policy or record.policy
     logprobs = unpack_floats(response.output_logprobs) if response is not None else np.zeros(0)
@@ -185,7 +195,7 @@ def _of_turn(run: str, record: Record, dispatch: DispatchedSamplingTask) -> Attr
         "gen_ai.usage.input_tokens": dispatch.usage.get("prompt"),
         "gen_ai.usage.output_tokens": dispatch.usage.get("completion"),
         "gen_ai.usage.cache_read.input_tokens": dispatch.usage.get("cached"),
-        "gen_ai.input.messages": input_messages(dispatch.messages),
+        "gen_ai.input.messages": input_messages(dispatch.messages, images),
         "gen_ai.output.messages": output_messages(dispatch),
         "tandem.run": run,
         "tandem.dispatch": dispatch.id,

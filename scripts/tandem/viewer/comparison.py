@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from shared.documents import Record
 from shared.documents.passing import num_passed
 from shared.documents.run import PolicyVersion
+from shared.episodes.images import compared_tokens
 from shared.names import EVAL_SPLIT
 from shared.store.views.query import Query
 from shared.store.views.rollouts import record_queries
 from shared.store.views.steps import versions_query
+from tandem.viewer.images import known_images
 from tandem.viewer.page_request import BadQuestion, PageRequest
-from tandem.viewer.rollout import TurnView, episode_of, turn_view
+from tandem.viewer.rollout import TurnView, episode_of, images_of, turn_view
 from tandem.viewer.tasks import policies_of
 
 MOST_HELD_OUT = 2_000  # tasks of a round
@@ -35,16 +37,21 @@ async def rollouts_page(request: PageRequest) -> TwoRollouts:
     episodes = [await episode_of(request, name) for name in names]
     a, b = (episode.state for episode in episodes)
     longest = max(len(a.turns), len(b.turns))
-    rows = [[turn_view(s.turns[k], s) if k < len(s.turns) else None for s in (a, b)] for k in range(longest)]
+    known = [await known_images(request.store, images_of(episode)) for episode in episodes]
+    sides = [(episode.state, images) for episode, (images, _) in zip(episodes, known, strict=True)]
+    rows = [
+        [turn_view(s.turns[k], s, images) if k < len(s.turns) else None for s, images in sides] for k in range(longest)
+    ]
     token = turn = None
     for k in range(longest):
-        ids = [s.ids_of(s.turns[k].number) if k < len(s.turns) else [] for s in (a, b)]
+        ids = [compared_tokens(s, s.turns[k].number) if k < len(s.turns) else [] for s in (a, b)]
         if ids[0] != ids[1]:
             common = zip(ids[0], ids[1], strict=False)
             token = next((n for n, (x, y) in enumerate(common) if x != y), min(map(len, ids)))
             turn = k
             break
     queries = [query for e in episodes for query in record_queries(e.record.id, e.record.task)]
+    queries += [query for _, asked in known for query in asked]
     return TwoRollouts([e.record for e in episodes], rows, token, turn, queries)
 
 

@@ -3,6 +3,7 @@
 from tandem.viewer.comparison import rollouts_page, versions_page
 from tandem.viewer.exports import group_export, rollout_export, search_export, step_export
 from tandem.viewer.group import group_page, tree_page
+from tandem.viewer.images import image_file
 from tandem.viewer.ledger import ledger_page
 from tandem.viewer.notes import notes_page
 from tandem.viewer.pages import POLL_LIST_S, POLL_SUM_S, Page
@@ -22,6 +23,7 @@ EPISODE_PAGES = (
     Page("/rollouts/{record_id:path}/text", "", text_page, "search"),
     Page("/rollouts/{record_id:path}/export/{form}", "", rollout_export, "search"),
     Page("/rollouts/{record_id:path}", "rollout.html", rollout_page, "search", POLL_LIST_S),
+    Page("/images/{sha256}", "", image_file, "search"),
     Page("/steps/{policy}/{step}/export/{form}", "", step_export, "steps"),
     Page("/steps/{policy}/{step}", "step.html", step_page, "steps", POLL_LIST_S),
     Page("/steps", "steps.html", steps_page, "steps", POLL_LIST_S),

@@ -9,6 +9,7 @@ import numpy as np
 
 from shared.documents import DBRecordData, DispatchTokens, Record, Task
 from shared.documents.base import Document as Model
+from shared.episodes.images import EpisodeImage, EpisodeImages, Part, is_digest
 from shared.errors import DataError, MalformedDocument
 from shared.store.views.groups import (
     MOST_ATTEMPTS,
@@ -22,9 +23,11 @@ from shared.store.views.groups import (
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import turn_query
 from shared.tokens.flatten import flatten, tree_of
+from shared.tokens.image_span import ImageSpan, placeholders
 from shared.tokens.merging import LossRules, MergeCounts, insert_all, merge_counts
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import runs
+from tandem.viewer.images import known_images
 from tandem.viewer.page_request import NotThere, PageRequest
 from tandem.what_if.sampled import Spell, speller
 
@@ -47,6 +50,7 @@ class TurnCell:
     text: str
     advantage: float | None
     calls: list[Document]
+    images: list[EpisodeImage]  # that its prompt added
     error: str | None
     seconds: float | None
 
@@ -62,6 +66,7 @@ class GroupAttempt:
 @dataclass(frozen=True, slots=True)
 class GroupView:
     task: Task
+    query: list[Part]  # texts and images of the question; empty: it is a text
     attempts: list[GroupAttempt]
     rows: list[list[TurnCell | None]]  # by turn, then by attempt
     left_out: int  # attempts that are not side by side
@@ -80,13 +85,17 @@ async def group_page(request: PageRequest) -> GroupView:
     turns = turns_query([record.id for record in ended])
     documents = await turns.run(database)
     cut = len(documents) == MOST_TURNS
-    columns = {record.id: [_cell(d) for d in documents if d["record"] == record.id] for record in ended}
+    tokens = {image["sha256"]: image["count"] for d in documents for image in d.get("images", ())}
+    known = EpisodeImages.of([], task.payload.query_blocks)
+    images, images_queries = await known_images(request.store, replace(known, tokens=tokens))
+    columns = {record.id: [_cell(d, images) for d in documents if d["record"] == record.id] for record in ended}
     lettered, parts_at = _lettered(columns)
     longest = max(map(len, lettered.values()), default=0)
     shown = [r for r in records if r.id in lettered]
     previous, following = await neighbours(database, task.policy, task.split, task.seq)
     return GroupView(
         task=task,
+        query=images.parts(task.payload.query_blocks),
         attempts=[
             GroupAttempt(r, data.get(r.id), seconds_of(r.created_at, r.finished_at), parts_at.get(r.id))
             for r in records
@@ -98,7 +107,7 @@ async def group_page(request: PageRequest) -> GroupView:
         has_origin=task.payload.fork is None or bool(await turn_query(task.payload.fork.dispatch).run(database)),
         previous=previous,
         following=following,
-        queries=[*queries, turns],
+        queries=[*queries, turns, *images_queries],
     )
 
 
@@ -129,7 +138,7 @@ def seconds_of(start: Any, end: Any) -> float | None:
     return (end - start).total_seconds() if start and end else None
 
 
-def _cell(d: Document) -> TurnCell:
+def _cell(d: Document, images: EpisodeImages) -> TurnCell:
     return TurnCell(
         letter="",
         dispatch=d["_id"],
@@ -140,6 +149,7 @@ def _cell(d: Document) -> TurnCell:
         text=d["text"],
         advantage=d.get("advantage"),
         calls=[{**c, "arguments": json.dumps(c.get("arguments"), ensure_ascii=False, default=str)} for c in d["calls"]],
+        images=[images.image(one["sha256"]) for one in d.get("images", ()) if is_digest(one["sha256"])],
         error=d.get("error"),
         seconds=seconds_of(d.get("created_at"), d.get("finished_at")),
     )
@@ -182,6 +192,7 @@ class Branch:
     sampled: int
     slots: list[int]
     text: str
+    images: list[EpisodeImage]  # that begin in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +228,10 @@ async def tree_page(request: PageRequest) -> TreeView:
     rules = await loss_rules(request, task.policy)
     in_step = [tree for tree in trees if tree.record_id in data and data[tree.record_id].group_size > 0]
     spell = await speller(request.store, task.policy)
-    branches = _branches(trees, slots, spell)
+    placed = [span for tree in trees for span in tree.images]
+    known = replace(EpisodeImages.of([], task.payload.query_blocks), tokens={s.sha256: s.count for s in placed})
+    images, images_queries = await known_images(request.store, known)
+    branches = branches_of(trees, slots, spell, images)
     return TreeView(
         task=task,
         counts=merge_counts(in_step, rules) if in_step else None,
@@ -227,7 +241,7 @@ async def tree_page(request: PageRequest) -> TreeView:
         num_branches=len(branches),
         problems=problems,
         spelt=any(branch.text for branch in branches),
-        queries=queries,
+        queries=[*queries, *images_queries],
     )
 
 
@@ -247,7 +261,7 @@ async def loss_rules(request: PageRequest, policy: str) -> LossRules:
     )
 
 
-def _branches(trees: list[RecordTree], slots: list[int], spell: Spell) -> list[Branch]:
+def branches_of(trees: list[RecordTree], slots: list[int], spell: Spell, images: EpisodeImages) -> list[Branch]:
     """In depth-first order, as an indented list reads."""
     if not trees:  # no attempt has tokens, or none can be read
         return []
@@ -255,7 +269,12 @@ def _branches(trees: list[RecordTree], slots: list[int], spell: Spell) -> list[B
     parents_N = layout.parents_N.astype(np.int32)
     sampled_N = np.zeros(len(parents_N), dtype=bool)
     through: dict[int, list[int]] = {}
+    begins: dict[int, ImageSpan] = {}
+    features_N = np.zeros(len(parents_N), dtype=bool)
     for t, nodes in node_of_token.items():
+        for span in trees[t].images:
+            features_N[nodes[placeholders(trees[t], span)]] = True
+            begins[int(nodes[span.first])] = span
         sampled_N[nodes[trees[t].dispatches_N >= 0]] = True
         for node in np.unique(nodes).tolist():
             through.setdefault(node, []).append(slots[t])
@@ -264,8 +283,9 @@ def _branches(trees: list[RecordTree], slots: list[int], spell: Spell) -> list[B
     for start, stop in _edges(parents_N, through):
         depth = depth_of_last.get(int(parents_N[start]), -1) + 1
         depth_of_last[stop - 1] = depth
-        text = spell(layout.ids_N[start : min(stop, start + SPELT_TOKENS)].tolist())
-        branches.append(Branch(depth, stop - start, int(sampled_N[start:stop].sum()), through[start], text))
+        text = spell(layout.ids_N[np.flatnonzero(~features_N[start:stop])[:SPELT_TOKENS] + start].tolist())
+        own = [images.image(begins[node].sha256) for node in sorted(begins.keys() & range(start, stop))]
+        branches.append(Branch(depth, stop - start, int(sampled_N[start:stop].sum()), through[start], text, own))
     return branches
 
 

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from shared.documents.run import Run
 from shared.outside_text import UNSEEN
+from tandem.viewer.images import alternative_text, caption, thumbnail
 from tandem.viewer.page_request import in_url
 from tandem.viewer.sub_path import root_of
 
@@ -74,6 +75,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(visible=visible, when=when, number=number, duration=duration, in_url=in_url)
+TEMPLATES.filters.update(thumbnail=thumbnail, caption=caption, alternative_text=alternative_text)
 # (name, path behind /runs/RUN, label) of the navigation; a page names its own as `Page.section`.
 SECTIONS = (
     ("dashboard", "", "Dashboard"),

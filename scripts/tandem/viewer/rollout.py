@@ -11,12 +11,14 @@ from shared.documents import DBRecordData, Record, Task, ToolCallResult
 from shared.documents.notes import MAX_NOTE_CHARS, Note
 from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.images import EpisodeImages, Part
 from shared.episodes.openai_messages import split_reply
 from shared.episodes.state import EpisodeState, TurnState
 from shared.episodes.stored import StoredEpisode, read_episode
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import forks_query, record_queries, siblings, turn_query
 from tandem.viewer.group import seconds_of
+from tandem.viewer.images import known_images
 from tandem.viewer.page_request import BadQuestion, NotThere, PageRequest
 
 MOST_NAMED = 5  # documents that are missing
@@ -28,6 +30,7 @@ class SaidMessage:
 
     role: str
     text: str
+    parts: list[Part]  # texts and images in order, of a content that is a list of blocks; else empty
     name: str | None
     call_id: str | None
 
@@ -40,6 +43,7 @@ class CallView:
     name: str
     arguments: str
     result: str
+    parts: list[Part]  # as of a message
     is_error: bool
     duration_s: float
     cut_chars: int
@@ -103,13 +107,14 @@ class RolloutView:
 async def rollout_page(request: PageRequest) -> RolloutView:
     episode = await episode_of(request)
     record, state = episode.record, episode.state
+    images, images_queries = await known_images(request.store, images_of(episode))
     forks = forks_query(record.policy, list({*record.traj, *(turn.dispatch.id for turn in state.turns)}))
     return RolloutView(
         record=record,
         task=episode.task,
         seconds=seconds_of(record.created_at, record.finished_at),
         threads=[
-            ThreadView(thread.label(record.policy), [turn_view(turn, state) for turn in thread.turns])
+            ThreadView(thread.label(record.policy), [turn_view(turn, state, images) for turn in thread.turns])
             for thread in state.threads
         ],
         problems=state.problems,
@@ -121,7 +126,7 @@ async def rollout_page(request: PageRequest) -> RolloutView:
         forks=await forks.run(request.store.database),
         notes=await request.store.notes.of(record.id),
         max_note_chars=MAX_NOTE_CHARS,
-        queries=[*record_queries(record.id, record.task), forks],
+        queries=[*record_queries(record.id, record.task), forks, *images_queries],
     )
 
 
@@ -150,7 +155,12 @@ async def episode_of(request: PageRequest, identity: str | None = None) -> Store
     return await read_episode(request.store, record)
 
 
-def turn_view(turn: TurnState, state: EpisodeState) -> TurnView:
+def images_of(episode: StoredEpisode) -> EpisodeImages:
+    query = () if episode.task is None else episode.task.payload.query_blocks
+    return EpisodeImages.of([turn.dispatch for turn in episode.state.turns], query)
+
+
+def turn_view(turn: TurnState, state: EpisodeState, images: EpisodeImages) -> TurnView:
     d = turn.dispatch
     text, message = ("", {}) if d.response is None else (d.response.text, d.response.message)
     reasoning, reply = split_reply(text, message)
@@ -162,11 +172,11 @@ def turn_view(turn: TurnState, state: EpisodeState) -> TurnView:
         status=d.status.value,
         error=d.error,
         after=_after(turn),
-        messages=[_message_view(message) for message in d.messages],
+        messages=[_message_view(message, images) for message in d.messages],
         reasoning=reasoning,
         reply=reply,
         raw=text,
-        calls=[_call(call) for call in d.tool_calls],
+        calls=[_call(call, images) for call in d.tool_calls],
         prompt_tokens=d.usage.get("prompt", turn.length - sampled),
         cached_tokens=d.usage.get("cached", 0),
         sampled_tokens=sampled,
@@ -193,13 +203,14 @@ def _after(turn: TurnState) -> str:
     return f"{how} turn {turn.parent}, {turn.shared} tokens shared{why}"
 
 
-def _call(call: ToolCallResult) -> CallView:
+def _call(call: ToolCallResult, images: EpisodeImages) -> CallView:
     summary = None if call.summarized_by is None else call.summarized_by.model or "no model: the head of the answer"
     return CallView(
         id=call.id,
         name=call.name,
         arguments=json.dumps(call.arguments, ensure_ascii=False, default=str),
         result=call.result,
+        parts=images.parts(call.blocks),
         is_error=call.is_error,
         duration_s=call.duration_s,
         cut_chars=call.cut_chars,
@@ -208,11 +219,12 @@ def _call(call: ToolCallResult) -> CallView:
     )
 
 
-def _message_view(message: Mapping[str, Any]) -> SaidMessage:
+def _message_view(message: Mapping[str, Any], images: EpisodeImages) -> SaidMessage:
     content = message.get("content")
     return SaidMessage(
         role=str(message.get("role", "message")),
-        text=content if isinstance(content, str) else "" if content is None else str(content),
+        text=images.text(content),
+        parts=images.parts(content),
         name=str(message["name"]) if message.get("name") else None,
         call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
     )
@@ -239,7 +251,7 @@ def _part(turn: TurnState, part: str) -> str | None:
     kind = part.rstrip("0123456789")
     index = int(part.removeprefix(kind))
     if kind == "message":
-        return _message_view(turn.dispatch.messages[index]).text
+        return EpisodeImages.of([turn.dispatch]).text(turn.dispatch.messages[index].get("content"))
     call = turn.dispatch.tool_calls[index]
     if kind == "result":
         return call.result

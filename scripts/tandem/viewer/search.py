@@ -4,9 +4,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from shared.documents.states import RecordStatus, Termination
+from shared.episodes.images import EpisodeImages, is_digest
 from shared.names import SPLITS
 from shared.store.views.query import Document, Query
 from shared.store.views.rollouts import LOOKED_THROUGH, MOST_FOUND, MOST_PAGES, RolloutFilter, search
+from tandem.viewer.images import known_images
 from tandem.viewer.page_request import BadQuestion, PageRequest, check_split
 
 LONGEST = 300  # characters of a filter
@@ -33,6 +35,7 @@ async def search_page(request: PageRequest) -> SearchView:
     page = request.number("page", 0, most=MOST_PAGES)
     noted = await noted_records(request, chosen)
     documents, queries = await search(request.store.database, chosen, page, noted=noted)
+    documents, images_queries = await _with_images(request, documents[: MOST_FOUND + 1])
     values = {field.name: getattr(chosen, field.name) for field in fields(RolloutFilter)}
     return SearchView(
         wanted={name: value for name, value in values.items() if value not in (None, False)},
@@ -44,8 +47,20 @@ async def search_page(request: PageRequest) -> SearchView:
         splits=SPLITS,
         statuses=[status.value for status in RecordStatus],
         terminations=[termination.value for termination in Termination],
-        queries=queries,
+        queries=[*queries, *images_queries],
     )
+
+
+async def _with_images(request: PageRequest, documents: list[Document]) -> tuple[list[Document], list[Query]]:
+    """Of turns that were found, the images that their prompts added."""
+    known = EpisodeImages(tokens={one["sha256"]: one["count"] for d in documents for one in d.get("images", ())})
+    if not known.tokens:
+        return [{**document, "images": []} for document in documents], []
+    images, queries = await known_images(request.store, known)
+    shown = [
+        [images.image(one["sha256"]) for one in d.get("images", ()) if is_digest(one["sha256"])] for d in documents
+    ]
+    return [{**document, "images": own} for document, own in zip(documents, shown, strict=True)], queries
 
 
 async def noted_records(request: PageRequest, chosen: RolloutFilter) -> list[str] | None:
@@ -71,6 +86,8 @@ def chosen_filter(request: PageRequest) -> RolloutFilter:
 def _value(name: str, text: str) -> Any:
     if name == "tool_error":
         return text.lower() in ("1", "true", "on", "yes")
+    if name == "image" and not is_digest(text):
+        raise BadQuestion(f"image is {text[:80]!r}; expected the 64 hexadecimal digits of a SHA-256, in lower case")
     if name not in NUMBERS:
         if "\0" in text:  # no text of a search may hold it, says the server
             raise BadQuestion(f"{name} is {text[:80]!r}; expected a text without the character 0")

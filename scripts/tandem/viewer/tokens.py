@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from shared.documents import DataDispatch, DBRecordData
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.run import PolicyVersion
+from shared.episodes.images import EpisodeImage, EpisodeImages, placed
 from shared.episodes.state import TurnState
 from shared.episodes.stored import StoredEpisode
 from shared.store.views.query import Query
@@ -17,8 +18,9 @@ from shared.store.views.rollouts import logprobs_query, turn_query
 from shared.store.views.steps import step_query, versions_query
 from shared.tokens.merging import LossRules
 from tandem.viewer.group import loss_rules
+from tandem.viewer.images import known_images
 from tandem.viewer.page_request import BadQuestion, NotThere, PageRequest
-from tandem.viewer.rollout import episode_of
+from tandem.viewer.rollout import episode_of, images_of
 from tandem.viewer.trained_tokens import NOT_STORED, NOT_TRAINED, TrainedToken, TrainedTurn, trained_turn
 from tandem.what_if.sampled import Spell, speller
 
@@ -33,7 +35,9 @@ STEP_METRICS = ("loss/mismatch_mean_nats", "loss/ess_fraction", "loss/k3_mean", 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`shade`: 0 to SHADES, of the chosen colour. `sampled`: False for a prompt's token. `trained`: by step, where stored."""
+    """`shade`: 0 to SHADES, of the chosen colour. `sampled`: False for a prompt's token. `trained`: by step, where stored.
+
+    `image`: `length` tokens stand for it, placeholders with the marks between them; `id` is that of a placeholder."""
 
     place: int
     id: int
@@ -45,6 +49,8 @@ class Token:
     trained: list[TrainedToken]
     has_loss: bool
     shade: int = 0
+    image: EpisodeImage | None = None
+    length: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ class TokensView:
     colour: str
     colours: tuple[str, ...]
     tokens: list[Token]
-    first: int
+    first: int  # place from which on tokens are shown
+    end: int  # place behind the last one that is shown
     total: int
     prompt: int  # tokens of the turn that it did not sample
     shared: int  # tokens before these, of earlier turns
@@ -98,13 +105,15 @@ async def tokens_page(request: PageRequest) -> TokensView:
     shade = _shades(colour, versions, advantage, steps)
     spell = await speller(request.store, turn.policy)
     behind = {v.version: [v.staleness(step - 1) for step in steps] for v in published}
-    rows = [Token(k, i, spell([i]), False, None, None, [], [], False) for k, i in enumerate(prompt)]
+    images, images_queries = await known_images(request.store, images_of(episode))
+    rows = _prompt(turn, prompt, spell, images)
     rows += _sampled(turn, len(prompt), spell, behind, trained, is_trained, shade)
     place = request.number("position", -1, least=-1)  # in the whole context, as documents and the page of a step count
     chosen = request.number("token", place - turn.shared if place >= turn.shared else -1, least=-1)
-    if chosen >= 0 and not first <= chosen < first + MOST_SHOWN:
+    shown = _from(rows, first)
+    if chosen >= 0 and not any(_stands_at(token, chosen) for token in shown):
         first = chosen // MOST_SHOWN * MOST_SHOWN
-    shown = rows[first : first + MOST_SHOWN]
+        shown = _from(rows, first)
     return TokensView(
         record=episode.record.id,
         task=episode.record.task,
@@ -115,10 +124,11 @@ async def tokens_page(request: PageRequest) -> TokensView:
         colours=COLOURS,
         tokens=shown,
         first=first,
-        total=len(rows),
+        end=shown[-1].place + shown[-1].length if shown else first,
+        total=rows[-1].place + rows[-1].length if rows else 0,
         prompt=len(prompt),
         shared=turn.shared,
-        chosen=next((token for token in shown if token.place == chosen), None),
+        chosen=next((token for token in shown if _stands_at(token, chosen)), None),
         call=0 if turn.dispatch.tool_calls else None,
         advantage=advantage,
         is_trained=is_trained,
@@ -126,9 +136,15 @@ async def tokens_page(request: PageRequest) -> TokensView:
         steps=steps,
         step_metrics={step: await _metrics(request, turn.policy, step) for step in steps},
         policy=turn.policy,
-        spelt=any(token.text for token in shown),
+        spelt=any(token.text for token in shown if token.image is None),
         why_no_difference="" if trained.by_step else NOT_STORED if steps else NOT_TRAINED,
-        queries=[turn_query(turn.dispatch.id), query, computed, *(step_query(turn.policy, step) for step in steps)],
+        queries=[
+            turn_query(turn.dispatch.id),
+            query,
+            computed,
+            *(step_query(turn.policy, step) for step in steps),
+            *images_queries,
+        ],
     )
 
 
@@ -137,6 +153,33 @@ def _turn(episode: StoredEpisode, number: int) -> TurnState:
         if turn.number == number:
             return turn
     raise NotThere(f"{episode.record.id} has no turn {number}")
+
+
+def _from(rows: list[Token], first: int) -> list[Token]:
+    """`MOST_SHOWN` at most."""
+    return [token for token in rows if token.place + token.length > first][:MOST_SHOWN]
+
+
+def _stands_at(token: Token, place: int) -> bool:
+    return token.place <= place < token.place + token.length
+
+
+def _prompt(turn: TurnState, ids: list[int], spell: Spell, images: EpisodeImages) -> list[Token]:
+    """One for each token; of an image one for all of them."""
+    rows: list[Token] = []
+    behind = 0
+    for start, stop, image in [*placed(turn.dispatch.images, ids), (len(ids), len(ids), None)]:
+        rows += [
+            Token(k, ids[k], spell([ids[k]]), False, None, None, [], [], False)
+            for k in range(behind, min(start, len(ids)))
+        ]
+        behind = stop
+        if image is not None:
+            shown = replace(images.image(image.sha256), tokens=image.count)
+            text = f"image · {image.count:,} tokens"
+            length = stop - start
+            rows.append(Token(start, ids[start], text, False, None, None, [], [], False, image=shown, length=length))
+    return rows
 
 
 # 7 parameters: one turn's tokens, and what the page shows of each

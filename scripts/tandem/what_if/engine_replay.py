@@ -61,6 +61,10 @@ async def replay(
             why = f"{drawn}; engines tell log-probs of a prompt at 1 alone, of the whole distribution"
             turns.append(ReplayedTurn(turn, np.full(len(turn.ids), np.nan, dtype=np.float32), why))
             continue
+        if turn.images:
+            why = f"its prompt has {len(turn.images)} images; engines are asked for the log-probs of texts alone"
+            turns.append(ReplayedTurn(turn, np.full(len(turn.ids), np.nan, dtype=np.float32), why))
+            continue
         name = f"replay-{turn.dispatch.id}"
         scores = await client.score_prompt(url, [*turn.prompt, *turn.ids], len(turn.prompt) - 1, name)
         served.add(scores.version)

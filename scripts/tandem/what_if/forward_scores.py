@@ -2,13 +2,18 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shared.documents.run import FIRST_VERSION, PolicyVersion
+from shared.store import Store
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from tandem.what_if.sampled import SampledTurn
+from trainer.data.images import TowerImages, inputs_of, read_images
 from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.truncation import columns, near
@@ -16,10 +21,12 @@ from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
 
 
-def turn_logprobs(lm: TreeLM, turns: Sequence[SampledTurn], device: str, *, settle_ties: bool = False) -> list[Tensor]:
-    """For each turn the log-prob of every sampled token, with gradient where that is enabled. `settle_ties`: by
-    `settled_logprobs`."""
-    rows = rows_of(lm, [_chain(turn) for turn in turns])
+def turn_logprobs(
+    lm: TreeLM, turns: Sequence[SampledTurn], device: str, images: TowerImages, *, settle_ties: bool = False
+) -> list[Tensor]:
+    """For each turn the log-prob of every sampled token, with gradient where that is enabled. `images`: those of the turns.
+    `settle_ties`: by `settled_logprobs`."""
+    rows = rows_of(lm, [chain(turn) for turn in turns], images)
     parts_of: list[list[Tensor]] = [[] for _ in turns]
     for row in rows:
         placed, mask = row.to(device), lm.mask(device)
@@ -27,6 +34,19 @@ def turn_logprobs(lm: TreeLM, turns: Sequence[SampledTurn], device: str, *, sett
         for at in row.trajectory_E.unique().tolist():
             parts_of[at].append(logprob_E[row.trajectory_E == at])
     return [torch.cat(parts) for parts in parts_of]
+
+
+async def images_of_turns(
+    store: Store, turns: Sequence[SampledTurn], published: Sequence[PolicyVersion]
+) -> TowerImages:
+    """What the vision tower reads, by digest; of turns without images nothing, and no file is needed. Raises DataError and
+    ConfigError: `RecordImages.of`."""
+    return await read_images(store, [chain(turn) for turn in turns if turn.images], first_folder(published))
+
+
+def first_folder(published: Sequence[PolicyVersion]) -> Path:
+    """Of the model with which the run began, and of its image processor."""
+    return Path(next((version.path for version in published if version.version == FIRST_VERSION), ""))
 
 
 @torch.no_grad()
@@ -42,14 +62,15 @@ def settled_logprobs(lm: TreeLM, row: Row, mask: MaskBuilder) -> Tensor:
     return logprob_E
 
 
-def rows_of(lm: TreeLM, trees: Sequence[RecordTree]) -> list[Row]:
+def rows_of(lm: TreeLM, trees: Sequence[RecordTree], images: TowerImages) -> list[Row]:
     """All records in one row, or where the model takes no trees each path in its own."""
     linear = not lm.way.trees
     merged = merge(trees, merging=Merging.LINEAR if linear else Merging.TREE)
-    return pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+    rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+    return [row.with_pixels(partial(inputs_of, images)) for row in rows]
 
 
-def _chain(turn: SampledTurn) -> RecordTree:
+def chain(turn: SampledTurn) -> RecordTree:
     """The prompt and the reply as a record of one request."""
     before, sampled = len(turn.prompt), len(turn.ids)
     total = before + sampled
@@ -65,4 +86,5 @@ def _chain(turn: SampledTurn) -> RecordTree:
         logprobs_N=logprobs,
         versions_N=versions,
         dispatches=(TreeDispatch(turn.dispatch.id, turn.number, 1.0, turn.temperature, truncation=turn.truncation),),
+        images=tuple(turn.images),
     )

@@ -30,10 +30,11 @@ from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
 from shared.store import Store
-from tandem.what_if.forward_scores import turn_logprobs
+from tandem.what_if.forward_scores import images_of_turns, turn_logprobs
 from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_replay
 from tandem.what_if.sampled import SampledEpisode, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
+from trainer.data.images import TowerImages
 from trainer.process.ending import end_process
 from trainer.process.parallel import parallel_session
 
@@ -54,7 +55,9 @@ class ReplayConfig(ServiceConfig):
     json_output: bool = Field(False, description="One JSON object instead of tables.")
 
 
-def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progress: Progress) -> Replay:
+def replay(
+    episode: SampledEpisode, images: TowerImages, weights: StoredWeights, device: str, progress: Progress
+) -> Replay:
     """Each token under the version that sampled it; a version without kept weights leaves NaN and a note."""
     recomputed = [np.full(len(turn.ids), np.nan, dtype=np.float32) for turn in episode.turns]
     missing: dict[int, list[str]] = {}
@@ -68,7 +71,7 @@ def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progres
             continue
         lm = weights.load(stored)
         with torch.no_grad():
-            again = turn_logprobs(lm, [episode.turns[i] for i in at], device, settle_ties=True)
+            again = turn_logprobs(lm, [episode.turns[i] for i in at], device, images, settle_ties=True)
         for i, logprobs in zip(at, again, strict=True):
             mine = episode.turns[i].versions == number
             recomputed[i][mine] = at_full_weight(logprobs.float().cpu().numpy()[mine])
@@ -89,20 +92,22 @@ def replay(episode: SampledEpisode, weights: StoredWeights, device: str, progres
 def main() -> None:
     config = ReplayConfig.load_or_exit()
 
-    async def read() -> tuple[SampledEpisode, Sequence[PolicyVersion], Spell]:
+    async def read() -> tuple[SampledEpisode, TowerImages, Sequence[PolicyVersion], Spell]:
         async with Store.open(config.db_connection_string, config.run, read_only=True) as store:
             episode = await read_episode(store, config.record)
             policy = episode.record.policy
-            return episode, await published_versions(store, policy), await speller(store, policy)
+            published = await published_versions(store, policy)
+            images = await images_of_turns(store, episode.turns, published)
+            return episode, images, published, await speller(store, policy)
 
     try:
-        episode, published, spell = asyncio.run(read())
+        episode, images, published, spell = asyncio.run(read())
         with (
             parallel_session(config.device),
             kept_weights(published, config.run_dir or Path("output") / config.run, config.device) as weights,
             Progress(console=Console(stderr=True), transient=True) as progress,
         ):
-            result = replay(episode, weights, config.device, progress)
+            result = replay(episode, images, weights, config.device, progress)
     except TandemError as exc:
         sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)

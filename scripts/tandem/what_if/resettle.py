@@ -27,6 +27,7 @@ from rich.progress import Progress
 
 from sampler.core.api_models import Agents, Judge
 from sampler.core.api_models.config import read_agents_config
+from sampler.core.api_models.images import ReadImage
 from sampler.core.errors import AgentFailed, ScorerFailed
 from sampler.core.scorers.registry import require_scorer
 from sampler.core.service.process import load_scorers
@@ -84,7 +85,7 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
                 f"run {run} has no played group of policy {config.policy}: there is nothing to settle anew"
             )
         load_scorers(config)
-        agents = _agents(config.scoring.agent_config_path)
+        agents = _agents(config.scoring.agent_config_path, source.images.read)
         try:
             for one in config.new_scorers:
                 require_scorer(one.name, agents.judge)
@@ -100,10 +101,10 @@ async def resettle(uri: str, given: dict[str, Any], progress: Progress) -> Reset
             await agents.close()
 
 
-def _agents(path: Path | None) -> Agents:
+def _agents(path: Path | None, read_image: ReadImage) -> Agents:
     """The judge alone: nothing is played."""
     configured = None if path is None else read_agents_config(path).scorer_agent
-    return Agents(judge=None if configured is None else Judge(configured))
+    return Agents(judge=None if configured is None else Judge(configured, read_image))
 
 
 async def _config(source: Store, given: dict[str, Any]) -> ResettleConfig:

@@ -18,6 +18,7 @@ from shared.episodes.state import EpisodeState, TurnState
 from shared.errors import ConfigError, DataError
 from shared.store import Store
 from shared.tokens.flatten import distribution_of_logprobs
+from shared.tokens.image_span import ImageSpan
 from shared.truncation import Truncation
 
 Spell = Callable[[Sequence[int]], str]
@@ -26,7 +27,7 @@ Spell = Callable[[Sequence[int]], str]
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
     """One reply. `ids`, `logprobs` and `versions` have one entry for each sampled token. `logprobs` are of the distribution at
-    `temperature` that `truncation` leaves."""
+    `temperature` that `truncation` leaves. `images`: of the prompt."""
 
     number: int
     temperature: float
@@ -36,6 +37,7 @@ class SampledTurn:
     versions: npt.NDArray[np.int32]
     dispatch: DispatchedSamplingTask
     truncation: Truncation
+    images: Sequence[ImageSpan] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,20 @@ def _sampled(state: EpisodeState, turn: TurnState) -> SampledTurn:
     # Engines report the log-probs of greedy replies (temperature 0) at temperature 1.
     temperature = float(dispatch.sampling_params.get("temperature", 1.0)) or 1.0
     known = (logprobs, versions, dispatch, distribution_of_logprobs(dispatch))
-    return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, *known)
+    return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, *known, _images(state, turn))
+
+
+def _images(state: EpisodeState, turn: TurnState) -> list[ImageSpan]:
+    """Of the turn's prompt, those that it shares with earlier turns included."""
+    turns = {one.number: one for one in state.turns}
+    spans: list[ImageSpan] = []
+    at, count = turn, turn.length
+    while True:
+        own = [ImageSpan(i.sha256, at.shared + i.first, i.count, i.grid) for i in at.dispatch.images]
+        spans = [*(span for span in own if span.first < count), *spans]
+        if at.parent is None:
+            return spans
+        at, count = turns[at.parent], min(count, at.shared)
 
 
 async def speller(store: Store, policy: str) -> Spell:

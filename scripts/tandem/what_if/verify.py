@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -38,6 +39,7 @@ from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.weights.assembly import Assembly
 from tandem.what_if.forward_scores import settled_logprobs
+from trainer.data.images import TowerImages, inputs_of, read_images
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, tree_obstacle
@@ -73,13 +75,16 @@ class Verified:
     largest_difference: float
 
 
-def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str) -> tuple[int, float]:
-    """(tokens of `version`, largest |stored − recomputed| over them)."""
+def largest_difference(
+    lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str, images: TowerImages
+) -> tuple[int, float]:
+    """(tokens of `version`, largest |stored − recomputed| over them). `images`: those of the trees."""
     tokens, largest = 0, 0.0
     linear, mask = not lm.way.trees, lm.mask(device)
     for tree in trees:
         merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
-        rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+        packed = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+        rows = [row.with_pixels(partial(inputs_of, images)) for row in packed]
         parts = [settled_logprobs(lm, row.to(device), mask).cpu() - row.old_logprob_E for row in rows]
         of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
         difference_E = torch.cat([torch.zeros(0), *parts]).abs()[of_version_E]
@@ -110,7 +115,11 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
             if trees:
                 reached = assembly.reach(version, published, newer_than=number)
                 lm = _load(reached.folder, config.device)
-                tokens, largest = largest_difference(lm, trees, number, config.device)
+                tokens, largest = 0, 0.0
+                for tree in trees:  # one by one, so that memory holds the images of one
+                    images = await read_images(store, [tree], reached.folder)
+                    more, difference = largest_difference(lm, [tree], number, config.device, images)
+                    tokens, largest = tokens + more, max(largest, difference)
                 results.append(Verified(number, version.step, len(trees), tokens, largest))
                 assembly.keep_only(number)
     return results

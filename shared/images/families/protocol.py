@@ -6,7 +6,7 @@
 
 Sizes are height, width in pixels of the original image. Promise: tokens, grid and inputs are those of the processor of
 transformers. With `by_pillow` the inputs are equal bit for bit to those of its classes that use Pillow
-(`Idefics3ImageProcessorPil`); with `trainer.modeling.resizing.by_torch` to those that use torchvision, as engines do, within
+(`Idefics3ImageProcessorPil`); with `shared.images.torch_resizing.by_torch` to those that use torchvision, as engines do, within
 float32's rounding.
 """
 

@@ -176,6 +176,7 @@ def turns_query(records: Iterable[str]) -> Query:
     calls = {"$map": {"input": {"$ifNull": ["$tool_calls", []]}, "in": _CALL}}
     fields = {
         **dict.fromkeys(("record", "turn", "thread", "policy", "status", "advantage", "score", "weight_versions"), 1),
+        **dict.fromkeys(("images.sha256", "images.count"), 1),
         **dict.fromkeys(("created_at", "finished_at", "error"), 1),
         "text": {"$substrCP": [reply, 0, COMPARED_CHARS]},
         "chars": {"$strLenCP": reply},

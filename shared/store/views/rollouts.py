@@ -34,8 +34,8 @@ RECORD_FIELDS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class RolloutFilter:
-    """What a search asks for. `tool`, `tool_error` and `text` are looked for in the turns of the newest `LOOKED_THROUGH` episodes
-    that fit the rest."""
+    """What a search asks for. `tool`, `tool_error`, `text` and `image` are looked for in the turns of the newest
+    `LOOKED_THROUGH` episodes that fit the rest."""
 
     split: str | None = None
     status: str | None = None
@@ -50,11 +50,12 @@ class RolloutFilter:
     tool: str | None = None
     tool_error: bool = False
     text: str | None = None
+    image: str | None = None  # digest of an image that a turn's prompt added
     note: str | None = None  # in a note on the episode; `*`: any note
 
     @property
     def reads_turns(self) -> bool:
-        return bool(self.tool or self.tool_error or self.text)
+        return bool(self.tool or self.tool_error or self.text or self.image)
 
     def where(self) -> Document:
         """On `records`. Names `split` and `status` always: the index "recent" begins with them."""
@@ -84,7 +85,10 @@ class RolloutFilter:
             conditions["tool_calls"] = {"$elemMatch": call}
         if self.text:
             whole = {"$regex": _literally(self.text), "$options": "i"}
-            conditions["$or"] = [{"response.text": whole}, {"tool_calls.result": whole}, {"messages.content": whole}]
+            names = ("response.text", "tool_calls.result", "messages.content", "messages.content.text")
+            conditions["$or"] = [{name: whole} for name in names]
+        if self.image:
+            conditions["images.sha256"] = self.image
         return conditions
 
 
@@ -109,14 +113,18 @@ async def search(
     if not chosen.reads_turns:
         return candidates, [records]
     turns = Query(
-        "turns of these episodes with the tool, the error or the text",
+        "turns of these episodes with the tool, the error, the text or the image",
         "dispatched_sampling_tasks",
         chosen.in_turns([document["_id"] for document in candidates]),
-        {"record": 1, "turn": 1},
+        {"record": 1, "turn": 1, "images.sha256": 1, "images.count": 1},
         limit=LOOKED_THROUGH,
     )
-    named: Mapping[str, int] = {d["record"]: d["turn"] for d in reversed(await turns.run(database))}
-    matching = [{**document, "turn": named[document["_id"]]} for document in candidates if document["_id"] in named]
+    named: Mapping[str, Document] = {d["record"]: d for d in reversed(await turns.run(database))}
+    matching = [
+        {**document, "turn": named[document["_id"]]["turn"], "images": named[document["_id"]].get("images", [])}
+        for document in candidates
+        if document["_id"] in named
+    ]
     return matching[page * limit : (page + 1) * limit + 1], [records, turns]
 
 
@@ -147,6 +155,11 @@ def logprobs_query(data: str, turn: int) -> Query:
         [("_id", 1)],
         MOST_STEPS,
     )
+
+
+def images_query(digests: Sequence[str]) -> Query:
+    """Which of the images are stored. Reads the index on `_id` alone: a document has up to 8 MB."""
+    return Query("its images, without their bytes", "images", {"_id": {"$in": list(digests)}}, {"_id": 1})
 
 
 def turn_query(dispatch: str) -> Query:

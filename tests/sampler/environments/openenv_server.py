@@ -18,13 +18,21 @@ class Seen(Observation):
     text: str = ""
 
 
+class Pictured(Seen):
+    """With an image, as BrowserGym's environment has it."""
+
+    screenshot: list[list[list[int]]]
+
+
 class Counting(Environment):  # type: ignore[type-arg]  # not installed where types are checked
     """From the seed on, the model counts two numbers."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Seen:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, pictures: bool = False, **_: Any) -> Seen:
         self.at, self.left = seed or 0, 2
+        if pictures:
+            return Pictured(text=f"count on from {self.at}", screenshot=[[[self.at, 0, 255]] * 40] * 30)
         return Seen(text=f"count on from {self.at}")
 
     def step(self, action: Count, timeout_s: float | None = None, **_: Any) -> Seen:

@@ -32,7 +32,9 @@ def python_with(package: str) -> str:
 
 
 @contextmanager
-def adapters(package: str, *names: str) -> Iterator[Service]:
+def adapters(package: str, *names: str, python: str | None = None, **environment: str) -> Iterator[Service]:
+    """`python`: of the workers; None: one that has the package."""
     kinds = ",".join(f"{name.rpartition('=')[0] or name}={package}:{name.rpartition('=')[2]}" for name in names)
-    with service("--workers", "1", "--worker_python", python_with(package), "--environments", kinds) as found:
+    flags = ("--workers", "1", "--worker_python", python or python_with(package), "--environments", kinds)
+    with service(*flags, **environment) as found:
         yield found

@@ -18,7 +18,8 @@ class Shown(gymnasium.Env):  # type: ignore[misc]  # not installed where types a
     def __init__(self, show: str) -> None:
         self.action_space = Text(8) if show == "capital" else Discrete(2)
         box = Box(0, 255, (210, 160, 3) if show == "picture" else (2, 2), np.uint8)
-        spaces = {"picture": box, "parts": Dict({"at": Discrete(4), "grid": box, "mission": Text(20)})}
+        codes = Box(0, 10, (40, 40), np.uint8)
+        spaces = {"picture": box, "codes": codes, "parts": Dict({"at": Discrete(4), "grid": box, "mission": Text(20)})}
         self.observation_space = spaces.get(show, Discrete(4))
         self._show = show
 
@@ -34,7 +35,68 @@ class Shown(gymnasium.Env):  # type: ignore[misc]  # not installed where types a
         grid = np.zeros((2, 2), np.uint8)
         if self._show == "grows":
             return np.zeros((40, 40))
+        if self._show == "picture":
+            return np.full((210, 160, 3), 7, np.uint8)
         return {"at": np.int64(3), "grid": grid, "mission": "find it"} if self._show == "parts" else np.int64(3)
+
+
+class Camera(gymnasium.Env):  # type: ignore[misc]  # its base has no types
+    """A red square moves right over 64 x 48 pixels, seen from above and from the wrist, beside its number."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - as Gymnasium has it
+    action_space = Discrete(2)
+    observation_space = Dict(
+        {
+            "at": Discrete(8),
+            "above": Box(0, 255, (48, 64, 3), np.uint8),
+            "hand": Dict({"wrist": Box(0, 1, (3, 24, 32), np.float32)}),
+        }
+    )
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self._at = render_mode, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._at = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Step:
+        self._at += int(action)
+        return self._seen(), float(action), self._at == 7, False, {}
+
+    def render(self) -> Any:
+        return self._frame().repeat(4, 0).repeat(4, 1)
+
+    def _seen(self) -> Any:
+        wrist = (self._frame()[::2, ::2].transpose(2, 0, 1) / 255).astype(np.float32)
+        return {"at": np.int64(self._at), "above": self._frame(), "hand": {"wrist": wrist}}
+
+    def _frame(self) -> Any:
+        frame = np.zeros((48, 64, 3), np.uint8)
+        frame[16:24, 8 * self._at : 8 * self._at + 8] = (255, 0, 0)
+        return frame
+
+
+class Frames(gymnasium.Env):  # type: ignore[misc]  # its base has no types
+    """256 x 256 pixels, other ones at each step; 50 steps."""
+
+    action_space = Discrete(2)
+    observation_space = Box(0, 255, (256, 256, 3), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Step:
+        self._at += 1
+        return self._seen(), 1.0, self._at == 50, False, {}
+
+    def _seen(self) -> Any:
+        """Noise in the half of the frame, which no PNG makes smaller."""
+        frame = np.zeros((256, 256, 3), np.uint8)
+        frame[:128] = self.np_random.integers(0, 256, (128, 256, 3), np.uint8)
+        return frame
 
 
 class Code(gymnasium.Env):  # type: ignore[misc]  # its base has no types
@@ -116,8 +178,8 @@ class Shows(gymnasium.Env):  # type: ignore[misc]  # its base has no types
         return SEEN[self._at][1]
 
 
-for _name in ("Picture", "Parts", "Grows", "Capital"):
+for _name in ("Picture", "Codes", "Parts", "Grows", "Capital"):
     gymnasium.register(f"{_name}-v0", Shown, kwargs={"show": _name.lower()}, disable_env_checker=True)
-for _world in (Code, Asserts, Wants, Global, Shows):
+for _world in (Code, Asserts, Wants, Global, Shows, Camera, Frames):
     gymnasium.register(f"{_world.__name__}-v0", _world, disable_env_checker=True)
 gymnasium.register("Odd-v0", Odd, max_episode_steps=50)

@@ -3,6 +3,7 @@ field, what was found and what is expected; it is not played again."""
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampler.environments.checked_step import WrongStep, checked
-from sampler.environments.environment import COMPLETED, Step, user_says
+from sampler.environments.environment import COMPLETED, MAX_STEP_IMAGES, Step, user_says, user_shows
 from shared.documents.states import SlotStatus
 from shared.store import Store
 from tests.sampler.environments.playing import one_episode, registered, task_of, worlds
@@ -23,6 +24,10 @@ from tests.sampler.environments.services import Service, service
 from tests.sampler.episodes import ended
 
 TEXT = user_says("Go on.")
+
+
+def png_header(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, height, 8, 2, 0, 0, 0)
 
 
 def test_numbers_of_any_package_are_numbers_and_colors_of_a_terminal_are_brackets() -> None:
@@ -59,12 +64,53 @@ WRONG: dict[str, tuple[Any, str]] = {
     "an array": (Step(TEXT, reward=np.zeros(2)), "reward is array([0., 0.]) (ndarray); expected"),  # type: ignore[arg-type]  # wrong on purpose
     "an array of one": (Step(TEXT, reward=np.zeros(1)), "reward is array([0.]) (ndarray)"),  # type: ignore[arg-type]  # wrong on purpose
     "no score": (Step(TEXT, metrics={"score": "good"}), "metrics.score is 'good'; expected a finite number"),
-    "an image": (
-        Step([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]),
-        "messages.0.content.0.type is 'image_url'; expected 'text': a world's messages are text, images are not supported",
+    "another part": (
+        Step([{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]),
+        "messages.0.content.0.type is 'video'; expected 'text' or 'image'",
     ),
-    "pixels": (Step([{"role": "user", "content": np.zeros((2, 2))}]), "messages.0.content is array("),
-    "bytes": (Step([{"role": "user", "content": b"a"}]), "messages.0.content is b'a' (bytes); expected text"),
+    "a URL": (
+        Step([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a.example/1,2.png"}}]}]),
+        "messages.0.content.0.image_url is 'https://a.example/1,2.png'; expected a URL that begins with data:image/",
+    ),
+    "a path": (
+        Step(user_shows({"type": "image", "image": "1.png"})),
+        "messages.0.content.0.image is '1.png'; expected",
+    ),
+    "nothing for an image": (
+        Step(user_shows({"type": "image"})),
+        "messages.0.content.0.image is None; expected an array",
+    ),
+    "numbers beyond": (Step(user_shows(np.full((2, 2), 2.0))), "messages.0.content.0.image is array("),
+    "no number": (Step(user_shows(np.full((2, 2), np.nan))), "messages.0.content.0.image is array("),
+    "negative numbers": (Step(user_shows(np.full((2, 2), -1))), "messages.0.content.0.image is array("),
+    "nine channels": (Step(user_shows(np.zeros((9, 9, 9), np.uint8))), "messages.0.content.0.image is array("),
+    "no pixels": (Step(user_shows(np.zeros((0, 9, 3), np.uint8))), "messages.0.content.0.image is array("),
+    "rows of unequal lengths": (
+        Step(user_shows({"type": "image", "image": [[[1, 2, 3]] * 2, [[1, 2, 3]]]})),
+        "messages.0.content.0.image is [[[",
+    ),
+    "a number of an array": (Step([{"role": "user", "content": np.zeros(2)}]), "messages.0.content is array("),
+    "bytes": (
+        Step([{"role": "user", "content": b"a"}]),
+        "messages.0.content.0.image is b'a' (bytes); expected an image file (the file: ",
+    ),
+    "an SVG": (
+        Step(user_shows(b"<svg/>")),
+        "messages.0.content.0.image is b'<svg/>' (bytes); expected an image file",
+    ),
+    "a bomb": (Step(user_shows(png_header(30_000, 30_000))), "messages.0.content.0.image is b'\\x89PNG"),
+    "an image of the system": (
+        Step([{"role": "system", "content": [np.zeros((2, 2), np.uint8)]}]),
+        "messages.0.role is 'system'; expected user or tool, where there are images",
+    ),
+    "many images": (
+        Step(user_shows(*[np.zeros((2, 2), np.uint8)] * (MAX_STEP_IMAGES + 1))),
+        "the number of images is 65; expected at most 64 in a step",
+    ),
+    "large images": (
+        Step(user_shows(*[np.random.default_rng(1).integers(0, 256, (1000, 1000, 3), np.uint8)] * 3)),
+        "the size of images is 9",
+    ),
     "a text for messages": (Step("Go on."), "messages is 'Go on.'; expected a list of messages"),  # type: ignore[arg-type]  # wrong on purpose
     "texts for messages": (Step(["Go on."]), "messages.0 is 'Go on.'; expected a message: {'role'"),  # type: ignore[list-item]  # wrong on purpose
     "a role": (Step([{"role": "world", "content": "a"}]), "messages.0.role is 'world'; expected one of system, "),
@@ -131,7 +177,7 @@ def careless() -> Iterator[Service]:
         ("dict", "Careless returned what is no step: the step is {'messages': "),
         ("status", "status is 'won'; expected one of running, completed"),
         ("nan", "reward is nan; expected a finite number"),
-        ("image", "messages.0.content.0.type is 'image_url'; expected 'text'"),
+        ("image", "messages.0.content.0.image_url is 'data:image/png;base64,AAAA'; expected an image file"),
     ],
 )
 async def test_an_episode_whose_world_returns_no_step_fails_once_with_one_sentence(

@@ -250,3 +250,35 @@ async def test_a_renewal_that_failed_once_loses_no_session() -> None:
         assert asked[0] == asked[1], "it is tried again"
         step = await session.interact([{"role": "assistant", "content": "x"}])
     assert (step.reward or 0) >= 3
+
+
+PNG_URL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def showing(role: str, *urls: str) -> dict[str, Any]:
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {**SAYS, "messages": [{"role": role, "content": [{"type": "text", "text": "look"}, *parts]}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (showing("user", PNG_URL, "https://a.example/1.png"), "is 'https://a.example/1.png'; expected one that begins"),
+        (showing("tool", "file:///etc/passwd"), "is 'file:///etc/passwd'; expected one that begins with data:image/"),
+        (showing("assistant", PNG_URL), "a message of role assistant has images; expected user or tool"),
+        (showing("user", *[PNG_URL] * 65), "65 images in a step; expected 64 at most"),
+        ({**SAYS, "messages": [{"role": "user", "content": [{"type": "image", "path": "1.png"}]}]}, "type"),
+    ],
+)
+def test_images_of_a_foreign_controller_are_in_its_answer_few_and_in_messages_of_user_and_tools(
+    answer: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(EnvironmentFailed, match=told) as failed:
+        step_of(answer, URL)
+    assert len(str(failed.value)) < 500, "no image is quoted"
+
+
+def test_a_step_with_images_keeps_its_parts_and_one_of_texts_becomes_a_text() -> None:
+    (message,) = step_of(showing("tool", PNG_URL, PNG_URL), URL).messages
+    assert [part["type"] for part in message["content"]] == ["text", "image_url", "image_url"]
+    assert step_of(showing("user"), URL).messages == [{"role": "user", "content": "look"}]

@@ -16,7 +16,19 @@ def gymnasium() -> Iterator[Service]:
         *("FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "Jax=phys2d/CartPole-v1", "Ant-v4"),
         *(
             f"{name}=tests.sampler.environments.registered:{name}-v0"
-            for name in ("Picture", "Parts", "Grows", "Capital", "Code", "Asserts", "Wants", "Global", "Odd", "Shows")
+            for name in (
+                "Picture",
+                "Codes",
+                "Parts",
+                "Grows",
+                "Capital",
+                "Code",
+                "Asserts",
+                "Wants",
+                "Global",
+                "Odd",
+                "Shows",
+            )
         ),
         "Own=gymnasium.envs.toy_text:FrozenLake-v1",
     ) as found:
@@ -63,7 +75,7 @@ def test_a_worlds_own_limit_of_steps_is_its_limit(gymnasium: Service) -> None:
             "FrozenLake-v1",
             0,
             {"option": {}},
-            "custom_task has 'option'; expected options, reset, actions, instruction; did you mean",
+            "custom_task has 'option'; expected options, reset, actions, instruction, show, longest_edge; did you mean",
         ),
         ("FrozenLake-v1", 0, {"Options": {}}, "did you mean 'options'?"),
         ("FrozenLake-v1", 0, {"seed": 3}, "custom_task has 'seed'; expected options"),
@@ -84,9 +96,25 @@ def test_a_worlds_own_limit_of_steps_is_its_limit(gymnasium: Service) -> None:
         (
             "Picture",
             0,
-            {},
-            "100,800 numbers at each step; expected at most 1,000 numbers: images are not supported yet",
+            {"show": "text"},
+            "100,800 numbers at each step; expected at most 1,000 numbers as text",
         ),
+        ("Codes", 0, {}, "1,600 numbers at each step; expected at most 1,000 numbers as text"),
+        ("Codes", 0, {"show": "pixels"}, "(40, 40), uint8) (Box), no image; expected text or render"),
+        (
+            "Picture",
+            0,
+            {"show": "render"},
+            "tests.sampler.environments.registered:Picture-v0 renders nothing; expected",
+        ),
+        (
+            "Blackjack-v1",
+            0,
+            {"show": ["text", "pixel"]},
+            "show has 'pixel'; expected some of text, pixels, render; did you",
+        ),
+        ("Blackjack-v1", 0, {"show": []}, "show is [] (list); expected one of text, pixels and render"),
+        ("Picture", 0, {"longest_edge": 0}, "longest_edge is 0; expected a whole number from 1 on"),
     ],
 )
 def test_what_a_world_lacks_is_refused_with_a_sentence(

@@ -1,5 +1,6 @@
 """The OpenEnv adapter against the package's own server, where OPENENV_PYTHON names a Python that has it (openenv 0.10.0)."""
 
+import base64
 import json
 import os
 import subprocess
@@ -9,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
+from shared.images.decode import decode
 from shared.processes.mongod import free_port
 from tests.sampler.boxes import PATIENCE_S
 from tests.sampler.environments.services import Service, service
@@ -73,6 +76,15 @@ def test_a_server_is_played_by_its_own_schema_in_sessions_of_their_own() -> None
         assert one.say(session, "nine").json()["messages"][0]["content"] == "Call the tool act."
         end = act(one, session, '{"number": 5}').json()
         assert (end["status"], end["reward"]) == ("completed", 0.0)
+
+
+def test_a_screenshot_of_the_packages_server_is_an_image() -> None:
+    with counting(1) as one:
+        _, step = one.start("count", 7, reset={"pictures": True}, image_fields=["screenshot"])
+    text, image = step["messages"][0]["content"]
+    assert json.loads(text["text"]) == {"text": "count on from 7"}
+    file = base64.b64decode(image["image_url"]["url"].partition(",")[2])
+    assert np.array_equal(decode(file, "image").rgb_HW3, np.full((30, 40, 3), (7, 0, 255), np.uint8))
 
 
 def test_calls_side_by_side_are_all_run() -> None:

@@ -118,6 +118,63 @@ BODIES = {
     "/v1/messages": ANTHROPIC,
     "/v1beta/models/main:generateContent": GOOGLE,
 }
+_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+_URL = f"data:image/png;base64,{_PNG}"
+IMAGE_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": "main",
+        "messages": [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": _URL}}],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "image_url", "image_url": {"url": _URL}}]},
+        ],
+    },
+    "/v1/responses": {
+        "model": "main",
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": _URL, "detail": "auto"}]},
+            {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_image", "image_url": _URL}]},
+        ],
+    },
+    "/v1/messages": {
+        "model": "main",
+        "max_tokens": 20,
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PNG}},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c1",
+                        "content": [
+                            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PNG}}
+                        ],
+                    },
+                ],
+            },
+        ],
+    },
+    "/v1beta/models/main:generateContent": {
+        "contents": [
+            {
+                "role": "user",
+                "parts": [
+                    {"inlineData": {"mimeType": "image/png", "data": _PNG}},
+                    {
+                        "functionResponse": {
+                            "name": "add",
+                            "response": {"result": "3"},
+                            "parts": [{"inlineData": {"mimeType": "image/png", "data": _PNG}}],
+                        }
+                    },
+                ],
+            },
+        ],
+    },
+}
 OPAQUE = ("parameters", "schema", "input_schema", "responseJsonSchema", "input", "args", "response")  # any names inside
 
 

@@ -101,7 +101,7 @@ async def test_errors_have_the_sdks_own_classes(store: Store) -> None:
     assert record.status is RecordStatus.SCORED
     assert seen["key"].code == "invalid_api_key"
     assert seen["model"].code == "model_not_found"
-    assert "messages[0].content[0] is 'image_url'" in seen["image"].message
+    assert "messages[0].content[0].image_url.url: an image, and model 'main' reads texts alone" in seen["image"].message
     assert seen["long"].code == "context_length_exceeded"
     assert len(dispatches) == 1
 

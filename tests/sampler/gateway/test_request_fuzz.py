@@ -14,14 +14,14 @@ from sampler.core.episode.threads import EpisodeThreads
 from sampler.gateway.agent_sampler import AgentTask
 from sampler.gateway.bodies import plain_json
 from sampler.gateway.dialects import CHAT_PATHS
-from sampler.gateway.exchange import ChatRequest, GatewayError, Problem
+from sampler.gateway.exchange import ChatRequest, GatewayError, Problem, SentImage
 from shared.documents.states import RecordStatus, Termination
 from shared.errors import ConfigError
 from shared.outside_values import problem_of
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE
 from tests.sampler.gateway.agents import ScriptedEngine, played
-from tests.sampler.gateway.request_bodies import ANYTHING, BODIES, changed, mutants, nested, places_of
+from tests.sampler.gateway.request_bodies import ANYTHING, BODIES, IMAGE_BODIES, changed, mutants, nested, places_of
 
 VALUES: list[Any] = [None, True, False, 0, -1, 1.5, 2**63, math.nan, math.inf, "", "x", "\0", "\ud83d", [], [1], [[]], [None],
                      ["x"], {}, {"x": 1}, {"\0": 1}, {"type": "x"}, [{}], [{"type": 1}], [{"type": "text"}], [{"text": 1}],
@@ -39,19 +39,26 @@ def read_or_refused(path: str, body: Any) -> GatewayError | None:
         request = read(path, body)
     except GatewayError as error:
         return error
-    messages: list[Any] = [dict(message) for message in request.messages]
+    messages: list[Any] = [{**message, "content": _plain(message["content"])} for message in request.messages]
     assert problem_of([messages, [dict(tool) for tool in request.tools], dict(request.unused)], most_depth=90) is None
     with contextlib.suppress(ConfigError):  # the template refuses it, as the gateway does then
         TEMPLATE.render_ids(messages, request.tools, add_generation_prompt=True)
     return None
 
 
+def _plain(content: Any) -> Any:
+    if isinstance(content, str):
+        return content
+    return [{"type": "image", "data": one.data} if isinstance(one, SentImage) else one for one in content]
+
+
 @pytest.mark.parametrize("path", BODIES)
-def test_any_value_in_any_place_is_taken_or_refused(path: str) -> None:
+@pytest.mark.parametrize("bodies", [BODIES, IMAGE_BODIES], ids=["text", "images"])
+def test_any_value_in_any_place_is_taken_or_refused(path: str, bodies: dict[str, Any]) -> None:
     refused = 0
-    for place in places_of(BODIES[path]):
+    for place in places_of(bodies[path]):
         for value in VALUES:
-            error = read_or_refused(path, changed(BODIES[path], place, value))
+            error = read_or_refused(path, changed(bodies[path], place, value))
             refused += error is not None
             assert error is None or (error.problem is Problem.INVALID and error.message)
     assert refused > 100
@@ -61,7 +68,7 @@ def test_any_value_in_any_place_is_taken_or_refused(path: str) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_changes_of_a_body_are_taken_or_refused(path: str, data: st.DataObject) -> None:
-    read_or_refused(path, data.draw(mutants(BODIES[path]) | ANYTHING))
+    read_or_refused(path, data.draw(mutants(BODIES[path]) | mutants(IMAGE_BODIES[path]) | ANYTHING))
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ async def test_what_is_not_stored_here_is_refused_in_the_sdks_own_classes(store:
     assert record.status is RecordStatus.SCORED
     assert len(dispatches) == 1
     for message, word in zip(
-        seen, ("whole input", "local_shell", "item_reference", "input_image", "background"), strict=True
+        seen, ("whole input", "local_shell", "item_reference", "reads texts alone", "background"), strict=True
     ):
         assert word in message
 

@@ -18,11 +18,16 @@ from shared.documents.packed import unpack_floats
 from shared.documents.states import RecordStatus
 from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, odd_ids, played
-from tests.sampler.gateway.request_bodies import BODIES, Path, at, changed, objects_of
+from tests.sampler.gateway.request_bodies import BODIES, IMAGE_BODIES, Path, at, changed, objects_of
 from tests.shared.builders import make_task
 
 NEW = "brand_new"
-CASES = [(path, place) for path, body in BODIES.items() for place in objects_of(body)]
+CASES = [
+    (path, body, place)
+    for bodies in (BODIES, IMAGE_BODIES)
+    for path, body in bodies.items()
+    for place in objects_of(body)
+]
 HI: dict[str, Any] = {"model": "main", "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -33,13 +38,15 @@ def read(path: str, body: Any) -> ChatRequest:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_the_bodies_of_this_test_are_used_whole(path: str) -> None:
-    assert read(path, BODIES[path]).unused == {}
+    assert read(path, BODIES[path]).unused == read(path, IMAGE_BODIES[path]).unused == {}
 
 
-@pytest.mark.parametrize(("path", "place"), CASES, ids=[f"{path}-{'.'.join(map(str, place))}" for path, place in CASES])
-def test_a_member_that_no_reader_knows_is_unused_wherever_it_stands(path: str, place: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "place"), CASES, ids=[f"{path}-{'.'.join(map(str, place))}" for path, _, place in CASES]
+)
+def test_a_member_that_no_reader_knows_is_unused_wherever_it_stands(path: str, body: Any, place: Path) -> None:
     """Also in dialects' future versions: the names are nobody's."""
-    body = changed(BODIES[path], (*place, NEW), {"x": 1})
+    body = changed(body, (*place, NEW), {"x": 1})
     spelled = "brandNew" if "models" in path else NEW
     names = [f"{part}" if isinstance(part, str) else "[]" for part in place]
     expected = ".".join([*names, spelled]).replace(".[]", "[]")

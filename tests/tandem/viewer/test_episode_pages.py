@@ -212,7 +212,7 @@ async def test_a_rollout_has_its_reasoning_calls_and_reasons(viewer: Client, run
     first, second = view["threads"][0]["turns"]
     assert (first["reasoning"], first["reply"]) == ("two and two", "I add")
     assert (first["calls"][0]["id"], first["calls"][0]["duration_s"]) == ("c00", 0.25)
-    assert second["messages"] == [{"role": "tool", "text": "4", "name": None, "call_id": "c00"}]
+    assert second["messages"] == [{"role": "tool", "text": "4", "parts": [], "name": None, "call_id": "c00"}]
     assert view["record"]["reward_details"] == {"scorer": "math", "reason": "right"}
     assert view["data"][0]["trained_steps"] == [1]
 

@@ -1,0 +1,386 @@
+"""Images on the viewer's pages: where they stand, what the address of a file answers, and what the database is asked for them."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pymongo
+import pytest
+
+from shared.documents.images import CHUNK_BYTES, MAX_INLINE_BYTES, StoredImage
+from shared.episodes.images import EpisodeImage, EpisodeImages
+from shared.processes.mongod import Mongod
+from shared.store import Store
+from shared.tokens.image_span import ImageSpan
+from shared.tokens.record_tree import RecordTree, TreeDispatch
+from tandem.viewer.group import branches_of
+from tandem.viewer.images import thumbnail
+from tests.shared.image_files import image_file, png
+from tests.tandem.viewer.conftest import TOKEN, Client, ClientOf
+from tests.tandem.viewer.image_run import FILES, FIRST, GROUP, QUESTION, SECOND, blocks, file_of, tell_images
+from tests.tandem.viewer.stories import Told, tell
+
+RUN = "pictures"
+TYPES = {kind: f"image/{kind.lower()}" for kind in FILES}
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+PNG = FILES["PNG"].sha256
+
+
+@pytest.fixture(scope="module")
+def run(mongod: Mongod) -> Iterator[str]:
+    async def play() -> None:
+        async with Store.open(mongod.connection_string, RUN) as store:
+            await tell_images(store)
+
+    asyncio.run(play())
+    yield RUN
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        client.drop_database(RUN)
+
+
+def address(sha256: str, run: str = RUN) -> str:
+    return f"/runs/{run}/images/{sha256}"
+
+
+async def json_of(viewer: Client, path: str, run: str = RUN) -> dict[str, Any]:
+    bare, _, query = path.partition("?")
+    answer = await viewer.get(f"/runs/{run}{bare}.json?{query}")
+    assert answer.status_code == 200, answer.text
+    value: dict[str, Any] = answer.json()
+    return value
+
+
+# ---------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("kind", FILES)
+async def test_a_file_has_the_type_of_its_bytes_and_is_kept_by_the_browser(viewer: Client, run: str, kind: str) -> None:
+    answer = await viewer.get(address(FILES[kind].sha256))
+    assert (answer.status_code, answer.content) == (200, FILES[kind].data)
+    assert answer.headers["content-type"] == TYPES[kind]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "private, max-age=31536000, immutable"
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'; ")
+    assert answer.headers["content-disposition"].startswith(f'inline; filename="{FILES[kind].sha256[:16]}.')
+    again = await viewer.get(address(FILES[kind].sha256), headers={"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    head = await viewer.head(address(FILES[kind].sha256))
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(FILES[kind].data)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0" * 64,
+        "0" * 63,
+        "0" * 65,
+        PNG.upper(),
+        f"{PNG}:0",
+        f"{PNG}%0a",
+        f"{PNG}%00",
+        f"{PNG}.svg",
+        f" {PNG}",
+        "..%2f..%2fadmin",
+        "%252e%252e%252fadmin",
+        "$ne",
+        "{}",
+        "%3Cscript%3Ealert(1)%3C/script%3E",
+        "9" * 5_000,
+    ],
+)
+async def test_a_name_of_no_image_is_status_404(viewer: Client, run: str, name: str) -> None:
+    answer = await viewer.get(f"/runs/{RUN}/images/{name}")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["cache-control"] == "no-store"
+    assert "<script>alert" not in answer.text
+    of_a_digest = "not in the store" if name == "0" * 64 else "names no image; expected the 64"
+    assert ("there is no page" if name.lower().startswith(("..%2f", "%3c")) else of_a_digest) in answer.text
+    assert len(answer.text) < 10_000, "a long name is cut"
+
+
+@pytest.mark.parametrize("data", [SVG, b"<!doctype html><script>alert(1)</script>", b"%PDF-1.7", b"", b"GIF89a"])
+async def test_what_is_none_of_the_five_formats_is_not_served_even_if_it_is_stored(
+    viewer: Client, store: Store, data: bytes
+) -> None:
+    """A document written by hand, which says that it is a PNG."""
+    file = image_file(data)
+    await store.database["images"].insert_one(StoredImage.of(file).to_mongo())
+    answer = await viewer.get(address(file.sha256, store.run))
+    assert answer.status_code == 404
+    assert data[:20] not in answer.content or not data
+
+
+async def test_a_file_with_other_bytes_than_its_name_says_is_not_served(viewer: Client, store: Store) -> None:
+    await store.images.keep([FILES["PNG"]])
+    await store.database["images"].update_one({"_id": PNG}, {"$set": {"data": FILES["GIF"].data}})
+    assert (await viewer.get(address(PNG, store.run))).status_code == 404
+
+
+async def test_a_large_file_is_joined_from_its_chunks_and_one_without_a_chunk_is_not_served(
+    viewer: Client, store: Store
+) -> None:
+    large = file_of("PNG", png(4000, 4000, after=b"") + bytes(MAX_INLINE_BYTES + CHUNK_BYTES), 4000, 4000)
+    await store.images.keep([large])
+    answer = await viewer.get(address(large.sha256, store.run))
+    assert (answer.status_code, answer.content) == (200, large.data)
+    await store.database["image_chunks"].delete_one({"_id": f"{large.sha256}:1"})
+    assert (await viewer.get(address(large.sha256, store.run))).status_code == 404
+
+
+async def test_files_follow_the_rules_of_pages(viewer: Client, client_of: ClientOf, run: str, store: Store) -> None:
+    """Another host, no token, another run, a form: as any page."""
+    assert (await client_of(None, host="evil.example").get(address(PNG))).status_code == 403
+    assert (await client_of(TOKEN).get(address(PNG))).status_code == 401
+    allowed = await client_of(TOKEN).get(address(PNG), headers={"authorization": f"Bearer {TOKEN}"})
+    assert allowed.status_code == 200
+    assert (await viewer.get(address(PNG, store.run))).status_code == 404, "a run has its own images"
+    assert (await viewer.get(address(PNG, "no-such-run"))).status_code == 404
+    assert (await viewer.post(address(PNG))).status_code == 405
+
+
+# ---------------------------------------------------------------------- pages
+
+
+def images_in(html: str) -> list[str]:
+    """Digests of the pictures that a page shows, in order."""
+    return re.findall(rf'<img src="/runs/{RUN}/images/([0-9a-f]+)"', html) + re.findall(
+        rf'<img class="boxed" src="/runs/{RUN}/images/([0-9a-f]+)"', html
+    )
+
+
+def digests(*kinds: str) -> list[str]:
+    return [FILES[kind].sha256 for kind in kinds]
+
+
+async def test_a_rollout_shows_its_images_in_place(viewer: Client, run: str) -> None:
+    html = (await viewer.get(f"/runs/{RUN}/rollouts/{FIRST}")).text
+    assert images_in(html) == digests("PNG", "JPEG", "JPEG", "GIF", "WEBP", "BMP"), "of the call, and as it was read"
+    tag = re.search(rf'<a href="{address(PNG)}"><img [^>]*></a>', html)
+    assert tag is not None
+    for attribute in (
+        'loading="lazy"',
+        'width="39"',
+        'height="24"',
+        f'alt="image of 37 × 23 pixels, SHA-256 {PNG[:8]}…"',
+    ):
+        assert attribute in tag[0], attribute
+    assert re.search(rf"37 × 23 · {len(FILES['PNG'].data) / 1000:.1f} kB · 4 tokens · ", html)
+    view = await json_of(viewer, f"/rollouts/{FIRST}")
+    first, second, _ = view["threads"][0]["turns"]
+    assert first["messages"][0]["parts"][0] == QUESTION
+    assert first["messages"][0]["parts"][1] == {
+        "sha256": PNG,
+        "width": 37,
+        "height": 23,
+        "num_bytes": len(FILES["PNG"].data),
+        "tokens": 4,
+        "is_stored": True,
+    }
+    assert [one if isinstance(one, str) else one["tokens"] for one in second["messages"][0]["parts"]] == [
+        "The page:",
+        3,
+        "3 links",
+    ]
+    assert first["calls"][0]["parts"] == second["messages"][0]["parts"]
+
+
+async def test_the_text_of_a_message_is_a_download_with_lines_for_images(viewer: Client, run: str) -> None:
+    answer = await viewer.get(f"/runs/{RUN}/rollouts/{FIRST}/text?turn=0&part=message0")
+    size = f"{len(FILES['PNG'].data) / 1000:.1f} kB"
+    assert answer.text == f"{QUESTION}\n[image 37x23, 4 tokens, {size}, sha256 {PNG[:12]}…]"
+
+
+async def test_a_group_shows_its_question_and_what_each_turn_saw(viewer: Client, run: str) -> None:
+    html = (await viewer.get(f"/runs/{RUN}/groups/{GROUP}")).text
+    assert images_in(html)[0] == PNG
+    view = await json_of(viewer, f"/groups/{GROUP}")
+    assert [part if isinstance(part, str) else part["tokens"] for part in view["query"]] == [QUESTION, 4]
+    seen = [[[one["sha256"] for one in cell["images"]] for cell in row] for row in view["rows"]]
+    assert seen == [
+        [digests("PNG"), digests("PNG")],
+        [digests("JPEG"), digests("WEBP")],
+        [digests("GIF", "WEBP", "BMP")] * 2,
+    ]
+
+
+async def test_the_tokens_of_an_image_are_one_chip_that_says_how_many(viewer: Client, run: str) -> None:
+    view = await json_of(viewer, f"/rollouts/{FIRST}/tokens?turn=0")
+    shown = [(token["place"], token["id"], token["length"], token["image"] is not None) for token in view["tokens"]]
+    assert shown == [
+        (0, 1, 1, False),
+        (1, 2, 1, False),
+        (2, 9, 5, True),
+        (7, 3, 1, False),
+        (8, 4, 1, False),
+        (9, 5, 1, False),
+    ]
+    assert (view["total"], view["end"], view["tokens"][2]["text"]) == (10, 10, "image · 4 tokens")
+    html = (await viewer.get(f"/runs/{RUN}/rollouts/{FIRST}/tokens?turn=0&token=4")).text
+    assert "Token 2:" in html, "a token inside of an image is the image"
+    assert "2 to 6: 4 placeholders, 1 marks between them" in html
+    third = await json_of(viewer, f"/rollouts/{FIRST}/tokens?turn=2")
+    assert [token["length"] for token in third["tokens"]] == [1, 2, 2, 2, 1, 1, 1], (
+        "one behind the other, with equal ids"
+    )
+
+
+async def test_two_rollouts_part_where_an_image_differs_though_its_tokens_are_equal(viewer: Client, run: str) -> None:
+    path = f"/compare?a={FIRST}&b={SECOND}"
+    view = await json_of(viewer, path)
+    assert (view["first_turn"], view["first_token"]) == (1, 11)
+    html = (await viewer.get(f"/runs/{RUN}{path}")).text
+    assert images_in(html)[:4] == digests("PNG", "JPEG", "PNG", "WEBP")
+
+
+def tree_with(record: str, sha256: str) -> RecordTree:
+    """1 [9 9 60 9] | 4 5: placeholders with a mark between them, and a reply of two tokens."""
+    return RecordTree(
+        record_id=record,
+        token_ids_N=np.array([1, 9, 9, 60, 9, 4, 5], dtype=np.int32),
+        parents_N=np.arange(-1, 6, dtype=np.int32),
+        dispatches_N=np.array([-1] * 5 + [0, 0], dtype=np.int32),
+        logprobs_N=np.zeros(7, dtype=np.float32),
+        versions_N=np.array([-1] * 5 + [0, 0], dtype=np.int32),
+        dispatches=(TreeDispatch(f"{record}:0", 0, 1.0),),
+        images=(ImageSpan(sha256, 1, 3),),
+    )
+
+
+def test_a_branch_has_the_images_that_begin_in_it_and_the_text_without_their_placeholders() -> None:
+    trees = [tree_with("a", PNG), tree_with("b", PNG), tree_with("c", FILES["GIF"].sha256)]
+    images = EpisodeImages.of([], blocks(FILES["PNG"]))
+    found = branches_of(trees, [0, 1, 2], lambda ids: " ".join(map(str, ids)), images)
+    assert [(one.slots, one.tokens, one.text, [image.sha256 for image in one.images]) for one in found] == [
+        ([0, 1, 2], 1, "1", []),
+        ([0, 1], 6, "60 4 5", digests("PNG")),
+        ([2], 6, "60 4 5", digests("GIF")),
+    ]
+    assert (found[1].images[0].width, found[2].images[0].width) == (37, 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (f"image={FILES['JPEG'].sha256}", [FIRST]),
+        (f"image={FILES['GIF'].sha256}", [FIRST, SECOND]),
+        (f"image={'0' * 64}", []),
+        ("text=on the page", [FIRST, SECOND]),
+        ("text=3 links", [FIRST, SECOND]),
+    ],
+)
+async def test_the_search_finds_texts_between_images_and_images_by_digest(
+    viewer: Client, run: str, query: str, found: list[str]
+) -> None:
+    view = await json_of(viewer, f"/search?{query}")
+    assert sorted(one["_id"] for one in view["found"]) == found
+    if found:
+        assert images_in((await viewer.get(f"/runs/{RUN}/search?{query}")).text)
+
+
+@pytest.mark.parametrize("value", ["x", PNG.upper(), "[$ne]", "0" * 63])
+async def test_a_search_for_what_is_no_digest_is_refused(viewer: Client, run: str, value: str) -> None:
+    assert (await viewer.get(f"/runs/{RUN}/search", params={"image": value})).status_code == 400
+
+
+async def test_an_image_that_is_gone_is_said_in_its_place(viewer: Client, store: Store) -> None:
+    await tell_images(store)
+    await store.database["images"].delete_one({"_id": PNG})
+    for path in (f"rollouts/{FIRST}", f"rollouts/{FIRST}/tokens", f"groups/{GROUP}"):
+        html = (await viewer.get(f"/runs/{store.run}/{path}")).text
+        assert "not in the store any more" in html, path
+        assert f'src="/runs/{store.run}/images/{PNG}"' not in html, path
+
+
+async def test_a_reference_that_is_none_is_shown_as_text(viewer: Client, store: Store) -> None:
+    """Documents that were written by hand."""
+    await tell_images(store)
+    wrong = [
+        {"type": "image", "sha256": "../../x", "width": 1},
+        {"type": "image", "sha256": PNG, "width": "<b>", "height": -1, "num_bytes": None},
+        {"type": "text"},
+        "bare",
+        {"type": "video", "url": "javascript:alert(1)"},
+    ]
+    await store.database["dispatched_sampling_tasks"].update_one(
+        {"_id": f"{FIRST}:0"},
+        {
+            "$set": {
+                "messages": [{"role": "user", "content": wrong}],
+                "images": [{"sha256": "x", "first": 9999, "count": -1}],
+            }
+        },
+    )
+    answer = await viewer.get(f"/runs/{store.run}/rollouts/{FIRST}")
+    assert answer.status_code == 200
+    assert "images/.." not in answer.text
+    assert "<b>" not in answer.text
+    assert "&#34;sha256&#34;: &#34;../../x&#34;" in answer.text
+    for path in (f"rollouts/{FIRST}/tokens", f"groups/{GROUP}", f"compare?a={FIRST}&b={SECOND}"):
+        assert (await viewer.get(f"/runs/{store.run}/{path}")).status_code == 200, path
+
+
+# ---------------------------------------------------------------------- what is read
+
+
+async def commands_of(mongod: Mongod, viewer: Client, run: str, path: str) -> list[dict[str, Any]]:
+    """Of the server's profiler, on collections of images."""
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        database = client[run]
+        database.command("profile", 0)
+        database.drop_collection("system.profile")
+        database.command("profile", 2)
+        answer = await viewer.get(f"/runs/{run}/{path}")
+        database.command("profile", 0)
+        assert answer.status_code == 200
+        return list(database["system.profile"].find({"ns": {"$regex": r"\.image"}}))
+
+
+async def test_a_page_reads_names_of_images_alone_and_one_without_images_asks_for_none(
+    mongod: Mongod, viewer: Client, run: str, store: Store
+) -> None:
+    for path in (f"rollouts/{FIRST}", f"rollouts/{FIRST}/tokens", f"groups/{GROUP}"):
+        [entry] = await commands_of(mongod, viewer, RUN, path)
+        assert entry["docsExamined"] == 0, "the index alone: a document has up to 8 MB"
+    await tell(store, lambda seq, slot: Told(), groups=1, slots=2)
+    record = "main:train:0:t0:0:1"
+    for path in (f"rollouts/{record}", f"rollouts/{record}/tokens", "groups/main:train:0:t0", "search?text=4"):
+        assert await commands_of(mongod, viewer, store.run, path) == [], path
+
+
+async def test_a_long_episode_is_a_small_page_whose_pictures_are_loaded_by_need(viewer: Client, store: Store) -> None:
+    shots = [file_of("PNG", png(1280, 720) + bytes([at]) * 200_000, 1280, 720) for at in range(50)]
+    await tell_images(store, screenshots=shots)
+    answer = await viewer.get(f"/runs/{store.run}/rollouts/{FIRST}")
+    tags = re.findall(r"<img src=[^>]*>", answer.text.partition("<main")[2])
+    assert len(tags) == 56
+    assert all('loading="lazy"' in tag for tag in tags)
+    assert all(int(re.search(r'width="(\d+)"', tag)[1]) <= 320 for tag in tags)  # type: ignore[index]  # each has one
+    assert len(answer.content) < 250_000, "10 MB of pictures are not in it"
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((640, 480), (320, 240)),
+        ((100, 50), (100, 50)),
+        ((4096, 4096), (240, 240)),
+        ((4, 4), (24, 24)),
+        ((16_000_000, 1), (320, 1)),
+        ((1, 16_000_000), (1, 240)),
+        ((0, 5), None),
+    ],
+)
+def test_a_thumbnail_has_bounded_sides(size: tuple[int, int], expected: tuple[int, int] | None) -> None:
+    assert thumbnail(EpisodeImage(PNG, *size)) == expected
+
+
+async def test_the_address_of_an_image_works_below_a_path_of_a_proxy(viewer: Client, run: str) -> None:
+    html = (await viewer.get(f"/runs/{RUN}/rollouts/{FIRST}", headers={"x-forwarded-prefix": "/tandem"})).text
+    source = re.search(r'<img src="(/tandem/runs/[^"]+)"', html)
+    assert source is not None
+    answer: httpx.Response = await viewer.get(source[1], headers={"x-forwarded-prefix": "/tandem"})
+    assert answer.headers["content-type"] == "image/png"
