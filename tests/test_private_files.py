@@ -54,6 +54,7 @@ PUBLIC = {
     "scripts/tandem/commands/shown_images.py": "the file of `written_whole`",
     "shared/store/data_file.py": "the file of `written_whole`",
     "shared/tasks/tables.py": "the file of `written_whole`",
+    "shared/tasks/table_images.py": "the file of `written_whole`",
     "sampler/gateway/kept_files.py": "made with the modes 0700 and 0600",
     "sampler/gateway/preload.py": "our own source, in a private folder",
     "sampler/mcp_docker/serving.py": "parents of the private state folder",

@@ -78,7 +78,7 @@ class TableImages:
         data = bytes_of(block, self._source, where)
         path = self._folder / f"{hashlib.sha256(data).hexdigest()}.{header_of(data, where).format.lower()}"
         if not path.exists():
-            with written_whole(path, public=True) as temporary:
+            with written_whole(path) as temporary:
                 temporary.write_bytes(data)
             self._written.append(path)
         return f"{self._folder.name}/{path.name}"
