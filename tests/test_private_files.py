@@ -31,7 +31,6 @@ FIGURES = "figures alone"
 INSIDE = "inside a session's folder, which has mode 0700"
 KERNEL = "a control group, which is the kernel's"
 PUBLIC = {
-    "shared/tasks/table_images.py": "images of a task file, beside it",
     "shared/weights/deltas.py": WEIGHTS,
     "shared/weights/assembly.py": WEIGHTS,
     "trainer/checkpoints/checkpoint.py": WEIGHTS,
