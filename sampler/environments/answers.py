@@ -28,8 +28,8 @@ from sampler.environments.environment import (
     VALIDATION_FAILED,
 )
 from sampler.environments.pixels import DATA_URL
-from shared.documents.content import IMAGE_ROLES
 from shared.documents.states import Termination
+from shared.images.bounds import IMAGE_ROLES
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
 from shared.outside_values import MAX_DEPTH

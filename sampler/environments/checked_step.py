@@ -30,7 +30,7 @@ from sampler.environments.environment import (
 )
 from sampler.environments.pixels import NotAnImage, data_url, image_file, is_image
 from sampler.environments.plain_text import plain_text
-from shared.documents.content import IMAGE_ROLES
+from shared.images.bounds import IMAGE_ROLES
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
 
 ROLES = ("system", "developer", "user", "assistant", "tool")

@@ -9,7 +9,7 @@ from sampler.gateway.bodies import arguments_of, json_schema_format, stops_of, t
 from sampler.gateway.exchange import ChatRequest, GatewayError, OutputFormat, Problem, ReceivedMessage
 from sampler.gateway.fields import Fields
 from sampler.gateway.image_parts import content_of, text_of
-from shared.documents.content import IMAGE_ROLES
+from shared.images.bounds import IMAGE_ROLES
 from shared.names import ROLES
 
 ROLE_NAMES = {"developer": "system"}

@@ -13,7 +13,7 @@ from sampler.gateway.chat_request import ROLE_NAMES, completed, distribution_of,
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 from sampler.gateway.image_parts import content_of, text_of
-from shared.documents.content import IMAGE_ROLES
+from shared.images.bounds import IMAGE_ROLES
 
 IN_NAMESPACE = "."
 LOGPROBS = "message.output_text.logprobs"  # in `include`

@@ -4,6 +4,11 @@ from dataclasses import dataclass
 
 from shared.errors import DataError
 
+IMAGE_ROLES = (
+    "user",
+    "tool",
+)  # whose messages may have images; read in workers too, which have the standard library alone
+
 BYTES_PER_PIXEL = (
     48  # of the decoding process: an animated WebP has four canvases of 4 bytes, alpha over white five more
 )

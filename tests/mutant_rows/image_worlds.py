@@ -13,6 +13,14 @@ JUDGES = "tests/sampler/test_judges_that_see.py"
 
 MUTANTS = (
     Mutant(
+        "image worlds: a worker needs no package",
+        "sampler/environments/checked_step.py",
+        "from shared.images.bounds import IMAGE_ROLES\n",
+        "from shared.documents.content import references_of\nfrom shared.images.bounds import IMAGE_ROLES\n",
+        "tests/sampler/environments/test_worker_pipe.py"
+        "::test_a_worker_and_its_worlds_are_loaded_by_a_python_without_packages",
+    ),
+    Mutant(
         "image worlds: numbers beyond the bounds are no pixels",
         "sampler/environments/pixels.py",
         "not (array.min() >= least and array.max() <= most)",
