@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "a body without a place in the context is not read",
         "sampler/gateway/bodies.py",
-        "    return min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))\n",
+        "    return MAX_BODY_BYTES if sees else min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))\n",
         "    return MAX_BODY_BYTES\n",
         f"{BODIES}::test_a_body_that_has_no_place_in_the_context_is_refused_unread",
     ),
