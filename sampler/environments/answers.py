@@ -23,12 +23,12 @@ from sampler.environments.environment import (
     MAX_STEP_IMAGES,
     RUNNING,
     SCORE,
-    SHOWING_ROLES,
     TASK_LIMIT,
     UNKNOWN,
     VALIDATION_FAILED,
 )
 from sampler.environments.pixels import DATA_URL
+from shared.documents.content import IMAGE_ROLES
 from shared.documents.states import Termination
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
@@ -199,8 +199,8 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(content, list):
         if all(part["type"] == "text" for part in content):
             content = "\n".join(part["text"] for part in content)
-        elif message["role"] not in SHOWING_ROLES:
-            raise ValueError(f"a message of role {message['role']} has images; expected {' or '.join(SHOWING_ROLES)}")
+        elif message["role"] not in IMAGE_ROLES:
+            raise ValueError(f"a message of role {message['role']} has images; expected {' or '.join(IMAGE_ROLES)}")
         else:
             _require_data_urls(content)
     return {**message, "content": content or ""}

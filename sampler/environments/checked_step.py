@@ -25,12 +25,12 @@ from sampler.environments.environment import (
     MAX_STEP_IMAGES,
     RUNNING,
     SCORE,
-    SHOWING_ROLES,
     STATUSES,
     Step,
 )
 from sampler.environments.pixels import NotAnImage, data_url, image_file, is_image
 from sampler.environments.plain_text import plain_text
+from shared.documents.content import IMAGE_ROLES
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -246,9 +246,9 @@ def images_of(message: Mapping[str, Any]) -> list[str]:
 
 def _require_few_images(messages: Sequence[Mapping[str, Any]]) -> None:
     for k, message in enumerate(messages):
-        if message["role"] not in SHOWING_ROLES and images_of(message):
+        if message["role"] not in IMAGE_ROLES and images_of(message):
             raise WrongStep(
-                f"messages.{k}.role", message["role"], f"{' or '.join(SHOWING_ROLES)}, where there are images"
+                f"messages.{k}.role", message["role"], f"{' or '.join(IMAGE_ROLES)}, where there are images"
             )
     lengths = [len(url) for message in messages for url in images_of(message)]
     if len(lengths) > MAX_STEP_IMAGES:

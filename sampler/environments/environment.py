@@ -33,7 +33,6 @@ STEP_SHARE = 0.8  # of `within_s`, which an adapter may use: after it the whole 
 SCORE = "score"  # among the metrics: the episode's
 MAX_STEP_IMAGES = 64  # of a step, which may be a whole history
 MAX_STEP_IMAGE_BYTES = 8 << 20  # of their files; in base64 a third more, and an answer has at most 16 MiB
-SHOWING_ROLES = ("user", "tool")  # of messages with images
 MAX_SEATS = 1000
 MAX_SEED, MAX_SEED_DIGITS = 2**63, 19
 FINAL = "final"  # of a refusal: the same would happen again

@@ -9,10 +9,10 @@ from sampler.gateway.bodies import arguments_of, json_schema_format, stops_of, t
 from sampler.gateway.exchange import ChatRequest, GatewayError, OutputFormat, Problem, ReceivedMessage
 from sampler.gateway.fields import Fields
 from sampler.gateway.image_parts import content_of, text_of
+from shared.documents.content import IMAGE_ROLES
 from shared.names import ROLES
 
 ROLE_NAMES = {"developer": "system"}
-SHOWN_ROLES = ("user", "tool")  # whose messages may have images
 SAMPLED_BY = {name: name for name in ("temperature", "top_p", "top_k", "min_p")}
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # values that change nothing
     "frequency_penalty": (0, 0.0),
@@ -96,7 +96,7 @@ def _message(message: Fields) -> ReceivedMessage:
     role = ROLE_NAMES.get(given, given)
     if role not in ROLES:
         message.fail("role", f"is {given!r}; expected one of developer, {', '.join(ROLES)}")
-    read = content_of if role in SHOWN_ROLES else text_of
+    read = content_of if role in IMAGE_ROLES else text_of
     received: ReceivedMessage = {"role": role, "content": read(message, "content")}
     if role == "tool":
         received["tool_call_id"] = message.text("tool_call_id")

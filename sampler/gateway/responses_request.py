@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from sampler.gateway.bodies import arguments_of, json_schema_format, left_out, tool_schema
-from sampler.gateway.chat_request import ROLE_NAMES, SHOWN_ROLES, completed, distribution_of, tools_are_off
+from sampler.gateway.chat_request import ROLE_NAMES, completed, distribution_of, tools_are_off
 from sampler.gateway.exchange import ChatRequest, OutputFormat, ReceivedMessage
 from sampler.gateway.fields import Fields
 from sampler.gateway.image_parts import content_of, text_of
+from shared.documents.content import IMAGE_ROLES
 
 IN_NAMESPACE = "."
 LOGPROBS = "message.output_text.logprobs"  # in `include`
@@ -126,7 +127,7 @@ def _message(item: Fields) -> ReceivedMessage:
     role = ROLE_NAMES.get(given, given)
     if role not in _ROLES:
         item.fail("role", f"is {given!r}; expected one of developer, {', '.join(_ROLES)}")
-    read = content_of if role in SHOWN_ROLES else text_of
+    read = content_of if role in IMAGE_ROLES else text_of
     return {"role": role, "content": read(item, "content")}
 
 

@@ -20,7 +20,7 @@ from shared.documents.packed import unpack_ints
 from shared.episodes.state import EpisodeState, TurnState
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-SHOWN_DIGITS = 12  # of a digest, in a line of text
+DIGEST_DIGITS = 12  # of a digest, in a line of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class EpisodeImage:
         parts = [f"image {self.width}x{self.height}" if self.width else "image"]
         parts += [] if self.tokens is None else [f"{self.tokens} tokens"]
         parts += [num_bytes_text(self.num_bytes)] if self.num_bytes else []
-        return f"[{', '.join([*parts, f'sha256 {self.sha256[:SHOWN_DIGITS]}…'])}]"
+        return f"[{', '.join([*parts, f'sha256 {self.sha256[:DIGEST_DIGITS]}…'])}]"
 
 
 Part = str | EpisodeImage

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from shared.documents.content import IMAGE_BLOCKS, Block, text_of
 
 PLACE = "<image>"  # of an image in a text, where the images are given beside it
-SOURCES = ("path", "url", "base64", "bytes", "image", "image_url")  # keys of a block that say where its image is
+IMAGE_KEYS = ("path", "url", "base64", "bytes", "image", "image_url")  # keys of a block that say where its image is
 
 
 class QueryBlock(NamedTuple):
@@ -107,7 +107,7 @@ def _placed(query: str, images: Sequence[QueryBlock]) -> list[QueryBlock]:
 
 def _filled(blocks: list[QueryBlock], images: Sequence[QueryBlock]) -> list[QueryBlock]:
     """The images in the places of blocks that name none; without such blocks, before all."""
-    empty = [at for at, one in enumerate(blocks) if one.is_image and not any(name in one.block for name in SOURCES)]
+    empty = [at for at, one in enumerate(blocks) if one.is_image and not any(name in one.block for name in IMAGE_KEYS)]
     if images and not any(one.is_image for one in blocks):
         return [*images, *blocks]
     if len(empty) != len(images):

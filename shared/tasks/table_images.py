@@ -17,7 +17,7 @@ from shared.errors import DataError
 from shared.files.written_file import written_whole
 from shared.tasks.line_errors import MAX_ERRORS, LineError, TaskFileError
 from shared.tasks.lines import TaskLine
-from shared.tasks.query_blocks import SOURCES, QueryBlock
+from shared.tasks.query_blocks import IMAGE_KEYS, QueryBlock
 from shared.tasks.task_images import TaskImages, batches
 
 
@@ -67,7 +67,7 @@ class TableImages:
 
     def _path(self, block: Mapping[str, Any], where: str) -> str | None:
         """Of the file that is written for the block; None: it stays as it is."""
-        if all(block.get(name) is None for name in SOURCES):
+        if all(block.get(name) is None for name in IMAGE_KEYS):
             return None
         from shared.images.header import header_of  # numpy's part of images: for those who have some
         from shared.images.source import bytes_of, form_of
@@ -78,7 +78,7 @@ class TableImages:
         data = bytes_of(block, self._source, where)
         path = self._folder / f"{hashlib.sha256(data).hexdigest()}.{header_of(data, where).format.lower()}"
         if not path.exists():
-            with written_whole(path, public=True) as temporary:
+            with written_whole(path) as temporary:
                 temporary.write_bytes(data)
             self._written.append(path)
         return f"{self._folder.name}/{path.name}"

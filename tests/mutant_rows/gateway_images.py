@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "agents' images: instructions have none",
         "sampler/gateway/chat_request.py",
-        "read = content_of if role in SHOWN_ROLES else text_of",
+        "read = content_of if role in IMAGE_ROLES else text_of",
         "read = content_of",
         f"{REQUESTS}::test_instructions_and_replies_have_no_images",
     ),

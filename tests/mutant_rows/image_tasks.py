@@ -13,7 +13,7 @@ MUTANTS = (
         "shared/tasks/files.py",
         "            conflicts += errors\n",
         "",
-        WRONG,
+        f"{TASKS}::test_nothing_is_stored_where_an_image_of_a_later_batch_is_wrong",
     ),
     Mutant(
         "task images: as many places as images",
@@ -147,6 +147,13 @@ MUTANTS = (
         " or num_bytes > WRITES_AT_ONCE_BYTES:",
         ":",
         f"{COPIES}::test_an_archive_has_all_images_and_is_restored_in_small_batches",
+    ),
+    Mutant(
+        "exports: conversations have their images",
+        "scripts/tandem/viewer/exports.py",
+        "                rows = [await with_data_urls(request.store, row) for row in rows]\n",
+        "                pass\n",
+        "tests/tandem/viewer/test_exported_images.py::test_an_exported_conversation_has_its_images_and_is_read_for_training",
     ),
     Mutant(
         "copies: images come with groups that are settled anew",

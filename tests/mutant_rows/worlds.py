@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "gymnasium: an observation is of its world's shape",
         "sampler/environments/adapters/gymnasium.py",
-        "        require_fits(self._env.observation_space, observation)\n",
-        "",
+        "        require_fits(space, observation)\n        parts",
+        "        parts",
         f"{GYMNASIUM}::test_a_wrong_value_is_the_last_step_of_its_session_and_named_by_field",
     ),
     Mutant(
@@ -226,9 +226,9 @@ MUTANTS = (
     ),
     Mutant(
         "gymnasium: images are refused",
-        "sampler/environments/adapters/observed.py",
-        "    size = num_values(space)\n",
-        "    size = 0\n",
+        "sampler/environments/adapters/shown.py",
+        "        return num_values(space) - images\n",
+        "        return 0\n",
         f"{GYMNASIUM}::test_what_a_world_lacks_is_refused_with_a_sentence",
     ),
     Mutant(

@@ -1,17 +1,16 @@
-"""A scripted engine that reads images as real ones do: one token each, replaced by the family's own number."""
+"""A scripted engine that reads images as real ones do: one token each, replaced by the family's own tokens."""
 
 import base64
-import io
 import json
 from dataclasses import fields
 from typing import Any
 
 import httpx
-from PIL import Image
 
 from sampler.core.episode.resources import Resources
 from sampler.core.rendering.template import ChatTemplate
 from sampler.core.rendering.turn_format import turn_format
+from shared.images.header import header_of
 from tests.sampler.engines import STOP, answer
 
 
@@ -32,19 +31,24 @@ class SeeingEngine:
         reply = answer(ids, {**STOP, "matched": ids[-1]}, prompt_tokens=len(prompt))
         return httpx.Response(200, json={**reply.json(), "prompt_token_ids": prompt})
 
+    def files(self, number: int) -> list[bytes]:
+        """Images of a request."""
+        return _files(self.bodies[number])
+
     def _expanded(self, body: dict[str, Any]) -> list[int]:
         images = self._template.images
         if images is None:
             return list(body["input_ids"])
-        files = [Image.open(_file(text)) for text in body.get("image_data", ())]
-        counts = iter([images.family.features(file.height, file.width) for file in files])
-        return [
-            token for one in body["input_ids"] for token in [one] * (next(counts) if one == images.placeholder else 1)
-        ]
+        headers = [header_of(data, "image") for data in _files(body)]
+        texts = iter([images.family.tokens(header.height, header.width) for header in headers])
+        expanded: list[int] = []
+        for one in body["input_ids"]:
+            expanded += self._template.encode(next(texts)) if one == images.placeholder else [one]
+        return expanded
 
 
-def _file(text: str) -> io.BytesIO:
-    return io.BytesIO(base64.b64decode(text))
+def _files(body: dict[str, Any]) -> list[bytes]:
+    return [base64.b64decode(text) for text in body.get("image_data", ())]
 
 
 def reply_ids(template: ChatTemplate, text: str) -> list[int]:

@@ -129,11 +129,14 @@ async def test_a_tools_answer_with_an_image_is_recorded_without_its_bytes(store:
     await store.tasks.insert_new([make_task(0, num_generations=1)])
     template = seeing_template(tmp_path)
     said = ['<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>', "done"]
-    async with seen_worlds(store, template, said.__getitem__, tool_call_parser="hermes") as (shared, engine):
+    async with seen_worlds(store, template, lambda number: said[min(number, 1)], tool_call_parser="hermes") as (
+        shared,
+        engine,
+    ):
         sampler = PicturesSampler(shared, await claim(store))
         assert await play(sampler) == 1.0
     _, _, dispatches = await ended(store, sampler)
-    assert (len(engine.images[1]), dispatches[0].tool_calls[0].result) == (1, "page")
+    assert (len(engine.files(1)), dispatches[0].tool_calls[0].result) == (1, "page")
     assert "base64" not in str(dispatches)
 
 

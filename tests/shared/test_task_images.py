@@ -184,6 +184,14 @@ async def test_a_wrong_image_is_named_by_line_and_field_and_nothing_of_its_file_
     assert "images" not in await store.database.list_collection_names()
 
 
+async def test_nothing_is_stored_where_an_image_of_a_later_batch_is_wrong(store: Store, folder: Path) -> None:
+    lines = [{"id": str(n), "query": "?", "image": "gone.png" if n == 149 else "blue.jpg"} for n in range(150)]
+    with pytest.raises(TaskFileError, match=r"t\.jsonl:150: "):
+        await import_task_file(store, write(folder / "t.jsonl", lines), ImportTarget())
+    assert await store.tasks.count_by_status() == {}
+    assert "images" not in await store.database.list_collection_names()
+
+
 async def test_errors_of_several_lines_are_told_at_once(store: Store, folder: Path) -> None:
     lines = [{"id": f"t{k}", "query": "?", "image": "gone.png" if k % 2 else "blue.jpg"} for k in range(6)]
     with pytest.raises(TaskFileError) as caught:

@@ -10,7 +10,6 @@ from typing import Any
 from sampler.core.api_models.images import MOST_SENT
 from shared.documents.content import Block, references_in, references_of
 
-BETWEEN = "\n\n"
 SEEN = "Images that the model saw afterwards, in order:"
 
 
@@ -32,7 +31,7 @@ def judge_content(
     """Of a message to a judge. `parts`: what stands behind the question and the images that were `seen`."""
     blocks = payload.get("query_blocks")
     if not blocks and not seen:
-        return BETWEEN.join([f"Question:\n{query}", *parts])
+        return "\n\n".join([f"Question:\n{query}", *parts])
     question = [{"type": "text", "text": "Question:\n"}, *(blocks or [{"type": "text", "text": query}])]
-    images = [{"type": "text", "text": f"{BETWEEN}{SEEN}"}, *seen] if seen else []
-    return [*question, *images, {"type": "text", "text": BETWEEN + BETWEEN.join(parts)}]
+    images = [{"type": "text", "text": f"\n\n{SEEN}"}, *seen] if seen else []
+    return [*question, *images, {"type": "text", "text": "\n\n" + "\n\n".join(parts)}]

@@ -44,7 +44,7 @@ NO_ADAPTERS = "the local engine serves merged weights alone; expected a keeper w
 STALLED_S = 20.0  # a scheduler without a turn for this long is unhealthy (SGLang's health limit)
 
 
-# 31 methods: those of `ServedEngine`
+# 34 methods: those of `ServedEngine`
 class Engine:
     def __init__(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from shared.files.json_file import read_json_file
+from shared.images.families.known import FAMILIES
 from shared.images.families.model_class import auto_class
 
 
@@ -16,11 +17,9 @@ def reads_images(folder: Path) -> bool:
     config = read_json_file(folder / "config.json", "the model's config", keys_once=False)
     if not isinstance(config, dict) or not isinstance(config.get("vision_config"), dict):
         return False
-    from shared.images.families.known import FAMILIES  # for vision models alone
-
     return config.get("model_type") in FAMILIES
 
 
 def model_class(folder: Path) -> Any:
-    """Raises ConfigError for a vision-language model of a family that is not known."""
+    """Raises ConfigError for a vision-language model of another family, and what transformers raises."""
     return auto_class(AutoConfig.from_pretrained(folder, local_files_only=True), folder)

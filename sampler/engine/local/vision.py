@@ -21,7 +21,6 @@ from sampler.engine.local.image_reader import ImageReader
 from sampler.engine.local.prompt_images import KnownImage, PromptImages
 
 FEATURE_BYTES = 1 << 28  # of features of images that are kept
-GRID_INPUT = "image_grid_thw"
 
 Levels = tuple[Tensor, ...]  # an image's features, and those for the first layers where the model has such (deepstack)
 
@@ -77,8 +76,12 @@ class Vision:
 
 def features_of(model: Any, inputs: Mapping[str, Tensor]) -> Levels:
     """Of one image, [features, hidden] each: [0] of its placeholders, the others for the first layers."""
-    given = dict(inputs) if GRID_INPUT in inputs else {name: tensor[None] for name, tensor in inputs.items()}
-    output = model.get_image_features(**given, return_dict=True)
+    output = model.get_image_features(**arguments_of(inputs), return_dict=True)
     levels = [torch.cat(list(output.pooler_output))]
     levels += [torch.cat(list(level)) for level in getattr(output, "deepstack_features", None) or ()]
     return tuple(level.flatten(0, -2) for level in levels)
+
+
+def arguments_of(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs of one prompt's images as the model takes them: tiles as those of a batch of one, patches as they are."""
+    return dict(inputs) if "image_grid_thw" in inputs else {name: tensor[None] for name, tensor in inputs.items()}

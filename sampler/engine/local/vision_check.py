@@ -12,7 +12,7 @@ from torch import Tensor
 from sampler.engine.local.attention import Forward, Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.prompt_images import KnownImage, PromptImages
-from sampler.engine.local.vision import GRID_INPUT, Levels, Vision, features_of
+from sampler.engine.local.vision import Levels, Vision, arguments_of, features_of
 from shared.images.torch_resizing import by_torch
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ def image_difference(model: Any, forward: Forward, kv: KvSlots, family: Family) 
     if len(ids) > kv.max_len:
         return 0.0
     tokens = torch.tensor(ids)
-    given = inputs if GRID_INPUT in inputs else {name: tensor[None] for name, tensor in inputs.items()}
-    kinds = {"mm_token_type_ids": (tokens == placeholder).int()[None]} if GRID_INPUT in inputs else {}
-    expected = model(input_ids=tokens[None], use_cache=False, **given, **kinds).logits[0]
+    kinds = {} if grid is None else {"mm_token_type_ids": (tokens == placeholder).int()[None]}
+    expected = model(input_ids=tokens[None], use_cache=False, **arguments_of(inputs), **kinds).logits[0]
     found = torch.cat(list(_pieces(forward, kv, tokens, shown, levels)))
     return float((found - expected).abs().max() / expected.abs().max())
 

@@ -4,15 +4,16 @@ import asyncio
 from pathlib import Path
 
 from shared.episodes.images import EpisodeImages
-from shared.errors import ConfigError, DataError
+from shared.errors import DataError
+from shared.files.written_file import written_whole
 from shared.images.header import header_of
 from shared.store import Store
 from tandem.commands.connect import console, warn
 
 
 async def write_images(store: Store, images: EpisodeImages, folder: Path) -> None:
-    """`SHA256.png`, each file as it is stored. Raises ConfigError for a folder that cannot be written, DataError for images that
-    cannot be read, after all others."""
+    """`SHA256.png`, each file as it is stored, for this user alone. Raises DataError for a folder that cannot be written, and for
+    images that cannot be read, after all others."""
     num_missing = 0
     for sha256 in images.digests:
         try:
@@ -30,8 +31,5 @@ async def write_images(store: Store, images: EpisodeImages, folder: Path) -> Non
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as exc:
-        raise ConfigError(f"--images {path.parent}: {exc}") from exc
+    with written_whole(path) as temporary:
+        temporary.write_bytes(data)

@@ -15,6 +15,7 @@ from shared.errors import DataError
 from shared.store.views.groups import attempts_query
 from shared.store.views.rollouts import search
 from shared.store.views.steps import data_query
+from tandem.viewer.exported_images import with_data_urls
 from tandem.viewer.page_request import BadQuestion, PageRequest
 from tandem.viewer.pages import plain
 from tandem.viewer.rollout import episode_of
@@ -70,7 +71,9 @@ async def _lines(request: PageRequest, records: Sequence[str], form: str) -> Asy
             continue
         try:
             episode = await read_episode(request.store, record)
-            rows = conversations(episode.state, episode.tools) if form == "openai" else [whole(episode)]
+            rows = [whole(episode)] if form == "jsonl" else conversations(episode.state, episode.tools)
+            if form == "openai":
+                rows = [await with_data_urls(request.store, row) for row in rows]
         except DataError as exc:  # the others are still worth their file
             rows = [{"record": identity, "error": str(exc)}]
         for row in rows:

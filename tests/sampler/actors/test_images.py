@@ -28,7 +28,8 @@ from tests.sampler.environments.playing import registered, task_of
 from tests.sampler.environments.services import service
 from tests.sampler.episodes import ended
 from tests.sampler.pools import fields_of
-from tests.sampler.seeing import SeeingEngine, seeing_template, seen_worlds
+from tests.sampler.seeing import seeing_template, seen_worlds
+from tests.sampler.seeing_engine import SeeingEngine
 from tests.shared.builders import claim, make_task
 
 PICTURES = Path(__file__).parents[1] / "environments" / "pictures.py"
@@ -78,7 +79,7 @@ async def test_seats_read_the_images_of_the_question_and_texts_of_each_other(
         sampler = Talk(shared, await claim(store))
         assert await play(sampler) == 1.0
         _, _, dispatches = await ended(store, sampler)
-    assert engine.images == {0: [image_file(shade(1))]}
+    assert [engine.files(number) for number in range(len(engine.bodies))] == [[image_file(shade(1))]]
     sent = api.requests[0][1]["messages"][-1]["content"]
     heard = {"type": "text", "text": "reply 0"}
     asked_api = content("Which?", 1, sees=sees)
@@ -99,6 +100,6 @@ async def test_a_world_shows_each_seat_its_own_image(store: Store, template: Cha
             sampler = GameSampler(shared, await claim(store))
             assert await play(sampler) == 1.0
             _, _, dispatches = await ended(store, sampler)
-    assert engine.images == {0: [image_file(shade(1))]}
+    assert [engine.files(number) for number in range(len(engine.bodies))] == [[image_file(shade(1))]]
     assert api.requests[0][1]["messages"][-1]["content"] == content("seat 1", 2, sees=sees)
     assert [len(references_in(one.messages)) for one in dispatches] == [1, 1]

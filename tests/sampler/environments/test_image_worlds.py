@@ -64,8 +64,8 @@ async def test_the_engine_reads_the_worlds_images_and_the_documents_name_them(
         sampler, score = await one_episode(store, resources)
         record, _, dispatches = await ended(store, sampler)
     assert (score, record.termination) == (1.0, "answered")
-    require_shades(engine.images[0], 1)
-    require_shades(engine.images[2], 1, 2, 3)
+    require_shades(engine.files(0), 1)
+    require_shades(engine.files(2), 1, 2, 3)
     assert [len(one.images) for one in dispatches] == [1, 1, 1], "each request has the images that are new"
     assert [text_of(one.messages[-1]["content"]) for one in dispatches] == ["Look:", "turn 1", "turn 2"]
     assert "base64" not in str([one.messages for one in dispatches])
@@ -118,7 +118,7 @@ async def test_fifty_frames_cost_the_service_no_memory_and_the_documents_a_refer
             _, _, dispatches = await ended(store, sampler)
         more = sum(process.memory_info().rss for process in processes) - before
     assert score == 50.0
-    assert len(engine.images[49]) == 50
+    assert len(engine.files(49)) == 50
     assert more < 20 << 20, "all frames have 5 MB, and 13 MB as a request has them"
     images = [image async for image in store.database["images"].find({}, {"num_bytes": 1})]
     assert len(images) == 50, "the end has no message for the model"
@@ -135,7 +135,7 @@ async def test_a_tools_answer_has_images_in_the_conversation_and_in_the_record(
         sampler, score = await one_episode(store, resources)
         _, _, dispatches = await ended(store, sampler)
     assert score == 1.0
-    require_shades(engine.images[1], 1, 2)
+    require_shades(engine.files(1), 1, 2)
     (called,) = dispatches[0].tool_calls
     assert called.result == "The page:3 links"
     assert [block["type"] for block in called.blocks] == ["text", "image", "text"]
@@ -150,7 +150,7 @@ async def test_a_whole_history_with_images_keeps_the_sampled_tokens(
         sampler, score = await one_episode(store, resources)
         _, _, dispatches = await ended(store, sampler)
     assert score == 1.0
-    require_shades(engine.images[2], 1, 2, 3)
+    require_shades(engine.files(2), 1, 2, 3)
     assert dispatches[2].shared_length > dispatches[1].images[0].first, "what is equal is shared, images too"
     assert await store.database["images"].count_documents({}) == 3
 

@@ -43,6 +43,7 @@ async def test_show_writes_the_files_and_says_which_is_gone(tandem: Command, sto
     assert result.exit_code == 0, result.output
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert written == {f"{file.sha256}.{kind.lower()}": file.data for kind, file in FILES.items()}
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}, "part of a conversation"
     await store.database["images"].delete_one({"_id": FILES["GIF"].sha256})
     again = tmp_path / "again"
     result = await asyncio.to_thread(tandem, "show", store.run, FIRST, "--images", str(again))
@@ -56,8 +57,8 @@ async def test_a_folder_that_cannot_be_written_is_named(tandem: Command, store: 
     await tell_images(store)
     (tmp_path / "file").write_text("")
     result = await asyncio.to_thread(tandem, "show", store.run, FIRST, "--images", str(tmp_path / "file"))
-    assert result.exit_code == 2
-    assert "--images" in result.stderr
+    assert result.exit_code == 1
+    assert "could not be written" in result.stderr
 
 
 async def test_a_printed_prompt_has_a_line_in_place_of_an_images_tokens(store: Store) -> None:

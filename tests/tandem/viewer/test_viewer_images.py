@@ -262,6 +262,17 @@ def test_a_branch_has_the_images_that_begin_in_it_and_the_text_without_their_pla
     assert (found[1].images[0].width, found[2].images[0].width) == (37, 0)
 
 
+async def test_the_tree_of_a_group_parts_at_images_and_shows_them(viewer: Client, run: str) -> None:
+    view = await json_of(viewer, f"/groups/{GROUP}/tree")
+    assert view["problems"] == []
+    assert [(one["slots"], [image["sha256"] for image in one["images"]]) for one in view["branches"]] == [
+        ([0, 1], digests("PNG")),
+        ([0], digests("JPEG", "GIF", "WEBP", "BMP")),
+        ([1], digests("WEBP", "GIF", "WEBP", "BMP")),
+    ]
+    assert images_in((await viewer.get(f"/runs/{RUN}/groups/{GROUP}/tree")).text)
+
+
 @pytest.mark.parametrize(
     ("query", "found"),
     [
