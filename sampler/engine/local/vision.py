@@ -83,5 +83,5 @@ def features_of(model: Any, inputs: Mapping[str, Tensor]) -> Levels:
 
 
 def arguments_of(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs of one prompt's images as the model takes them: tiles as those of a batch of one, patches as they are."""
+    """As the model takes the images of one prompt: tiles as a batch of one, patches with a grid as they are."""
     return dict(inputs) if "image_grid_thw" in inputs else {name: tensor[None] for name, tensor in inputs.items()}
