@@ -29,9 +29,9 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 from shared.errors import ConfigError, DataError
 from shared.images.families import Family, family_of
 from shared.images.families.pixels import by_pillow
+from shared.images.torch_resizing import by_torch
 from tests.shared.image_sizes import noise, sizes
 from tests.shared.vision_models import PAD_IMAGE, VISION_FAMILIES, write_vision_model
-from trainer.modeling.resizing import by_torch
 
 pytestmark = pytest.mark.slow
 

@@ -28,6 +28,7 @@ from shared.documents.run import Admission
 from shared.documents.states import RecordStatus, Termination
 from shared.images.families import Family, family_of
 from shared.images.placeholders import expanded, spans
+from shared.images.torch_resizing import by_torch
 from shared.store import Store
 from tests.sampler.builders import make_dispatch
 from tests.sampler.settling import settle_next
@@ -36,7 +37,6 @@ from tests.shared.vision_models import PAD_IMAGE, write_vision_model
 from tests.trainer.streams import make_config
 from trainer.data.stream import RecordStream
 from trainer.modeling.model import load_tokenizer
-from trainer.modeling.resizing import by_torch
 from trainer.modeling.vision import GRID, batched
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge

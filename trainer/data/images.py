@@ -21,10 +21,10 @@ from shared.errors import ConfigError, DataError
 from shared.images.decode import decode, decode_all
 from shared.images.families import Family, family_of
 from shared.images.picture import Picture
+from shared.images.torch_resizing import by_torch
 from shared.store import Store
 from shared.tokens.image_span import ImageSpan, placeholders
 from shared.tokens.record_tree import RecordTree
-from trainer.modeling.resizing import by_torch
 from trainer.process.store_bridge import StoreBridge
 
 MASK = "pixel_attention_mask"  # of ones and zeros; as int64 it takes two thirds of the pixels' memory

@@ -12,8 +12,8 @@ from shared.images.families import Family
 from shared.images.picture import Picture
 from shared.images.placeholders import expanded, refuse_typed, spans
 from shared.images.source import load, require_file
+from shared.images.torch_resizing import by_torch
 from shared.tokens.image_span import ImageSpan
-from trainer.modeling.resizing import by_torch
 from trainer.sft.blocks import texts_of
 
 
