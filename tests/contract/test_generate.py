@@ -76,7 +76,7 @@ async def test_the_trainer_computes_the_log_probs_of_a_truncated_distribution_ag
             found.output_ids, start, logprobs=found.logprobs, temperature=1.3, truncation=Truncation.of(sampled)
         )
     lm = TreeLM(load_model(engine.weights(engine.label), attn_implementation=OWN.attention)).requires_grad_(False)
-    (row,) = rows_of(lm, [record.build()])
+    (row,) = rows_of(lm, [record.build()], {})
     mask = lm.mask("cpu")
     assert (settled_logprobs(lm, row, mask) - row.old_logprob_E).abs().max() <= EXACT
     forwarded = forward_row(lm, row, attn=mask)
