@@ -55,6 +55,7 @@ READS = {
         "settings.of_worker",
         "tool_schemas.get_many",
         "images.read",
+        "images.described",
         "images.sizes",
     ),
     *(

@@ -35,6 +35,7 @@ READS: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "evaluation.round_records": lambda store: store.evaluation.round_records([RECORD]),
     "events.last": lambda store: store.events.last("episode", 5),
     "events.since": lambda store: store.events.since("episode", NOW, 5),
+    "images.described": lambda store: store.images.described("0" * 64),
     "images.sizes": lambda store: store.images.sizes(["0" * 64]),
     "notes.newest": lambda store: store.notes.newest(),
     "notes.of": lambda store: store.notes.of(RECORD),
