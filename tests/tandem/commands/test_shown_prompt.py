@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from shared.documents import Record
 from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.images import EpisodeImages
 from shared.episodes.state import EpisodeState
 from tandem.commands.shown_prompt import Prompts
 from tests.shared.episodes import CALCULATOR, make_dispatch
@@ -45,8 +46,8 @@ def prompts(text: str, *, spelled: bool = True) -> Prompts:
 def test_a_turns_prompt_is_shown_with_special_tokens_without_what_it_shares() -> None:
     shown = prompts("<|im_start|>system\nYou are it.<|im_end|>")
     first, second = shown._state.turns
-    assert shown.added(first) == "<|im_start|>system\nYou are it.<|im_end|>"
-    assert shown.added(second) == "<|im_end|>\n[4]"
+    assert shown.added(first, EpisodeImages()) == "<|im_start|>system\nYou are it.<|im_end|>"
+    assert shown.added(second, EpisodeImages()) == "<|im_end|>\n[4]"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,6 @@ def test_a_tool_is_shown_only_where_the_prompt_has_it(text: str, unread: list[st
 
 def test_without_a_tokenizer_nothing_is_claimed() -> None:
     shown = prompts("no tools", spelled=False)
-    assert shown.added(shown._state.turns[0]) == ""
+    assert shown.added(shown._state.turns[0], EpisodeImages()) == ""
     read = shown.tools(shown._state.turns[0], SCHEMAS)
     assert (read.shown, read.unread, read.is_checked) == (SCHEMAS.tools, [], False)
