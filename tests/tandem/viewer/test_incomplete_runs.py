@@ -32,7 +32,8 @@ IDS = {
 def every_path(run: str, *, forked: bool) -> list[str]:
     """Of every page and download, and of its twin as JSON."""
     pages = page_paths(run)
-    pages += [f"/runs/{run}{page.path}" for page in RUN_PAGES if not page.template and page.path != "/curves"]
+    beside = ("/curves", "/images/{sha256}")  # parts of pages, with tests of their own
+    pages += [f"/runs/{run}{page.path}" for page in RUN_PAGES if not page.template and page.path not in beside]
     of = [IDS, {**IDS, "gid": FORK, "record_id": f"{FORK}:0:1", "another": f"{FORK}:1:1"}] if forked else [IDS]
     found = ["/", "/runs.json", f"/compare?a={run}&b={run}", f"/compare.json?a={run}&b={run}"]
     for ids in of:
