@@ -27,9 +27,9 @@ from sampler.environments.environment import (
     UNKNOWN,
     VALIDATION_FAILED,
 )
-from sampler.environments.pixels import DATA_URL
 from shared.documents.states import Termination
 from shared.images.bounds import IMAGE_ROLES
+from shared.images.header import DATA_URL
 from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
 from shared.outside_values import MAX_DEPTH

@@ -28,9 +28,10 @@ from sampler.environments.environment import (
     STATUSES,
     Step,
 )
-from sampler.environments.pixels import NotAnImage, data_url, image_file, is_image
+from sampler.environments.pixels import NotAnImage, image_file, is_image
 from sampler.environments.plain_text import plain_text
 from shared.images.bounds import IMAGE_ROLES
+from shared.images.header import data_url
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -231,7 +232,7 @@ def _part(field: str, part: object) -> dict[str, Any]:
 def image_part(field: str, value: object, longest_edge: int | None = None) -> dict[str, Any]:
     """Of a content, as the protocol has it. `longest_edge`: a larger image is scaled down. Raises WrongStep."""
     try:
-        url = data_url(image_file(value, longest_edge))
+        url = data_url(image_file(value, longest_edge), "the image")
     except NotAnImage as exc:
         raise WrongStep(field, value, str(exc)) from exc
     return {"type": "image_url", "image_url": {"url": url}}

@@ -9,19 +9,16 @@ Standard library only, as workers are: an array brings its numpy. Scaling needs 
 import base64
 import binascii
 import itertools
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import DataError
-from shared.images.header import header_of
+from shared.images.header import DATA_URL, header_of
+from shared.images.png import png
 
 MAX_FRAME_PIXELS = 16_000_000  # as samplers take them
-DATA_URL = "data:image/"
-_COLOR_TYPES = {1: 0, 3: 2, 4: 6}  # of PNG, by channels: gray; red, green and blue; the same with alpha
-_COMPRESSION = 6
+_CHANNELS = (1, 3, 4)  # gray; red, green and blue; the same with alpha
 _BOX = 4  # Pillow's resampling by areas
 ARRAYS = "an array of uint8, or of numbers from 0 to 1, of HxWx3, HxW, HxWx1, HxWx4 or 3xHxW"
 
@@ -58,12 +55,7 @@ def image_file(value: Any, longest_edge: int | None = None) -> bytes:
     pixels = _of_lists(value) if isinstance(value, list | tuple) else _of_array(value)
     if longest_edge is not None and max(pixels.height, pixels.width) > longest_edge:
         pixels = _scaled(pixels, longest_edge)
-    return _png(pixels)
-
-
-def data_url(file: bytes) -> str:
-    kind = header_of(file, "the image").format.lower()
-    return f"{DATA_URL}{kind};base64,{base64.b64encode(file).decode()}"
+    return png(pixels.raw, pixels.width, pixels.height, pixels.channels)
 
 
 # ---------------------------------------------------------------------- forms
@@ -110,7 +102,7 @@ def _of_pillow(image: Any, longest_edge: int | None) -> bytes:
         height, width = _size(image.height, image.width, longest_edge)
         image = image.resize((width, height), _BOX)
     _require_few(image.height, image.width)
-    return _png(_Pixels(image.height, image.width, len(image.getbands()), image.tobytes()))
+    return png(image.tobytes(), image.width, image.height, len(image.getbands()))
 
 
 def _of_array(array: Any) -> _Pixels:
@@ -140,7 +132,7 @@ def _dimensions(shape: Sequence[int]) -> tuple[int, int, int, bool]:
     """Height, width, channels, and whether the channels come first. Raises NotAnImage."""
     if len(shape) == 2:
         (height, width), channels, is_first = shape, 1, False
-    elif shape[2] in _COLOR_TYPES:
+    elif shape[2] in _CHANNELS:
         (height, width, channels), is_first = shape, False
     elif shape[0] in (1, 3):
         (channels, height, width), is_first = shape, True
@@ -207,13 +199,3 @@ def _means(np: Any, array: Any, axis: int, size: int) -> Any:
     part = (edges - whole).reshape([-1 if one == axis else 1 for one in range(array.ndim)])
     below, above = np.take(sums, whole, axis), np.take(sums, whole + 1, axis)
     return np.diff(below + part * (above - below), axis=axis) * (size / length)
-
-
-def _png(pixels: _Pixels) -> bytes:
-    row = pixels.width * pixels.channels
-    lines = b"".join(b"\0" + pixels.raw[at : at + row] for at in range(0, len(pixels.raw), row))
-    header = struct.pack(">IIBBBBB", pixels.width, pixels.height, 8, _COLOR_TYPES[pixels.channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, _COMPRESSION)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
-    )

@@ -268,7 +268,7 @@ def _results(turn: Turn, step: StepReply, duration_s: float) -> list[ToolCallRes
             id=call.id,
             name=call.name,
             arguments=dict(call.arguments),
-            result=text_of(answers.get(call.id, "")),
+            result=text_of(answers.get(call.id, ""), "\n"),
             blocks=_blocks(answers.get(call.id, "")),
             is_error=False,
             duration_s=round(duration_s, 4),

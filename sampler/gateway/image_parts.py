@@ -11,7 +11,6 @@ the web and ids of files are refused with 400. What a file is, its content decid
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import Any
 
 from sampler.gateway.exchange import SentImage, is_data_url
 from sampler.gateway.fields import Fields
@@ -82,13 +81,6 @@ def google_image(part: Fields) -> SentImage | None:
         inline.fail("mimeType", f"is {kind!r}; only images are supported")
     data = inline.needed_text("data").replace("-", "+").replace("_", "/")  # its SDKs write the alphabet of URLs
     return SentImage(inline.path_of("data"), data + "=" * (-len(data) % 4))
-
-
-def text_of_blocks(content: Any) -> str:
-    """The texts of a content, by lines."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(block["text"] for block in content if isinstance(block, Mapping) and block.get("type") == "text")
 
 
 def _of_chat(part: Fields) -> SentImage:

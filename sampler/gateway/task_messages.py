@@ -6,7 +6,6 @@ stdin     [image: in the task file]
 """
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from sampler.core.rendering.reply_message import Message
 from sampler.core.rendering.template import ChatTemplate
 from shared.documents.content import Block, is_reference, references_in
 from shared.errors import ConfigError
-from shared.images.header import header_of
+from shared.images.header import data_url
 
 IMAGE_LINE = "[image: in the task file]"
 ReadFile = Callable[[str], Awaitable[bytes]]  # of an image, by its digest; raises DataError
@@ -39,12 +38,8 @@ async def _with_files(message: Message, read: ReadFile) -> Message:
 
 async def _with_file(reference: Block, read: ReadFile) -> Block:
     data = await read(str(reference["sha256"]))
-    return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, data)}}
-
-
-def _data_url(data: bytes) -> str:
-    kind = header_of(data, "an image of the task").format.lower()
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    url = await asyncio.to_thread(data_url, data, "an image of the task")
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _text(content: Any) -> str:

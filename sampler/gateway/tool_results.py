@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sampler.core.parsers import ToolCall
 from sampler.gateway.exchange import ChatRequest
-from sampler.gateway.image_parts import text_of_blocks
 from shared.documents import DispatchedSamplingTask, ToolCallResult
+from shared.documents.content import text_of
 
 if TYPE_CHECKING:
     from sampler.core.episode.sampler import AsyncSampler, Turn
@@ -71,7 +71,7 @@ class CalledTools:
             id=call_id,
             name=call.name,
             arguments=dict(call.arguments),
-            result=text_of_blocks(message["content"]),
+            result=text_of(message["content"], "\n"),
             blocks=message["content"] if isinstance(message["content"], list) else [],
             is_error=call_id in request.failed_calls,
             duration_s=round(time.monotonic() - pending.at, 4),

@@ -184,7 +184,7 @@ async def played(store: Store, template: ChatTemplate, engine: InstantEngine, pa
     async with EngineClient(transport=httpx.MockTransport(engine)) as client:
         pool = EnginePool(client, services)
         shared = Resources(store, config, "w", template, pool, [], ToolCatalog(), get_parser("hermes"))
-        await shared.images.kept(screenshot(-1, 64, 64), "first")  # starts a decoder
+        await shared.images.store(screenshot(-1, 64, 64), "first")  # starts a decoder
         sampler = Browsing(shared, held, pages)
         await play(sampler)
         await pool.close()

@@ -93,7 +93,7 @@ def write_model(folder: Path) -> Path:
     }
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12]}
     ids = {"image_token_id": PLACEHOLDER, "video_token_id": 2, "vision_start_token_id": 3, "vision_end_token_id": 4}
-    config: Any = Qwen2_5_VLConfig(text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids)  # type: ignore[arg-type]  # its other parameters are no numbers
+    config: Any = Qwen2_5_VLConfig(text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids)  # type: ignore[arg-type]  # `ids` has the tokens' numbers alone
     torch.manual_seed(0)
     Qwen2_5_VLForConditionalGeneration(config).float().save_pretrained(folder)
     return folder

@@ -42,8 +42,8 @@ def references_in(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     return [block for message in messages for block in references_of(message.get("content"))]
 
 
-def text_of(content: Any) -> str:
-    """The texts of a content, joined."""
+def text_of(content: Any, between: str = "") -> str:
+    """The texts of a content, joined, since a sentence may go on behind an image. `between`: what separates them."""
     if isinstance(content, list | tuple):
-        return "".join(str(block.get("text", "")) for block in content if isinstance(block, Mapping))
+        return between.join(str(block["text"]) for block in content if isinstance(block, Mapping) and "text" in block)
     return content if isinstance(content, str) else ""

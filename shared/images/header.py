@@ -3,6 +3,7 @@
 The content decides, not the name: a PNG that is called `.jpg` is a PNG, and an SVG that is called `.png` is refused.
 """
 
+import base64
 import struct
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from shared.errors import DataError
 
 EXPECTED = "expected PNG, JPEG, WebP, GIF or BMP"
 SHOWN_BYTES = 8  # of an unknown type
+DATA_URL = "data:image/"  # how the URL of an image begins
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of JPEG that are followed by the size
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
@@ -146,3 +148,9 @@ def _other_type(data: bytes) -> str:
     if text.startswith(b"<?xml"):
         return "XML"
     return f"an unknown type (its first bytes are {data[:SHOWN_BYTES].hex(' ')})"
+
+
+def data_url(data: bytes, where: str) -> str:
+    """The file in a URL, with the type that its first bytes have. Raises as `header_of`."""
+    kind = header_of(data, where).format.lower()
+    return f"{DATA_URL}{kind};base64,{base64.b64encode(data).decode()}"

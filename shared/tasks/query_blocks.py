@@ -1,7 +1,7 @@
 """The question of a line that shows images: its texts, and its blocks in order.
 
     {"query": [{"type": "text", "text": "What is "}, {"type": "image", "path": "1.png"}]}      blocks
-    {"query": "What is <image> beside <image>?", "images": ["1.png", "2.png"]}                 verl: in the places of "<image>"
+    {"query": "Is <image> above <image>?", "images": ["1.png", "2.png"]}                 verl: in the places of "<image>"
     {"query": "What is it?", "image": "1.png"}                                                 before the text
     {"query": [{"type": "image"}, {"type": "text", "text": "?"}], "images": ["1.png"]}         TRL: in the places of such blocks
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from shared.documents.content import IMAGE_BLOCKS, Block, text_of
 
-PLACE = "<image>"  # of an image in a text, where the images are given beside it
+PLACE = "<image>"  # of an image in a text whose images are in the key `images`
 IMAGE_KEYS = ("path", "url", "base64", "bytes", "image", "image_url")  # keys of a block that say where its image is
 
 

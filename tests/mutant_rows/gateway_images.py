@@ -85,14 +85,14 @@ MUTANTS = (
         "sampler/gateway/app.py",
         "await session.referenced(chat) if images_of(chat) else chat",
         "chat",
-        f"{AGENTS}::test_fifty_screenshots_in_each_request_pass_and_are_not_held_while_the_model_is_asked",
+        f"{AGENTS}::test_fifty_screenshots_in_each_request_pass_and_their_body_is_freed_during_sampling",
     ),
     Mutant(
         "agents' images: a body has room for screenshots",
         "sampler/gateway/app.py",
         "most_body_bytes(most, sees=session.sees)",
         "most_body_bytes(most)",
-        f"{AGENTS}::test_fifty_screenshots_in_each_request_pass_and_are_not_held_while_the_model_is_asked",
+        f"{AGENTS}::test_fifty_screenshots_in_each_request_pass_and_their_body_is_freed_during_sampling",
     ),
     Mutant(
         "agents' images: a key whose attempt has ended stores nothing",

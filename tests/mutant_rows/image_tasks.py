@@ -97,7 +97,7 @@ MUTANTS = (
         "shared/tasks/table_images.py",
         "            path.unlink(missing_ok=True)\n",
         "            pass\n",
-        f"{TABLES}::test_a_wrong_image_is_named_by_its_row_and_no_file_is_left",
+        f"{TABLES}::test_an_error_of_an_image_names_its_row_and_removes_the_files",
     ),
     Mutant(
         "tables with images: files of earlier conversions stay",
@@ -111,7 +111,7 @@ MUTANTS = (
         "shared/tasks/tables.py",
         "            check_images(temporary, checked_lines(temporary))\n",
         "            list(checked_lines(temporary))\n",
-        f"{TABLES}::test_a_wrong_image_is_named_by_its_row_and_no_file_is_left",
+        f"{TABLES}::test_an_error_of_an_image_names_its_row_and_removes_the_files",
     ),
     Mutant(
         "copies: images come with the groups that name them",

@@ -98,6 +98,6 @@ MUTANTS = (
         "trainer/step/residence.py",
         "        module.free_features()\n",
         "        pass\n",
-        "tests/trainer/test_vision_training.py::test_features_of_a_frozen_tower_are_kept_until_the_device_is_left",
+        "tests/trainer/test_vision_training.py::test_features_of_a_frozen_tower_are_cached_until_the_weights_leave_the_device",
     ),
 )

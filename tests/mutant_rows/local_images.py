@@ -21,18 +21,11 @@ MUTANTS = (
         f"{PICTURES}::test_new_weights_of_the_tower_count_for_pictures_that_were_read_before",
     ),
     Mutant(
-        "local images: features are kept for a version",
+        "local images: features are cached for a version",
         "sampler/engine/local/vision.py",
-        "levels = self._kept.get(image.sha256)",
+        "levels = self._cached.get(image.sha256)",
         "levels = None",
         f"{VISION}::test_an_image_is_computed_once_for_each_version_of_the_weights",
-    ),
-    Mutant(
-        "local images: features are bounded in bytes",
-        "sampler/engine/local/vision.py",
-        "> FEATURE_BYTES and len(self._kept) > 1:",
-        "> FEATURE_BYTES and False:",
-        f"{VISION}::test_features_and_inputs_have_bounds_and_what_is_gone_is_read_again",
     ),
     Mutant(
         "local images: what follows an image counts on from its grid, in decode too",

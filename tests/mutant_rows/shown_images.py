@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 PAGES = "tests/tandem/viewer/test_viewer_images.py"
+FILES = "tests/tandem/viewer/test_image_addresses.py"
 SERVED = "scripts/tandem/viewer/images.py"
 KNOWN = "shared/episodes/images.py"
 
@@ -12,21 +13,21 @@ MUTANTS = (
         SERVED,
         "if not is_digest(sha256):",
         "if False:",
-        f"{PAGES}::test_a_name_of_no_image_is_status_404",
+        f"{FILES}::test_a_name_of_no_image_is_status_404",
     ),
     Mutant(
         "shown images: the type of a file is that of its bytes, and no other format is served",
         SERVED,
         'media_type = MEDIA_TYPES[header_of(data, f"image {sha256}").format]',
         'media_type = "image/png"',
-        f"{PAGES}::test_what_is_none_of_the_five_formats_is_not_served_even_if_it_is_stored",
+        f"{FILES}::test_what_is_none_of_the_five_formats_is_not_served_even_if_it_is_stored",
     ),
     Mutant(
         "shown images: a browser guesses no type",
         "scripts/tandem/viewer/guard.py",
         '"x-content-type-options": "nosniff",',
         "",
-        f"{PAGES}::test_a_file_has_the_type_of_its_bytes_and_is_kept_by_the_browser",
+        f"{FILES}::test_a_file_has_the_type_of_its_bytes_and_is_cached_by_the_browser",
     ),
     Mutant(
         "shown images: a page without images asks for none",
@@ -47,7 +48,7 @@ MUTANTS = (
         SERVED,
         "missing=frozenset(digests) - present",
         "missing=frozenset()",
-        f"{PAGES}::test_an_image_that_is_gone_is_said_in_its_place",
+        f"{PAGES}::test_a_missing_image_is_a_sentence_in_its_place",
     ),
     Mutant(
         "shown images: a reference without a digest is text",

@@ -88,7 +88,7 @@ class Insisting(AsyncSampler):
         return Termination.ANSWERED
 
 
-async def test_nothing_is_asked_behind_a_token_of_images(store: Store, template: ChatTemplate) -> None:
+async def test_no_request_follows_a_reply_with_the_token_of_images(store: Store, template: ChatTemplate) -> None:
     assert template.images is not None
     engine = SeeingEngine(template, [template.images.placeholder, *reply_ids(template, "x")])
     async with played(store, engine, template, Insisting) as (record, _, dispatches):

@@ -61,9 +61,7 @@ async def test_every_form_of_a_block_becomes_the_same_reference_and_one_stored_f
     assert await files.referenced(shown) == shown
 
 
-async def test_a_reference_is_that_of_the_store_whatever_its_sizes_were_said_to_be(
-    store: Store, files: ImageFiles
-) -> None:
+async def test_a_references_sizes_are_replaced_by_those_of_the_store(store: Store, files: ImageFiles) -> None:
     [known] = (await files.referenced([message({"type": "image", "bytes": valid("PNG")})]))[0]["content"]
     forged = {**known, "width": 4000, "height": 1, "more": "x"}
     assert (await ImageFiles(store).referenced([message(forged)]))[0]["content"] == [known]
@@ -98,14 +96,14 @@ async def test_what_is_no_image_is_an_error_that_names_message_and_block(
 async def test_the_bounds_are_those_given(store: Store) -> None:
     files = ImageFiles(store, ImageBounds(max_pixels=800))
     with pytest.raises(DataError, match="800 pixels at most"):
-        await files.kept(valid("PNG"), "image")
+        await files.store(valid("PNG"), "image")
 
 
 @pytest.mark.parametrize("form", FORMS, ids=form_id)
 async def test_engines_are_sent_the_pixels_that_the_trainer_reads(files: ImageFiles, form: Any) -> None:
     kind, mode, options = form
     data = valid(kind, mode, **options)
-    block = await files.kept(data, "image")
+    block = await files.store(data, "image")
     sent = await for_engine(files, block["sha256"])
     as_pillow_opens_it = np.asarray(Image.open(io.BytesIO(sent)).convert("RGB"))
     assert np.array_equal(as_pillow_opens_it, decode(data, "image").rgb_HW3)
@@ -117,7 +115,7 @@ async def test_an_orientation_is_applied_before_an_engine_sees_the_image(store: 
         exif = Image.Exif()
         exif[0x0112] = 6  # turned by 90 degrees
         data = saved(painted("RGB"), kind, exif=exif)
-        block = await files.kept(data, "image")
+        block = await files.store(data, "image")
         assert (block["width"], block["height"]) == (23, 37)
         for process in (files, ImageFiles(store)):
             sent = Image.open(io.BytesIO(await for_engine(process, block["sha256"])))
@@ -132,8 +130,8 @@ async def test_an_image_that_is_gone_is_an_error(files: ImageFiles) -> None:
 
 async def test_memory_is_bounded(store: Store, files: ImageFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files._for_engines, "_most", 3000)
-    blocks = [await files.kept(saved(painted("RGB", 20 + n, 20), "PNG"), "image") for n in range(9)]
-    assert files._for_engines._total <= 3000
-    assert len(files._for_engines._values) < len(blocks)
+    blocks = [await files.store(saved(painted("RGB", 20 + n, 20), "PNG"), "image") for n in range(9)]
+    assert files._for_engines.total <= 3000
+    assert len(files._for_engines) < len(blocks)
     for block in blocks:
         assert len(await for_engine(files, block["sha256"])) == block["num_bytes"]

@@ -17,7 +17,7 @@ LIMITS = ToolLimits(max_result_chars=600)
 
 @pytest.fixture
 async def seeing(store: Store) -> AsyncIterator[ToolSession]:
-    async with ToolSession([stdio("p", "painter.py")], limits=LIMITS, keep=ImageFiles(store).kept) as session:
+    async with ToolSession([stdio("p", "painter.py")], limits=LIMITS, store_image=ImageFiles(store).store) as session:
         yield session
 
 
@@ -50,7 +50,7 @@ async def test_more_pictures_than_are_shown_are_lines(seeing: ToolSession) -> No
     assert result.blocks[-1]["text"].count("[image: image/png, ") == 3
 
 
-async def test_what_is_called_an_image_and_is_none_is_a_line_that_says_why(seeing: ToolSession) -> None:
+async def test_an_image_block_without_an_image_is_a_line_with_the_reason(seeing: ToolSession) -> None:
     result = await seeing.call("spoilt", {})
     assert kinds(result.blocks) == ["text", "image", "text"]
     first, second = result.blocks[0]["text"].splitlines()

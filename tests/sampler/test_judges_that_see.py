@@ -27,7 +27,7 @@ SAYS = {
 }
 
 
-async def asked(scorer: str, request: ScoringRequest, *, sees: bool = True) -> tuple[float, Any]:
+async def judged(scorer: str, request: ScoringRequest, *, sees: bool = True) -> tuple[float, Any]:
     """The score, and the content of the judge's message."""
     async with endpoint(SAYS[scorer]) as service:
         judge = seeing([service], [sees])
@@ -44,9 +44,9 @@ def images_in(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def test_a_judge_sees_the_question_and_what_the_model_saw_each_image_once(scorer: str, value: float) -> None:
     payload = PAYLOAD | ({"metadata": {"rubric": ["it is red"]}} if scorer == "judge_rubric" else {})
     request = ScoringRequest("2", ("2",), "Which is red?", "It is 2", payload=payload, messages=MESSAGES)
-    score, content = await asked(scorer, request)
+    score, content = await judged(scorer, request)
     assert (score, images_in(content)) == (value, [url_of(DIGESTS[0]), url_of(DIGESTS[1])])
-    score, content = await asked(scorer, request, sees=False)
+    score, content = await judged(scorer, request, sees=False)
     assert (score, content.count("[image: 64 x 48, not shown]")) == (value, 2), "lines for a judge of texts"
     assert "Which is red?" in content
 
@@ -54,9 +54,9 @@ async def test_a_judge_sees_the_question_and_what_the_model_saw_each_image_once(
 async def test_a_prompt_without_images_is_a_text() -> None:
     request = ScoringRequest("2", ("2",), "1+1?", "It is 2")
     for scorer in ("judge_score", "agentcpm"):
-        _, content = await asked(scorer, request)
+        _, content = await judged(scorer, request)
         assert isinstance(content, str)
-    _, content = await asked("judge_score", request)
+    _, content = await judged("judge_score", request)
     assert content.startswith("Question:\n1+1?\n\nA right answer is '2'.\n\nRubric:\n")
 
 
@@ -71,7 +71,7 @@ async def test_a_judge_of_groups_sees_the_question() -> None:
     assert [block["text"] for block in content if block["type"] == "text"][:2] == ["Question:\n", "Which is red?"]
 
 
-def test_of_a_long_conversation_the_last_images_stand_beside_those_of_the_question() -> None:
+def test_a_long_conversation_shows_its_last_images_after_those_of_the_question() -> None:
     messages = [{"role": "user", "content": [reference(sha256)]} for sha256 in DIGESTS]
     seen = later_images(PAYLOAD, messages)
     assert [image["sha256"] for image in seen] == DIGESTS[-(MOST_SENT - 1) :]

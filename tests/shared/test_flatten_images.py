@@ -16,8 +16,8 @@ from trainer.trees.tree import merge
 PLACE, MARK = 90, 91  # the placeholder, and the mark before each tile
 
 
-def asked(turn: int, prompt: list[int], images: list[PlacedImage], **fields: object) -> DispatchedSamplingTask:
-    return make_dispatch("r", turn, prompt, [3, 4], images=images, **fields)  # type: ignore[arg-type]  # by name, as there
+def request(turn: int, prompt: list[int], images: list[PlacedImage], **fields: object) -> DispatchedSamplingTask:
+    return make_dispatch("r", turn, prompt, [3, 4], images=images, **fields)  # type: ignore[arg-type]  # fields of `make_dispatch`, checked there
 
 
 def one(sha256: str, first: int, count: int = 4) -> PlacedImage:
@@ -31,11 +31,11 @@ ANSWER = [5, MARK, PLACE, PLACE, 6]
 def episode() -> list[DispatchedSamplingTask]:
     """An image in the prompt and one in a tool result; the same tokens with another picture; a second thread."""
     return [
-        asked(0, PROMPT, [one("aa", 2)]),
-        asked(1, ANSWER, [one("bb", 2, 2)], parent=0, shared_length=10),
-        asked(2, ANSWER, [one("cc", 2, 2)], parent=0, shared_length=10),
-        asked(3, PROMPT, [one("dd", 2)]),
-        asked(4, [7], [], parent=0, shared_length=8),
+        request(0, PROMPT, [one("aa", 2)]),
+        request(1, ANSWER, [one("bb", 2, 2)], parent=0, shared_length=10),
+        request(2, ANSWER, [one("cc", 2, 2)], parent=0, shared_length=10),
+        request(3, PROMPT, [one("dd", 2)]),
+        request(4, [7], [], parent=0, shared_length=8),
     ]
 
 
@@ -56,7 +56,7 @@ def test_images_stand_in_the_order_of_their_first_tokens_wherever_their_branch_i
 
 def test_records_share_a_prefix_as_far_as_the_pictures_are_the_same() -> None:
     records = [
-        dataclasses.replace(flatten("r", [asked(0, PROMPT, [one(sha256, 2)])], ADVANTAGES), record_id=name)
+        dataclasses.replace(flatten("r", [request(0, PROMPT, [one(sha256, 2)])], ADVANTAGES), record_id=name)
         for name, sha256 in (("r0", "aa"), ("r1", "aa"), ("r2", "dd"))
     ]
     assert merge(records).num_tree == 10 + 8  # r2 shares the two tokens before its picture
@@ -76,12 +76,12 @@ def test_the_digest_is_of_the_images_too_and_that_of_text_stays() -> None:
     grid = PlacedImage(sha256="aa", first=2, count=4, grid=(1, 2, 2))
     other_grid = PlacedImage(sha256="aa", first=2, count=4, grid=(1, 4, 1))
     placed = [[], [one("aa", 2)], [one("ab", 2)], [one("aa", 3, 3)], [one("aa", 2, 3)], [grid], [other_grid]]
-    digests = [digest(flatten("r", [asked(0, PROMPT, images)], ADVANTAGES)) for images in placed]
+    digests = [digest(flatten("r", [request(0, PROMPT, images)], ADVANTAGES)) for images in placed]
     assert len(set(digests)) == len(placed)
 
 
 def test_a_picture_changed_after_settlement_is_never_trained() -> None:
-    dispatch = asked(0, PROMPT, [one("aa", 2)])
+    dispatch = request(0, PROMPT, [one("aa", 2)])
     data = settled([dispatch])
     with pytest.raises(DataError, match="A dispatch was changed"):
         tree_of(data, [dispatch.model_copy(update={"images": [one("ab", 2)]})])
@@ -96,17 +96,17 @@ SAMPLED_IMAGE = make_dispatch("r", 0, [*PROMPT, PLACE], [PLACE, PLACE], images=[
     ("dispatches", "message"),
     [
         (
-            [asked(0, PROMPT, [one("aa", 8)])],
+            [request(0, PROMPT, [one("aa", 8)])],
             "image aa has 4 placeholders from token 8 of its prompt on; the prompt has 8 tokens",
         ),
-        ([asked(0, PROMPT, [one("aa", -1)])], "from token -1"),
-        ([asked(0, PROMPT, [one("aa", 2, 5)])], "5 placeholders from token 2 .* with 4 placeholders from there on"),
-        ([asked(0, PROMPT, [one("aa", 2, 0)])], "image aa has 0 placeholders"),
+        ([request(0, PROMPT, [one("aa", -1)])], "from token -1"),
+        ([request(0, PROMPT, [one("aa", 2, 5)])], "5 placeholders from token 2 .* with 4 placeholders from there on"),
+        ([request(0, PROMPT, [one("aa", 2, 0)])], "image aa has 0 placeholders"),
         ([SAMPLED_IMAGE], "image bb has 3 placeholders from token 8 .* with 1 placeholders"),
-        ([asked(0, PROMPT, [one("aa", 2), one("bb", 3, 2)])], "image bb at token 3: not behind the image before it"),
-        ([asked(0, PROMPT, [one("aa", 5, 2), one("bb", 2, 2)])], "image bb at token 2: not behind"),
+        ([request(0, PROMPT, [one("aa", 2), one("bb", 3, 2)])], "image bb at token 3: not behind the image before it"),
+        ([request(0, PROMPT, [one("aa", 5, 2), one("bb", 2, 2)])], "image bb at token 2: not behind"),
         (
-            [asked(0, PROMPT, [one("aa", 2)]), asked(1, [9], [], parent=0, shared_length=4)],
+            [request(0, PROMPT, [one("aa", 2)]), request(1, [9], [], parent=0, shared_length=4)],
             "branch begins inside the image",
         ),
     ],
@@ -120,4 +120,4 @@ def test_images_that_are_not_in_the_prompt_whole_are_refused(
 
 def test_an_image_keeps_its_grid() -> None:
     placed = PlacedImage(sha256="aa", first=2, count=4, grid=(1, 2, 2))
-    assert flatten("r", [asked(0, PROMPT, [placed])], ADVANTAGES).images == (ImageSpan("aa", 2, 4, (1, 2, 2)),)
+    assert flatten("r", [request(0, PROMPT, [placed])], ADVANTAGES).images == (ImageSpan("aa", 2, 4, (1, 2, 2)),)

@@ -90,7 +90,7 @@ async def test_a_copy_of_texts_makes_no_collection_of_images(store: Store, other
     assert not {"images", "image_chunks"} & set(await other.database.list_collection_names())
 
 
-async def test_an_image_that_is_missing_is_left_out_and_the_group_is_copied(store: Store, other: Store) -> None:
+async def test_a_group_with_a_missing_image_is_copied_without_it(store: Store, other: Store) -> None:
     await whole_run(store)
     await name_images(store)
     await store.database["images"].delete_one({"_id": TOOL.sha256})

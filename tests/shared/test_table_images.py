@@ -115,7 +115,7 @@ async def test_paths_of_a_table_are_relative_to_it_also_if_the_task_file_is_else
         (png(50_000, 50_000, packed=deflated(4)), r'row 2: "images", image 1: PNG of 50000 x 50000 pixels'),
     ],
 )
-def test_a_wrong_image_is_named_by_its_row_and_no_file_is_left(tmp_path: Path, data: bytes, expected: str) -> None:
+def test_an_error_of_an_image_names_its_row_and_removes_the_files(tmp_path: Path, data: bytes, expected: str) -> None:
     rows = [{"query": "?", "images": [{"bytes": one, "path": "a.png"}]} for one in (RED, data)]
     source = parquet(tmp_path / "in/train.parquet", rows)
     with pytest.raises(TandemError, match=expected):

@@ -192,7 +192,7 @@ async def test_nothing_is_stored_where_an_image_of_a_later_batch_is_wrong(store:
     assert "images" not in await store.database.list_collection_names()
 
 
-async def test_errors_of_several_lines_are_told_at_once(store: Store, folder: Path) -> None:
+async def test_one_error_lists_the_errors_of_several_lines(store: Store, folder: Path) -> None:
     lines = [{"id": f"t{k}", "query": "?", "image": "gone.png" if k % 2 else "blue.jpg"} for k in range(6)]
     with pytest.raises(TaskFileError) as caught:
         await import_task_file(store, write(folder / "t.jsonl", lines), ImportTarget())

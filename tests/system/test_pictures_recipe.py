@@ -61,7 +61,7 @@ def test_a_third_of_the_demonstrations_may_read_a_digit_wrongly_and_the_calculat
         expression = called["tool_calls"][0]["function"]["arguments"]["expression"]
         data = base64.b64decode(asked["content"][0]["base64"])
         assert Image.open(io.BytesIO(data)).size == (EDGE, EDGE)
-        wrong += make.picture(tuple(map(int, expression.split("+")))) != data  # type: ignore[arg-type]  # two of them
+        wrong += make.picture(tuple(map(int, expression.split("+")))) != data  # type: ignore[arg-type]  # a sum has two numbers
         assert result["content"] == answer["content"] == calculated(expression)
     assert 0.2 < wrong / len(conversations) < 0.4
 
@@ -69,7 +69,7 @@ def test_a_third_of_the_demonstrations_may_read_a_digit_wrongly_and_the_calculat
 @pytest.mark.parametrize(
     ("expression", "result"), [("37 + 48", "85"), ("7", "7"), ("2*3", "expected a sum"), ("", "expected a sum")]
 )
-def test_the_calculator_adds_and_says_what_it_expects(expression: str, result: str) -> None:
+def test_the_calculator_adds_and_names_what_it_expects(expression: str, result: str) -> None:
     assert calculated(expression) == result
 
 

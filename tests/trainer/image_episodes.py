@@ -57,7 +57,7 @@ def picture(number: int, size: tuple[int, int]) -> ImageFile:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptPart:
     """Tokens of a part of a conversation with one picture."""
 
     ids: list[int]
@@ -76,7 +76,7 @@ class VisionPlayer:
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(folder)
         self.model = AutoModelForImageTextToText.from_pretrained(folder).eval()
 
-    def asked(self, role: str, number: int, words: str) -> Asked:
+    def part(self, role: str, number: int, words: str) -> PromptPart:
         size = SIZES[number % len(SIZES)]
         file = picture(number, size)
         image = PAD_IMAGE if self.family.grid(*size) else self.family.image_token
@@ -84,7 +84,7 @@ class VisionPlayer:
         ids = self._encoded(expanded(text, [size], self.family)[0])
         (span,) = spans(ids, [size], self.family)
         placed = PlacedImage(sha256=file.sha256, first=span.start, count=span.count, grid=self.family.grid(*size))
-        return Asked(ids, placed, file)
+        return PromptPart(ids, placed, file)
 
     def _encoded(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
@@ -107,11 +107,11 @@ class VisionPlayer:
         logprob_NV = torch.log_softmax(logits_NV[:-1], -1)
         return logprob_NV.gather(1, ids_1N[0, 1:, None])[-count:, 0].tolist()
 
-    def parts(self, seq: int, slot: int) -> tuple[Asked, Asked, Asked]:
+    def parts(self, seq: int, slot: int) -> tuple[PromptPart, PromptPart, PromptPart]:
         return (
-            self.asked("user", seq, "which colour"),
-            self.asked("tool", 100 + 10 * seq + slot, "a square"),
-            self.asked("tool", 99, "not that"),
+            self.part("user", seq, "which colour"),
+            self.part("tool", 100 + 10 * seq + slot, "a square"),
+            self.part("tool", 99, "not that"),
         )
 
     def pictures(self, seq: int, slot: int) -> list[list[str]]:

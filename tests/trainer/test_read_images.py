@@ -41,7 +41,7 @@ Spoil = Callable[[StoreBridge, VisionPlayer], None]
 
 def image_of(player: VisionPlayer) -> str:
     """The picture of the oldest group's question."""
-    return player.asked("user", 0, "").image.sha256
+    return player.part("user", 0, "").image.sha256
 
 
 def gone(bridge: StoreBridge, player: VisionPlayer) -> None:

@@ -130,7 +130,7 @@ def test_the_written_model_reads_images_as_the_trained_one(tmp_path: Path, famil
 
 
 @pytest.mark.parametrize("trained", ["language model", "all of it"])
-def test_features_of_a_frozen_tower_are_kept_until_the_device_is_left(
+def test_features_of_a_frozen_tower_are_cached_until_the_weights_leave_the_device(
     tmp_path: Path, alone: Parallel, trained: str
 ) -> None:
     tiny_vision_model("smolvlm").save_pretrained(tmp_path / "model")
@@ -138,10 +138,10 @@ def test_features_of_a_frozen_tower_are_kept_until_the_device_is_left(
     take_vision_steps(learner, "smolvlm", 1, alone)
     tower = learner.lm._vision
     assert tower is not None
-    images = {digest for digest in tower._kept if not digest.startswith("probe")}
+    images = {digest for digest in ("aa", "bb", "cc") if digest in tower._cached}
     assert images == ({"aa", "bb", "cc"} if trained == "language model" else set())
     to_host(learner, torch.device("cpu"))
-    assert not tower._kept
+    assert not tower._cached
 
 
 def test_images_are_refused_where_they_cannot_be_read(tmp_path: Path, alone: Parallel) -> None:

@@ -10,7 +10,6 @@ own way, it gets the pixels of the images instead, in the order in which they st
     suffix _P  placeholder of the row      _FD  feature of the row's distinct images
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from shared.bounded_cache import BoundedCache
 from shared.errors import DataError
 from shared.images.families.idefics3 import TILED
 from trainer.trees.images import Grid, RowImages
@@ -66,7 +66,7 @@ class VisionTower:
         self._causal_lm = causal_lm
         self._parts = tuple(vision_parts(causal_lm).values())
         self._placeholder: int = causal_lm.config.image_token_id
-        self._kept: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
+        self._cached = BoundedCache[tuple[Tensor, ...]](CACHE_BYTES, lambda levels: sum(t.nbytes for t in levels))
 
     def arguments(self, images: RowImages, ids_N: Tensor, *, trees: bool) -> dict[str, Any]:
         """The model's arguments for a row with images. Raises DataError for images without pixels."""
@@ -99,7 +99,7 @@ class VisionTower:
         return [of.masked_scatter(is_feature_P, level) for of, level in zip(beside, levels_PD, strict=True)]
 
     def free_features(self) -> None:
-        self._kept.clear()
+        self._cached.clear()
 
     def unused(self) -> Tensor | None:
         """0, with a gradient of 0 for each trained parameter of the tower: every process must have one for each of them."""
@@ -114,17 +114,15 @@ class VisionTower:
         """Of each image: its features, and those for the first layers where the model has such."""
         if self._trained():
             return self._computed(list(images.inputs))
-        missing = [place for place, digest in enumerate(images.digests) if digest not in self._kept]
+        features = {digest: self._cached.get(digest) for digest in images.digests}
+        missing = [place for place, digest in enumerate(images.digests) if features[digest] is None]
         if missing:
             with torch.no_grad():
                 computed = self._computed([images.inputs[place] for place in missing])
-            self._kept |= {images.digests[place]: of for place, of in zip(missing, computed, strict=True)}
-        features = [self._kept[digest] for digest in images.digests]
-        for digest in images.digests:
-            self._kept.move_to_end(digest)
-        while sum(t.nbytes for of in self._kept.values() for t in of) > CACHE_BYTES and len(self._kept) > 1:
-            self._kept.popitem(last=False)
-        return features
+            for place, levels in zip(missing, computed, strict=True):
+                features[images.digests[place]] = levels
+                self._cached.put(images.digests[place], levels)
+        return [levels for levels in features.values() if levels is not None]
 
     def _computed(self, inputs: Sequence[Mapping[str, Tensor]]) -> list[tuple[Tensor, ...]]:
         model: Any = self._causal_lm

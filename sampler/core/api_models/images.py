@@ -9,7 +9,6 @@ do not take (BMP) it is a line, too.
 """
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ ReadImage = Callable[[str], Awaitable[bytes]]  # the file, by its digest; raises
 
 MOST_SENT = 16
 MOST_SENT_BYTES = 20 << 20
-_TYPES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
+_NOT_TAKEN = b"BM"  # how a BMP begins
 
 
 async def with_files(messages: Sequence[Message], read: ReadImage) -> list[Message]:
@@ -70,5 +69,7 @@ def _sent(block: Block, urls: Mapping[str, str]) -> Block:
 
 
 def _url(data: bytes) -> str | None:
-    kind = next((kind for head, kind in _TYPES if data.startswith(head)), None)
-    return None if kind is None else f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    """None: of a format that the APIs do not take."""
+    from shared.images.header import data_url  # for prompts with images alone
+
+    return None if data.startswith(_NOT_TAKEN) else data_url(data, "an image of a prompt")

@@ -9,13 +9,12 @@ orientation, a palette, another format) a PNG of the decoded picture.
 
 import asyncio
 import hashlib
-import io
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.rendering.images import ImagePlace
+from shared.bounded_cache import BoundedCache
 from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference
 from shared.documents.images import ImageFile
 from shared.errors import ConfigError, DataError
@@ -30,7 +29,6 @@ MOST_BLOCKS = 10_000  # references of images that this process has stored or rea
 _PLAIN_PNG = (b"\x08\x00", b"\x08\x02")  # bit depth and colour type: 8 bits of gray, or of red, green and blue
 _CHUNKS_OF_LOOKS = (b"tRNS", b"eXIf")  # transparency, orientation
 
-V = TypeVar("V")
 Message = Mapping[str, Any]
 
 
@@ -38,26 +36,26 @@ class ImageFiles:
     """Of one process; its episodes share it. `bounds`: of one image."""
 
     def __init__(self, store: "Store", bounds: "ImageBounds | None" = None) -> None:
-        self._store = store
+        self._database = store
         self._bounds = bounds
-        self._blocks = _Newest[Block](MOST_BLOCKS)  # by digest of the image
-        self._of_texts = _Newest[Block](MOST_BLOCKS)  # by digest of a block's text
-        self._for_engines = _Newest[bytes](MOST_BYTES, len)
+        self._blocks = BoundedCache[Block](MOST_BLOCKS)  # by digest of the image
+        self._of_texts = BoundedCache[Block](MOST_BLOCKS)  # by digest of a block's text
+        self._for_engines = BoundedCache[bytes](MOST_BYTES, len)
 
-    async def kept(self, data: bytes, where: str) -> Block:
+    async def store(self, data: bytes, where: str) -> Block:
         """The reference to a file, which is stored. `where` names it in messages. Raises DataError for one that is no image that
         can be read, and ConfigError without Pillow."""
         sha256 = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
         known = self._blocks.get(sha256)
         if known is None:
-            known = await self._stored(data, where)
+            known = await self._store_new(data, where)
             self._blocks.put(sha256, known)
         return known
 
     async def referenced(self, messages: Sequence[Message]) -> list[Any]:
         """The messages, with a reference in place of each image in their blocks; those without images are the same objects.
 
-        Raises DataError, which names message and block, and as `kept`.
+        Raises DataError, which names message and block, and as `store`.
         """
         return [
             await self._referenced(message, f"message {at + 1}") if _has_images(message) else message
@@ -87,7 +85,7 @@ class ImageFiles:
         digest = await asyncio.to_thread(_digest_of, block)
         known = None if digest is None else self._of_texts.get(digest)
         if known is None:
-            known = await self.kept(await asyncio.to_thread(_data_of, block, where, self._bounds), where)
+            known = await self.store(await asyncio.to_thread(_data_of, block, where, self._bounds), where)
             if digest is not None:
                 self._of_texts.put(digest, known)
         return known
@@ -104,45 +102,25 @@ class ImageFiles:
     async def _known(self, sha256: str, where: str) -> Block:
         known = self._blocks.get(sha256)
         if known is None:
-            document = await self._store.images.described(sha256)
+            document = await self._database.images.described(sha256)
             if document is None:
                 raise DataError(f"{where}: image {sha256[:64]} is not in the store")
             self._blocks.put(sha256, known := document)
         return known
 
-    async def _stored(self, data: bytes, where: str) -> Block:
+    async def _store_new(self, data: bytes, where: str) -> Block:
         picture, file, for_engines = await asyncio.to_thread(_decoded, data, where, self._bounds)
-        await self._store.images.keep([file])
+        await self._database.images.keep([file])
         self._for_engines.put(picture.sha256, for_engines)
         return image_block(file)
 
     async def _for_engine(self, sha256: str) -> bytes:
         held = self._for_engines.get(sha256)
         if held is None:
-            data = await self._store.images.read(sha256)
+            data = await self._database.images.read(sha256)
             held = (await asyncio.to_thread(_decoded, data, f"image {sha256}", self._bounds))[2]
             self._for_engines.put(sha256, held)
         return held
-
-
-class _Newest(Generic[V]):
-    """The values used last, of a total size of at most `most`."""
-
-    def __init__(self, most: int, size: Any = lambda value: 1) -> None:
-        self._most, self._size, self._total = most, size, 0
-        self._values: OrderedDict[str, V] = OrderedDict()
-
-    def get(self, key: str) -> V | None:
-        if key in self._values:
-            self._values.move_to_end(key)
-        return self._values.get(key)
-
-    def put(self, key: str, value: V) -> None:
-        if key not in self._values:
-            self._values[key] = value
-            self._total += self._size(value)
-        while self._total > self._most and len(self._values) > 1:
-            self._total -= self._size(self._values.popitem(last=False)[1])
 
 
 def _has_images(message: Message) -> bool:
@@ -176,12 +154,17 @@ def _decoded(data: bytes, where: str, bounds: "ImageBounds | None") -> "tuple[Pi
     """(the picture, the file as it is stored, the file as engines are sent it)"""
     from shared.images.decode import DEFAULT, decode
     from shared.images.header import header_of
+    from shared.images.png import png
 
     picture = decode(data, where, bounds or DEFAULT)
     height, width = picture.rgb_HW3.shape[:2]
     kind = header_of(data, where).format
     file = ImageFile(picture.sha256, data, kind, width, height)
-    return picture, file, data if _is_plain(data, kind) else png_of(picture.rgb_HW3)
+    return (
+        picture,
+        file,
+        data if _is_plain(data, kind) else png(picture.rgb_HW3.tobytes(), width, height, 3, compression=1),
+    )
 
 
 def _is_plain(data: bytes, kind: str) -> bool:
@@ -189,12 +172,3 @@ def _is_plain(data: bytes, kind: str) -> bool:
     if kind == "PNG":
         return data[24:26] in _PLAIN_PNG and not any(name in data for name in _CHUNKS_OF_LOOKS)
     return kind == "JPEG" and b"Exif\0" not in data
-
-
-def png_of(rgb_HW3: Any) -> bytes:
-    """A PNG of an array, height x width x 3 of 8 bits. Needs Pillow."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(rgb_HW3).save(file, "PNG", compress_level=1)
-    return file.getvalue()

@@ -48,7 +48,7 @@ def _tool_session(sampler: AsyncSampler) -> ToolSession:
         exclude=[*config.prompt.exclude_tools, *payload.exclude_tools],
         episode=quote(f"{config.run}/{sampler.claim.record_id}", safe="/:"),
         offsets=TokenOffsets(resources.template),
-        keep=None if resources.template.images is None else resources.images.kept,
+        store_image=None if resources.template.images is None else resources.images.store,
     )
 
 

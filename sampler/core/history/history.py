@@ -109,6 +109,6 @@ def transcript(history: History) -> str:
         calls = [call["function"] for call in one.reply.get("tool_calls", ())]
         lines.append(" ".join(["[Agent]:", one.reply["content"], *(f"{c['name']}({c['arguments']})" for c in calls)]))
         lines += [
-            f"[{message.get('name') or message['role']}]: {text_of(message['content'])}" for message in one.answers
+            f"[{message.get('name') or message['role']}]: {text_of(message['content'], ' ')}" for message in one.answers
         ]
     return "\n\n".join(lines)

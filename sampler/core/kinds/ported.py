@@ -202,7 +202,7 @@ def _result_text(content: Any) -> str:
     if isinstance(content, list) and any(
         isinstance(one, Mapping) and one.get("type") in IMAGE_BLOCKS for one in content
     ):
-        return text_of(content)
+        return text_of(content, "\n")
     return content if isinstance(content, str) else json.dumps(content, default=str)
 
 

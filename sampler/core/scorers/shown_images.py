@@ -18,7 +18,7 @@ def question_images(payload: Mapping[str, Any]) -> list[Block]:
 
 
 def later_images(payload: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Of tools and worlds, each once: the last ones that fit beside those of the question."""
+    """Of tools and worlds, each once: the last ones, as many as fit with those of the question."""
     asked = question_images(payload)
     known = {image["sha256"] for image in asked}
     seen = {image["sha256"]: dict(image) for image in references_in(messages) if image["sha256"] not in known}

@@ -26,17 +26,15 @@ from shared.documents.content import Block
 from shared.errors import DataError
 
 MOST_SHOWN = 16  # of one answer
-Keep = Callable[
-    [bytes, str], Awaitable[Block]
-]  # a file and its name in messages, to the reference under which it is stored
+StoreImage = Callable[[bytes, str], Awaitable[Block]]  # (file, its name in messages) to the reference
 Bound = Callable[[CallToolResult], ToolResult]
 
 
-async def with_images(answer: CallToolResult, keep: Keep, bound: Bound) -> ToolResult:
+async def with_images(answer: CallToolResult, store: StoreImage, bound: Bound) -> ToolResult:
     """`bound`: of an answer without images."""
     if not any(_image_of(block) for block in answer.content):
         return bound(answer)
-    parts = await _parts(answer.content, keep)
+    parts = await _parts(answer.content, store)
     texts = [part for part in parts if isinstance(part, TextContent)]
     result = bound(answer.model_copy(update={"content": texts}))
     if result.text == "\n".join(text.text for text in texts):
@@ -47,7 +45,7 @@ async def with_images(answer: CallToolResult, keep: Keep, bound: Bound) -> ToolR
     return replace(result, blocks=blocks if has_images else [], answer=answer)
 
 
-async def _parts(content: Sequence[ContentBlock], keep: Keep) -> list[TextContent | Block]:
+async def _parts(content: Sequence[ContentBlock], store: StoreImage) -> list[TextContent | Block]:
     parts: list[TextContent | Block] = []
     shown = 0
     for at, block in enumerate(content):
@@ -57,7 +55,7 @@ async def _parts(content: Sequence[ContentBlock], keep: Keep) -> list[TextConten
             continue
         kind, data = image
         try:
-            parts.append(await keep(base64.b64decode(data, validate=True), f"block {at + 1} of the answer"))
+            parts.append(await store(base64.b64decode(data, validate=True), f"block {at + 1} of the answer"))
             shown += 1
         except (DataError, binascii.Error) as exc:
             parts.append(TextContent(type="text", text=f"[image: {kind}, cannot be shown: {exc}]"))

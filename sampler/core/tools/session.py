@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 from mcp_types import CallToolResult
 
 from sampler.core.tools.catalog import ToolCatalog
-from sampler.core.tools.image_results import Keep, with_images
+from sampler.core.tools.image_results import StoreImage, with_images
 from sampler.core.tools.limits import ToolLimits
 from sampler.core.tools.link import Link
 from sampler.core.tools.names import chosen, named_tools
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 class ToolSession:
     """`allow`: names or patterns that this episode may use; None allows all. `exclude` takes precedence. `episode`: the id sent
-    to servers; None: a random id. `offsets`: see `results`. `keep`: stores images for a model that sees; None: it reads texts."""
+    to servers; None: a random id. `offsets`: see `results`. `store_image`: for a model that sees; None: it reads texts."""
 
     # 9 parameters: all but the servers are optional
     def __init__(
@@ -53,13 +53,13 @@ class ToolSession:
         exclude: Collection[str] = (),
         episode: str | None = None,
         offsets: OffsetsOf | None = None,
-        keep: Keep | None = None,
+        store_image: StoreImage | None = None,
     ) -> None:
         self._limits = limits or ToolLimits()
         self._allow = None if allow is None else list(allow)
         self._exclude = list(exclude)
         self._offsets = offsets
-        self._keep = keep
+        self._store_image = store_image
         self._catalog = catalog or ToolCatalog(max_age_s=0)
         shared = traffic or Traffic()
         episode = episode or uuid.uuid4().hex
@@ -140,7 +140,7 @@ class ToolSession:
         def bound(answer: CallToolResult) -> ToolResult:
             return to_result(answer, duration_s, self._limits, self._offsets, retries)
 
-        return bound(answer) if self._keep is None else await with_images(answer, self._keep, bound)
+        return bound(answer) if self._store_image is None else await with_images(answer, self._store_image, bound)
 
     @property
     def own_ends(self) -> list[str]:

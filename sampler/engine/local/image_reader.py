@@ -7,7 +7,7 @@ its size alone, unless the features have gone (`has_features`).
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 
 from sampler.engine.api.errors import ApiError, bad_value
 from sampler.engine.local.prompt_images import KnownImage, PromptImages
+from shared.bounded_cache import BoundedCache
 from shared.errors import ConfigError, DataError
 from shared.images.decode import decode
 from shared.images.families import family_of
@@ -35,7 +36,7 @@ class ImageReader:
 
     def __init__(self, family: Family, encode: Callable[[str], list[int]]) -> None:
         self._family, self._encode = family, encode
-        self._known: OrderedDict[str, KnownImage] = OrderedDict()
+        self._known = BoundedCache[KnownImage](MOST_KNOWN)
         self._waiting: deque[KnownImage] = deque()  # with inputs
         self._lock = Lock()
         self._numbers = count(-1, -1)
@@ -93,10 +94,7 @@ class ImageReader:
         with self._lock:
             image = self._known.get(sha256)
             if image is None:
-                image = self._known[sha256] = KnownImage(sha256, next(self._numbers))
-            self._known.move_to_end(sha256)
-            while len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
+                self._known.put(sha256, image := KnownImage(sha256, next(self._numbers)))
             return image
 
     def _bound_inputs(self, newest: KnownImage) -> None:

@@ -7,7 +7,6 @@ The scheduler's thread alone computes. An image that a cached prefix has is not 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,9 @@ from transformers import PreTrainedModel
 from sampler.engine.local.attention import Piece, Plan, ShownFeatures
 from sampler.engine.local.image_reader import ImageReader
 from sampler.engine.local.prompt_images import KnownImage, PromptImages
+from shared.bounded_cache import BoundedCache
 
-FEATURE_BYTES = 1 << 28  # of features of images that are kept
+FEATURE_BYTES = 1 << 28  # of the features of images in the cache
 
 Levels = tuple[Tensor, ...]  # an image's features, and those for the first layers where the model has such (deepstack)
 
@@ -28,12 +28,12 @@ Levels = tuple[Tensor, ...]  # an image's features, and those for the first laye
 class Vision:
     def __init__(self, model: PreTrainedModel, reader: ImageReader) -> None:
         self._model, self._reader = model, reader
-        self._kept: OrderedDict[str, Levels] = OrderedDict()
-        reader.has_features = lambda image: image.sha256 in self._kept
+        self._cached = BoundedCache[Levels](FEATURE_BYTES, lambda levels: sum(level.nbytes for level in levels))
+        reader.has_features = lambda image: image.sha256 in self._cached
 
     def forget(self) -> None:
         """The weights are others now."""
-        self._kept.clear()
+        self._cached.clear()
 
     def of_tokens(self, shown: PromptImages, start: int, stop: int) -> dict[int, Levels]:
         """By image: the features of those with a placeholder among tokens [start, stop). Raises DataError, TimeoutError or
@@ -42,15 +42,12 @@ class Vision:
         return {image: self._features(shown.images[image], shown.files[image]) for image in needed}
 
     def _features(self, image: KnownImage, data: bytes) -> Levels:
-        levels = self._kept.get(image.sha256)
+        levels = self._cached.get(image.sha256)
         if levels is None:
             with image.lock:
                 inputs = image.inputs or self._reader.read_file(image, data, f"image {image.sha256[:12]}")
                 image.inputs = None
-            levels = self._kept[image.sha256] = features_of(self._model, inputs)
-        self._kept.move_to_end(image.sha256)
-        while sum(level.nbytes for of in self._kept.values() for level in of) > FEATURE_BYTES and len(self._kept) > 1:
-            self._kept.popitem(last=False)
+            self._cached.put(image.sha256, levels := features_of(self._model, inputs))
         return levels
 
     @staticmethod

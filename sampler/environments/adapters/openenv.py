@@ -5,8 +5,8 @@
 
 With `action_field` the reply's text is that field of the action. Without it the action is a tool, `act`, with the schema that
 the server tells, and a reply calls it. `image_fields` names fields of the observation that are images: base64, a data: URL, or
-lists of numbers (HxWx3, or flat beside NAME_shape); `longest_edge` bounds their size in pixels. The connection is our own:
-OpenEnv's client reconnects in silence, to another session.
+lists of numbers (HxWx3, or flat with the shape in NAME_shape); `longest_edge` bounds their size in pixels. The connection is
+our own: OpenEnv's client reconnects in silence, to another session.
 A server at its capacity (one session by default) is busy, and no failure.
 """
 
@@ -213,7 +213,7 @@ def _observation(seen: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _image(observation: Mapping[str, Any], name: str) -> tuple[str, Any]:
-    """Its name and value: a flat list of numbers gets the shape that stands beside it, as of OpenEnv's Atari."""
+    """Its name and value: a flat list of numbers gets the shape of the field NAME_shape, as OpenEnv's Atari has it."""
     value, shape = observation[name], observation.get(name + SHAPE)
     is_flat = isinstance(value, list) and bool(value) and not isinstance(value[0], list)
     if not is_flat or not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):

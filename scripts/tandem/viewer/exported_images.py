@@ -5,7 +5,6 @@
 So a line is whole by itself: OpenAI's format, which `tandem sft` reads too.
 """
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,9 +35,8 @@ def _shows_images(message: Mapping[str, Any]) -> bool:
 
 
 async def _data_url(store: Store, block: Block) -> Block:
-    from shared.images.header import header_of
+    from shared.images.header import data_url
 
     sha256 = str(block["sha256"])
     data = await store.images.read(sha256)
-    kind = header_of(data, f"image {sha256}").format.lower()
-    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}}
+    return {"type": "image_url", "image_url": {"url": data_url(data, f"image {sha256}")}}

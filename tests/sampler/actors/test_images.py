@@ -73,7 +73,7 @@ async def test_seats_read_the_images_of_the_question_and_texts_of_each_other(
         endpoint("says well") as api,
         seated(store, template, api, sees=sees, rounds="Bob -> Critic") as (shared, engine),
     ):
-        image = await shared.images.kept(image_file(shade(1)), "the question")
+        image = await shared.images.store(image_file(shade(1)), "the question")
         asked = TaskPayload(query="Which?", query_blocks=[{"type": "text", "text": "Which?"}, image])
         await store.tasks.insert_new([make_task(0).model_copy(update={"payload": asked})])
         sampler = Talk(shared, await claim(store))

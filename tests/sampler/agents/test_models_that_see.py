@@ -13,10 +13,14 @@ from sampler.core.api_models.images import MOST_SENT
 from sampler.core.api_models.judge import Judge
 from sampler.core.errors import AgentFailed
 from shared.errors import DataError
+from shared.images.png import png
 from tests.sampler.agents.agents import QUICK, models
 from tests.sampler.agents.endpoints import Service, endpoint
 
-FILES = {hashlib.sha256(data).hexdigest(): data for data in (b"\x89PNG%d" % number for number in range(MOST_SENT + 4))}
+FILES = {
+    hashlib.sha256(data).hexdigest(): data
+    for data in (png(bytes([number]), 1, 1, 1) for number in range(MOST_SENT + 4))
+}
 DIGESTS = list(FILES)
 
 

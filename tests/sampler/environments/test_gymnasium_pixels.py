@@ -74,7 +74,7 @@ def test_parts_that_are_images_stand_behind_the_text_of_the_others(pixels: Servi
         ({"show": ["render", "pixels"]}, 3, [(48, 64, 3), (24, 32, 3), (192, 256, 3)]),
     ],
 )
-def test_a_task_says_what_is_shown_and_how_large(
+def test_a_task_sets_what_is_shown_and_its_size(
     pixels: Service, custom: dict[str, Any], num_texts: int, shapes: list[tuple[int, ...]]
 ) -> None:
     texts, images = shown(pixels.start("Camera", **custom)[1])

@@ -137,7 +137,7 @@ async def test_a_tools_answer_has_images_in_the_conversation_and_in_the_record(
     assert score == 1.0
     require_shades(engine.files(1), 1, 2)
     (called,) = dispatches[0].tool_calls
-    assert called.result == "The page:3 links"
+    assert called.result == "The page:\n3 links"
     assert [block["type"] for block in called.blocks] == ["text", "image", "text"]
     assert called.blocks[1] == references_in(dispatches[1].messages)[0]
 

@@ -52,7 +52,7 @@ async def test_an_agent_reads_the_images_of_its_task_as_data_urls_and_sends_them
     async def agent(task: AgentTask) -> None:
         read.append(task.messages[-1]["content"])
         async with AsyncOpenAI(base_url=task.base_url, api_key=task.api_key) as client:
-            await client.chat.completions.create(model=task.model, messages=task.messages)  # type: ignore[arg-type]  # dicts
+            await client.chat.completions.create(model=task.model, messages=task.messages)  # type: ignore[arg-type]  # dicts, of which the SDK has a type for each role
 
     record, slot, dispatches = await seen_by(store, engine, template, agent, new_tasks=False)
     assert record.error is None
@@ -150,7 +150,7 @@ def test_a_body_of_a_model_that_sees_has_room_for_screenshots() -> None:
     assert most_body_bytes(10) == LEAST_BODY_BYTES
 
 
-async def test_fifty_screenshots_in_each_request_pass_and_are_not_held_while_the_model_is_asked(
+async def test_fifty_screenshots_in_each_request_pass_and_their_body_is_freed_during_sampling(
     store: Store, template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shots = [picture(n, 180, 190) for n in range(50)]

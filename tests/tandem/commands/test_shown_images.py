@@ -11,7 +11,7 @@ from shared.store import Store
 from tandem.commands.shown_prompt import Prompts
 from tandem.traces.spans import Episode, spans_of
 from tests.tandem.commands.commands import Command
-from tests.tandem.viewer.image_run import FILES, FIRST, QUESTION, tell_images
+from tests.tandem.viewer.image_run import FILES, FIRST, QUESTION, insert_image_run
 
 
 def line(kind: str, tokens: int) -> str:
@@ -25,7 +25,7 @@ def unfolded(text: str) -> str:
 
 
 async def test_show_prints_a_line_for_each_image(tandem: Command, store: Store) -> None:
-    await tell_images(store)
+    await insert_image_run(store)
     result = await asyncio.to_thread(tandem, "show", store.run, FIRST)
     assert result.exit_code == 0, result.output
     shown = unfolded(result.stdout)
@@ -36,8 +36,8 @@ async def test_show_prints_a_line_for_each_image(tandem: Command, store: Store) 
     assert f"seen {line('GIF', 2)} {line('WEBP', 2)}" in shown
 
 
-async def test_show_writes_the_files_and_says_which_is_gone(tandem: Command, store: Store, tmp_path: Path) -> None:
-    await tell_images(store)
+async def test_show_writes_the_files_and_names_the_missing_one(tandem: Command, store: Store, tmp_path: Path) -> None:
+    await insert_image_run(store)
     folder = tmp_path / "deep" / "pictures"
     result = await asyncio.to_thread(tandem, "show", store.run, FIRST, "--images", str(folder))
     assert result.exit_code == 0, result.output
@@ -54,7 +54,7 @@ async def test_show_writes_the_files_and_says_which_is_gone(tandem: Command, sto
 
 
 async def test_a_folder_that_cannot_be_written_is_named(tandem: Command, store: Store, tmp_path: Path) -> None:
-    await tell_images(store)
+    await insert_image_run(store)
     (tmp_path / "file").write_text("")
     result = await asyncio.to_thread(tandem, "show", store.run, FIRST, "--images", str(tmp_path / "file"))
     assert result.exit_code == 1
@@ -62,7 +62,7 @@ async def test_a_folder_that_cannot_be_written_is_named(tandem: Command, store: 
 
 
 async def test_a_printed_prompt_has_a_line_in_place_of_an_images_tokens(store: Store) -> None:
-    await tell_images(store)
+    await insert_image_run(store)
     record = await store.records.get(FIRST)
     assert record is not None
     episode = await read_episode(store, record)
@@ -76,14 +76,14 @@ async def test_a_printed_prompt_has_a_line_in_place_of_an_images_tokens(store: S
 
 
 async def test_a_trace_has_lines_in_place_of_images_and_none_of_their_bytes(store: Store) -> None:
-    await tell_images(store)
+    await insert_image_run(store)
     record = await store.records.get(FIRST)
     assert record is not None
     episode = await read_episode(store, record)
     turns = [turn.dispatch for turn in episode.state.turns]
     spans = list(spans_of(store.run, Episode(record, episode.task, turns, [1], {})))
     by_name: dict[str, Any] = {span.name: span.attributes for span in reversed(spans)}
-    asked = [json.loads(span.attributes["gen_ai.input.messages"]) for span in spans if span.name == "chat main"]  # type: ignore[arg-type]  # text
+    asked = [json.loads(span.attributes["gen_ai.input.messages"]) for span in spans if span.name == "chat main"]  # type: ignore[arg-type]  # this attribute is always a text
     assert asked[0] == [{"role": "user", "parts": [{"type": "text", "content": f"{QUESTION}\n{line('PNG', 4)}"}]}]
     answer = f"The page:\n{line('JPEG', 3)}\n3 links"
     assert asked[1][0]["parts"] == [{"type": "tool_call_response", "id": "c0", "response": answer}]

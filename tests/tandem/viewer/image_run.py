@@ -5,15 +5,20 @@ turn 1   6 [8 8 8] 7 | 4 5               the tool's JPEG; in the second episode 
 turn 2   6 [8 8] [8 8] [9 9] 7 | 4 5     observations: GIF, WebP, BMP
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pymongo
+import pytest
 
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, TaskPayload, ToolCallResult
 from shared.documents.content import Block, image_block
 from shared.documents.images import ImageFile, PlacedImage
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.settlement_cases import make_config
 from tests.sampler.settling import settle_next
@@ -24,6 +29,7 @@ from tests.shared.image_files import image_file, valid
 GROUP = "main:train:0:t0"
 FIRST, SECOND = f"{GROUP}:0:1", f"{GROUP}:1:1"
 QUESTION = "What is on the page?"
+RUN = "pictures"
 
 
 def file_of(kind: str, data: bytes | None = None, width: int = 37, height: int = 23) -> ImageFile:
@@ -34,7 +40,7 @@ FILES = {kind: file_of(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP")}
 
 
 @dataclass(frozen=True)
-class Asked:
+class ImageTurn:
     """A turn: its messages, its own prompt, and the images in it by their first token and their count."""
 
     messages: list[dict[str, Any]]
@@ -47,7 +53,7 @@ def blocks(*parts: str | ImageFile) -> list[Block]:
     return [{"type": "text", "text": one} if isinstance(one, str) else image_block(one) for one in parts]
 
 
-async def tell_images(store: Store, *, screenshots: Sequence[ImageFile] = ()) -> None:
+async def insert_image_run(store: Store, *, screenshots: Sequence[ImageFile] = ()) -> None:
     """`screenshots`: that the first episode sees in further turns, one in each."""
     await store.images.keep([*FILES.values(), *screenshots])
     payload = TaskPayload(query=QUESTION, query_blocks=blocks(QUESTION, FILES["PNG"]), answer="4", scorer="math")
@@ -63,32 +69,32 @@ async def tell_images(store: Store, *, screenshots: Sequence[ImageFile] = ()) ->
     await announce(store, 1)
 
 
-def _turns(shown: ImageFile, screenshots: Sequence[ImageFile]) -> list[Asked]:
+def _turns(shown: ImageFile, screenshots: Sequence[ImageFile]) -> list[ImageTurn]:
     answer = blocks("The page:", shown, "3 links")
     call = ToolCallResult(
         id="c0", name="browse", arguments={"url": "a"}, result="The page:\n3 links", is_error=False, duration_s=0.25
     ).model_copy(update={"blocks": answer})
     gif, webp, bmp = FILES["GIF"], FILES["WEBP"], FILES["BMP"]
-    first = Asked(
+    first = ImageTurn(
         [{"role": "user", "content": blocks(QUESTION, FILES["PNG"])}],
         [1, 2, 9, 9, 60, 9, 9, 3],
         [(FILES["PNG"], 2, 4)],
         [call],
     )
-    second = Asked([{"role": "tool", "tool_call_id": "c0", "content": answer}], [6, 8, 8, 8, 7], [(shown, 1, 3)])
-    third = Asked(
+    second = ImageTurn([{"role": "tool", "tool_call_id": "c0", "content": answer}], [6, 8, 8, 8, 7], [(shown, 1, 3)])
+    third = ImageTurn(
         [{"role": "user", "content": blocks("seen", gif, webp, bmp)}],
         [6, 8, 8, 8, 8, 9, 9, 7],
         [(gif, 1, 2), (webp, 3, 2), (bmp, 5, 2)],
     )
     later = [
-        Asked([{"role": "user", "content": blocks(f"page {at}", file)}], [6, *[9] * 100, 7], [(file, 1, 100)])
+        ImageTurn([{"role": "user", "content": blocks(f"page {at}", file)}], [6, *[9] * 100, 7], [(file, 1, 100)])
         for at, file in enumerate(screenshots)
     ]
     return [first, second, third, *later]
 
 
-async def _play(store: Store, held: Claim, turns: Sequence[Asked], score: float) -> None:
+async def _play(store: Store, held: Claim, turns: Sequence[ImageTurn], score: float) -> None:
     record = await store.records.start(held, "w")
     dispatches: list[DispatchedSamplingTask] = []
     shared = 0
@@ -109,7 +115,7 @@ async def _play(store: Store, held: Claim, turns: Sequence[Asked], score: float)
     await store.tasks.finish_slot(held, score)
 
 
-def _dispatch(record: str, number: int, shared: int, turn: Asked) -> DispatchedSamplingTask:
+def _dispatch(record: str, number: int, shared: int, turn: ImageTurn) -> DispatchedSamplingTask:
     return DispatchedSamplingTask(
         id=f"{record}:{number}",
         record=record,
@@ -132,3 +138,19 @@ def _dispatch(record: str, number: int, shared: int, turn: Asked) -> DispatchedS
         tool_calls=list(turn.calls),
         status=DispatchStatus.COMPLETED,
     )
+
+
+@pytest.fixture(scope="module")
+def run(mongod: Mongod) -> Iterator[str]:
+    async def play() -> None:
+        async with Store.open(mongod.connection_string, RUN) as store:
+            await insert_image_run(store)
+
+    asyncio.run(play())
+    yield RUN
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        client.drop_database(RUN)
+
+
+def address(sha256: str, run: str = RUN) -> str:
+    return f"/runs/{run}/images/{sha256}"

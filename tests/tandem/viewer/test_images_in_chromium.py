@@ -11,7 +11,7 @@ from scripts.chromium import PageOfChromium, chromium_path
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.image_files import painted, saved
-from tests.tandem.viewer.image_run import FILES, FIRST, GROUP, SECOND, file_of, tell_images
+from tests.tandem.viewer.image_run import FILES, FIRST, GROUP, SECOND, file_of, insert_image_run
 from tests.tandem.viewer.test_in_chromium import AXE, AXE_RUN, BEYOND, WIDER, WIDTHS, click, shown
 
 pytestmark = [
@@ -34,7 +34,7 @@ PAGES = (
 
 
 async def test_every_format_is_seen_on_every_page_and_no_policy_refuses_it(mongod: Mongod, store: Store) -> None:
-    await tell_images(store)
+    await insert_image_run(store)
     async with shown(mongod) as (page, url):
         await page.set_view(height=4000)
         for path in PAGES:
@@ -52,7 +52,7 @@ async def _all_loaded(page: PageOfChromium) -> None:
 async def test_a_click_on_a_picture_opens_the_file_and_back_leads_to_the_episode(mongod: Mongod, store: Store) -> None:
     """A file of 16 million pixels: on the page it is a thumbnail of 240 x 240."""
     large = file_of("PNG", saved(painted("RGB").resize((4000, 4000)), "PNG"), 4000, 4000)
-    await tell_images(store, screenshots=[large])
+    await insert_image_run(store, screenshots=[large])
     name, file = f"a[href$='{large.sha256}']", f"/runs/{store.run}/images/{large.sha256}"
     async with shown(mongod) as (page, url):
         await page.open(f"{url}/runs/{store.run}/rollouts/{FIRST}")
@@ -72,7 +72,7 @@ async def test_a_click_on_a_picture_opens_the_file_and_back_leads_to_the_episode
 
 async def test_of_many_screenshots_those_near_the_window_are_loaded(mongod: Mongod, store: Store) -> None:
     shots = [file_of("PNG", saved(painted("RGB", 1280, 720), "PNG") + bytes([at]), 1280, 720) for at in range(50)]
-    await tell_images(store, screenshots=shots)
+    await insert_image_run(store, screenshots=shots)
     async with shown(mongod) as (page, url):
         await page.open(f"{url}/runs/{store.run}/rollouts/{FIRST}")
         await page.until(f"{LOADED} >= 1")
@@ -95,7 +95,7 @@ async def test_pages_with_pictures_can_be_used_by_keyboard_and_with_a_reader(
     axe = AXE.read_text(encoding="utf-8")
     tiny, wide = file_of("PNG", saved(painted("RGB", 3, 3), "PNG"), 3, 3), file_of("PNG", None, 37, 23)
     long = file_of("PNG", saved(painted("RGB", 2000, 4), "PNG"), 2000, 4)
-    await tell_images(store, screenshots=[tiny, wide, long])
+    await insert_image_run(store, screenshots=[tiny, wide, long])
     await store.database["images"].delete_one({"_id": FILES["BMP"].sha256})
     wrong = []
     async with shown(mongod) as (page, url):

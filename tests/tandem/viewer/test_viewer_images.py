@@ -1,8 +1,6 @@
-"""Images on the viewer's pages: where they stand, what the address of a file answers, and what the database is asked for them."""
+"""Images on the viewer's pages: where they stand, and which queries they need."""
 
-import asyncio
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -10,7 +8,6 @@ import numpy as np
 import pymongo
 import pytest
 
-from shared.documents.images import CHUNK_BYTES, MAX_INLINE_BYTES, StoredImage
 from shared.episodes.images import EpisodeImage, EpisodeImages
 from shared.processes.mongod import Mongod
 from shared.store import Store
@@ -18,31 +15,26 @@ from shared.tokens.image_span import ImageSpan
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from tandem.viewer.group import branches_of
 from tandem.viewer.images import thumbnail
-from tests.shared.image_files import image_file, png
-from tests.tandem.viewer.conftest import TOKEN, Client, ClientOf
-from tests.tandem.viewer.image_run import FILES, FIRST, GROUP, QUESTION, SECOND, blocks, file_of, tell_images
+from tests.shared.image_files import png
+from tests.tandem.viewer.conftest import Client
+from tests.tandem.viewer.image_run import (
+    FILES,
+    FIRST,
+    GROUP,
+    QUESTION,
+    RUN,
+    SECOND,
+    address,
+    blocks,
+    file_of,
+    insert_image_run,
+    run,
+)
 from tests.tandem.viewer.stories import Told, tell
 
-RUN = "pictures"
-TYPES = {kind: f"image/{kind.lower()}" for kind in FILES}
+__all__ = ["run"]
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 PNG = FILES["PNG"].sha256
-
-
-@pytest.fixture(scope="module")
-def run(mongod: Mongod) -> Iterator[str]:
-    async def play() -> None:
-        async with Store.open(mongod.connection_string, RUN) as store:
-            await tell_images(store)
-
-    asyncio.run(play())
-    yield RUN
-    with pymongo.MongoClient(mongod.connection_string) as client:
-        client.drop_database(RUN)
-
-
-def address(sha256: str, run: str = RUN) -> str:
-    return f"/runs/{run}/images/{sha256}"
 
 
 async def json_of(viewer: Client, path: str, run: str = RUN) -> dict[str, Any]:
@@ -51,95 +43,6 @@ async def json_of(viewer: Client, path: str, run: str = RUN) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     value: dict[str, Any] = answer.json()
     return value
-
-
-# ---------------------------------------------------------------------- files
-
-
-@pytest.mark.parametrize("kind", FILES)
-async def test_a_file_has_the_type_of_its_bytes_and_is_kept_by_the_browser(viewer: Client, run: str, kind: str) -> None:
-    answer = await viewer.get(address(FILES[kind].sha256))
-    assert (answer.status_code, answer.content) == (200, FILES[kind].data)
-    assert answer.headers["content-type"] == TYPES[kind]
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["cache-control"] == "private, max-age=31536000, immutable"
-    assert answer.headers["content-security-policy"].startswith("default-src 'self'; ")
-    assert answer.headers["content-disposition"].startswith(f'inline; filename="{FILES[kind].sha256[:16]}.')
-    again = await viewer.get(address(FILES[kind].sha256), headers={"if-none-match": answer.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-    head = await viewer.head(address(FILES[kind].sha256))
-    assert (head.status_code, head.headers["content-length"]) == (200, str(len(FILES[kind].data)))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "0" * 64,
-        "0" * 63,
-        "0" * 65,
-        PNG.upper(),
-        f"{PNG}:0",
-        f"{PNG}%0a",
-        f"{PNG}%00",
-        f"{PNG}.svg",
-        f" {PNG}",
-        "..%2f..%2fadmin",
-        "%252e%252e%252fadmin",
-        "$ne",
-        "{}",
-        "%3Cscript%3Ealert(1)%3C/script%3E",
-        "9" * 5_000,
-    ],
-)
-async def test_a_name_of_no_image_is_status_404(viewer: Client, run: str, name: str) -> None:
-    answer = await viewer.get(f"/runs/{RUN}/images/{name}")
-    assert answer.status_code == 404
-    assert answer.headers["content-type"].startswith("text/html")
-    assert answer.headers["cache-control"] == "no-store"
-    assert "<script>alert" not in answer.text
-    of_a_digest = "not in the store" if name == "0" * 64 else "names no image; expected the 64"
-    assert ("there is no page" if name.lower().startswith(("..%2f", "%3c")) else of_a_digest) in answer.text
-    assert len(answer.text) < 10_000, "a long name is cut"
-
-
-@pytest.mark.parametrize("data", [SVG, b"<!doctype html><script>alert(1)</script>", b"%PDF-1.7", b"", b"GIF89a"])
-async def test_what_is_none_of_the_five_formats_is_not_served_even_if_it_is_stored(
-    viewer: Client, store: Store, data: bytes
-) -> None:
-    """A document written by hand, which says that it is a PNG."""
-    file = image_file(data)
-    await store.database["images"].insert_one(StoredImage.of(file).to_mongo())
-    answer = await viewer.get(address(file.sha256, store.run))
-    assert answer.status_code == 404
-    assert data[:20] not in answer.content or not data
-
-
-async def test_a_file_with_other_bytes_than_its_name_says_is_not_served(viewer: Client, store: Store) -> None:
-    await store.images.keep([FILES["PNG"]])
-    await store.database["images"].update_one({"_id": PNG}, {"$set": {"data": FILES["GIF"].data}})
-    assert (await viewer.get(address(PNG, store.run))).status_code == 404
-
-
-async def test_a_large_file_is_joined_from_its_chunks_and_one_without_a_chunk_is_not_served(
-    viewer: Client, store: Store
-) -> None:
-    large = file_of("PNG", png(4000, 4000, after=b"") + bytes(MAX_INLINE_BYTES + CHUNK_BYTES), 4000, 4000)
-    await store.images.keep([large])
-    answer = await viewer.get(address(large.sha256, store.run))
-    assert (answer.status_code, answer.content) == (200, large.data)
-    await store.database["image_chunks"].delete_one({"_id": f"{large.sha256}:1"})
-    assert (await viewer.get(address(large.sha256, store.run))).status_code == 404
-
-
-async def test_files_follow_the_rules_of_pages(viewer: Client, client_of: ClientOf, run: str, store: Store) -> None:
-    """Another host, no token, another run, a form: as any page."""
-    assert (await client_of(None, host="evil.example").get(address(PNG))).status_code == 403
-    assert (await client_of(TOKEN).get(address(PNG))).status_code == 401
-    allowed = await client_of(TOKEN).get(address(PNG), headers={"authorization": f"Bearer {TOKEN}"})
-    assert allowed.status_code == 200
-    assert (await viewer.get(address(PNG, store.run))).status_code == 404, "a run has its own images"
-    assert (await viewer.get(address(PNG, "no-such-run"))).status_code == 404
-    assert (await viewer.post(address(PNG))).status_code == 405
 
 
 # ---------------------------------------------------------------------- pages
@@ -207,7 +110,7 @@ async def test_a_group_shows_its_question_and_what_each_turn_saw(viewer: Client,
     ]
 
 
-async def test_the_tokens_of_an_image_are_one_chip_that_says_how_many(viewer: Client, run: str) -> None:
+async def test_the_tokens_of_an_image_are_one_chip_with_their_number(viewer: Client, run: str) -> None:
     view = await json_of(viewer, f"/rollouts/{FIRST}/tokens?turn=0")
     shown = [(token["place"], token["id"], token["length"], token["image"] is not None) for token in view["tokens"]]
     assert shown == [
@@ -297,8 +200,8 @@ async def test_a_search_for_what_is_no_digest_is_refused(viewer: Client, run: st
     assert (await viewer.get(f"/runs/{RUN}/search", params={"image": value})).status_code == 400
 
 
-async def test_an_image_that_is_gone_is_said_in_its_place(viewer: Client, store: Store) -> None:
-    await tell_images(store)
+async def test_a_missing_image_is_a_sentence_in_its_place(viewer: Client, store: Store) -> None:
+    await insert_image_run(store)
     await store.database["images"].delete_one({"_id": PNG})
     for path in (f"rollouts/{FIRST}", f"rollouts/{FIRST}/tokens", f"groups/{GROUP}"):
         html = (await viewer.get(f"/runs/{store.run}/{path}")).text
@@ -308,7 +211,7 @@ async def test_an_image_that_is_gone_is_said_in_its_place(viewer: Client, store:
 
 async def test_a_reference_that_is_none_is_shown_as_text(viewer: Client, store: Store) -> None:
     """Documents that were written by hand."""
-    await tell_images(store)
+    await insert_image_run(store)
     wrong = [
         {"type": "image", "sha256": "../../x", "width": 1},
         {"type": "image", "sha256": PNG, "width": "<b>", "height": -1, "num_bytes": None},
@@ -364,12 +267,12 @@ async def test_a_page_reads_names_of_images_alone_and_one_without_images_asks_fo
 
 async def test_a_long_episode_is_a_small_page_whose_pictures_are_loaded_by_need(viewer: Client, store: Store) -> None:
     shots = [file_of("PNG", png(1280, 720) + bytes([at]) * 200_000, 1280, 720) for at in range(50)]
-    await tell_images(store, screenshots=shots)
+    await insert_image_run(store, screenshots=shots)
     answer = await viewer.get(f"/runs/{store.run}/rollouts/{FIRST}")
     tags = re.findall(r"<img src=[^>]*>", answer.text.partition("<main")[2])
     assert len(tags) == 56
     assert all('loading="lazy"' in tag for tag in tags)
-    assert all(int(re.search(r'width="(\d+)"', tag)[1]) <= 320 for tag in tags)  # type: ignore[index]  # each has one
+    assert all(int(re.search(r'width="(\d+)"', tag)[1]) <= 320 for tag in tags)  # type: ignore[index]  # each tag has a width, so there is a match
     assert len(answer.content) < 250_000, "10 MB of pictures are not in it"
 
 

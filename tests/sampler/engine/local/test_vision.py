@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sampler.engine.api.generation import SamplingParams
-from sampler.engine.local import image_reader, vision
+from sampler.engine.local import image_reader
 from sampler.engine.local.batching import Batching
 from sampler.engine.local.image_reader import ImageReader
 from sampler.engine.local.prompt_images import mrope
@@ -95,10 +95,10 @@ def test_an_image_of_a_cached_prefix_is_not_computed_again(served: Served) -> No
     assert served.calls == 1
 
 
-def test_features_and_inputs_have_bounds_and_what_is_gone_is_read_again(
+def test_features_and_inputs_have_bounds_and_are_computed_again_beyond_them(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vision, "FEATURE_BYTES", 1)
+    monkeypatch.setattr(served.vision._cached, "_most", 1)
     monkeypatch.setattr(image_reader, "INPUT_BYTES", 1)
     prompt = served.reference.prompt([picture(64, 64, seed) for seed in range(3)])
     g = served.read(prompt)
@@ -106,7 +106,7 @@ def test_features_and_inputs_have_bounds_and_what_is_gone_is_read_again(
     assert [image.inputs is None for image in g.shown.images] == [True, True, False]
     served.generate(g)
     assert g.logprobs == pytest.approx(served.reference.log_probs(0, prompt, g.output), abs=ROUNDING)
-    assert len(served.vision._kept) == 1
+    assert len(served.vision._cached) == 1
     served.batching.forget()
     served.assert_exact(prompt)
 
@@ -161,5 +161,5 @@ def test_positions_are_those_of_the_trainer(starts: Sequence[int]) -> None:
 def test_names_on_disk_lead_to_the_models() -> None:
     live = {"model.language_model.norm.weight": 1, "model.visual.norm.weight": 2, "lm_head.weight": 3}
     names = ("model.norm.weight", "visual.norm.weight", "lm_head.weight", "norm.weight")
-    found = [live_name(name, live) for name in names]  # type: ignore[arg-type]  # names alone are read
+    found = [live_name(name, live) for name in names]  # type: ignore[arg-type]  # `live_name` reads names alone
     assert found == [*live, "norm.weight"]
