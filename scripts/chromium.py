@@ -8,6 +8,7 @@ async with browser() as page:
 import asyncio
 import base64
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -21,6 +22,8 @@ from websockets.asyncio.client import ClientConnection, connect
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_S = 120.0  # of a start, a page, a wait
 STOP_LIMIT_S = 20.0
+MESSAGES = "messages.txt"
+SHORT_FOLDER = "/tmp"  # Chromium makes a socket in TMPDIR: above 107 bytes of path it ends at its start
 FLAGS = (
     "--headless=new",
     "--no-sandbox",  # containers and root have none
@@ -134,11 +137,14 @@ async def browser() -> AsyncIterator[PageOfChromium]:
             f"no {' or '.join(NAMES)} on the PATH; expected Chromium, such as `apt-get install chromium`"
         )
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as folder:
-        quiet = asyncio.subprocess.DEVNULL
         arguments = (*FLAGS, f"--user-data-dir={folder}", "about:blank")
-        started = await asyncio.create_subprocess_exec(program, *arguments, stdout=quiet, stderr=quiet)
+        messages = Path(folder, MESSAGES)
+        with messages.open("wb") as out:
+            started = await asyncio.create_subprocess_exec(
+                program, *arguments, stdout=out, stderr=out, env=os.environ | {"TMPDIR": SHORT_FOLDER}
+            )
         try:
-            async with connect(await _address(Path(folder)), max_size=None) as socket:
+            async with connect(await _address(Path(folder), started), max_size=None) as socket:
                 page = PageOfChromium(socket)
                 listening = asyncio.create_task(page.listen(), name="chromium")
                 for domain in ("Page", "Runtime", "Log"):
@@ -159,15 +165,18 @@ async def browser() -> AsyncIterator[PageOfChromium]:
                 await started.wait()
 
 
-async def _address(folder: Path) -> str:
-    """Of the first tab's DevTools socket."""
+async def _address(folder: Path, started: asyncio.subprocess.Process) -> str:
+    """Of the first tab's DevTools socket. Raises RuntimeError, with what Chromium wrote, if it ends."""
     port_file = folder / "DevToolsActivePort"
     async with asyncio.timeout(LIMIT_S), httpx.AsyncClient() as client:
         while True:
+            if started.returncode is not None:
+                wrote = (folder / MESSAGES).read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"Chromium ended with status {started.returncode} before it listened; it wrote: {wrote}")
             written = port_file.read_text().split() if port_file.exists() else []
             tabs = (await client.get(f"http://127.0.0.1:{written[0]}/json")).json() if written else []
             for tab in tabs:
                 if tab["type"] == "page":
                     address: str = tab["webSocketDebuggerUrl"]
                     return address
-            await asyncio.sleep(0.1)  # Chromium tells no one that it listens, and that its tab is open
+            await asyncio.sleep(0.1)  # Chromium has no signal for an open port, nor for an open tab

@@ -59,6 +59,7 @@ async def test_each_distinct_settings_of_samplers_are_stored_once_including_thei
             "base_url": "http://two:2/v1",
             "temperature": 0.5,
             "extra_body": {"headers": [{"Authorization": "***"}]},
+            "supports_vision": False,
         }
     ]
     assert first["values"]["agents"]["browse_agent"]["models"][0]["extra_body"] == {"api_key": "***", "top_k": 3}
