@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,7 @@ async def browser() -> AsyncIterator[PageOfChromium]:
         )
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as folder:
         arguments = (*FLAGS, f"--user-data-dir={folder}", "about:blank")
-        messages = Path(folder, MESSAGES)
-        with messages.open("wb") as out:
+        with await asyncio.to_thread(Path(folder, MESSAGES).open, "wb") as out:
             started = await asyncio.create_subprocess_exec(
                 program, *arguments, stdout=out, stderr=out, env=os.environ | {"TMPDIR": SHORT_FOLDER}
             )
@@ -156,7 +155,8 @@ async def browser() -> AsyncIterator[PageOfChromium]:
                     listening.cancel()
                     await asyncio.gather(listening, return_exceptions=True)
         finally:
-            started.terminate()
+            with suppress(ProcessLookupError):
+                started.terminate()
             try:
                 async with asyncio.timeout(STOP_LIMIT_S):
                     await started.wait()
@@ -172,7 +172,9 @@ async def _address(folder: Path, started: asyncio.subprocess.Process) -> str:
         while True:
             if started.returncode is not None:
                 wrote = (folder / MESSAGES).read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"Chromium ended with status {started.returncode} before it listened; it wrote: {wrote}")
+                raise RuntimeError(
+                    f"Chromium ended with status {started.returncode} before it listened; it wrote: {wrote}"
+                )
             written = port_file.read_text().split() if port_file.exists() else []
             tabs = (await client.get(f"http://127.0.0.1:{written[0]}/json")).json() if written else []
             for tab in tabs:

@@ -60,7 +60,9 @@ class VisionReference:
         for at, (image, grid) in enumerate(zip(images, pixels["image_grid_thw"].tolist(), strict=True)):
             ids += [*self._encode(f"picture {at}"), self.start]
             features = grid[0] * grid[1] * grid[2] // 4
-            spans.append(PromptImage(len(ids), len(ids) + features, self.image, png(image)))
+            spans.append(
+                PromptImage(len(ids), len(ids) + features, self.image, png(image), frozenset(self.placeholders))
+            )
             ids += [*[self.image] * features, self.end]
         return Prompt(ids + self._encode(question), spans, dict(pixels))
 
@@ -183,7 +185,7 @@ async def test_what_is_no_image_is_refused_and_the_engine_goes_on(
         pytest.skip("SGLang opens images by its own code; the client sends it images that were decoded before")
     prompt = VisionReference(folders[0]).prompt([picture(4 * PATCH, 4 * PATCH, 3)])
     image = prompt.images[0]
-    broken = PromptImage(image.start, image.stop, image.token, data)
+    broken = PromptImage(image.start, image.stop, image.token, data, image.placeholders)
     with pytest.raises(EngineRefused, match=message):
         await client.generate(url, prompt.ids, PARAMS, "broken", images=[broken])
     assert (await client.generate(url, prompt.ids, PARAMS, "whole", images=prompt.images)).output_ids

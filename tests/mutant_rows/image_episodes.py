@@ -41,9 +41,16 @@ MUTANTS = (
     Mutant(
         "episode images: a reply with the token of images is text in other histories",
         "sampler/core/rendering/context.py",
-        "if placeholder_of(self.template.images) not in reply.body_ids:",
+        "if placeholders_of(self.template.images).isdisjoint(reply.body_ids):",
         "if True:",
         f"{PROMPTS}::test_a_reply_with_the_token_of_images_ends_its_thread_and_is_text_elsewhere",
+    ),
+    Mutant(
+        "episode images: a token of videos ends an episode too",
+        "sampler/core/rendering/images.py",
+        "ids = (self.family.placeholder_id, self.family.video_id)",
+        "ids = (self.family.placeholder_id, None)",
+        f"{EPISODES}::test_a_reply_with_the_token_of_images_ends_the_episode_as_the_models_act",
     ),
     Mutant(
         "episode images: nothing is asked behind a token of images",

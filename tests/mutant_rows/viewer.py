@@ -14,6 +14,13 @@ INCOMPLETE = "tests/tandem/viewer/test_incomplete_runs.py"
 
 MUTANTS = (
     Mutant(
+        "pictures: Chromium's sockets have short paths",
+        "scripts/chromium.py",
+        'env=os.environ | {"TMPDIR": SHORT_FOLDER}',
+        "env=os.environ",
+        "tests/tandem/viewer/test_chromium_start.py::test_a_folder_for_temporary_files_with_a_long_path_is_no_obstacle",
+    ),
+    Mutant(
         "viewer: log-probs of an undone step are not shown",
         "scripts/tandem/viewer/trained_tokens.py",
         'and survives(document["step"], document["trainer_generation"], starts)',

@@ -67,11 +67,15 @@ async def test_the_standard_sampler_shows_the_querys_image_and_the_tools(store: 
         assert "image_data" not in str(second.model_dump())
 
 
+@pytest.mark.parametrize("kind", ["image", "video"])
 async def test_a_reply_with_the_token_of_images_ends_the_episode_as_the_models_act(
-    store: Store, template: ChatTemplate
+    store: Store, template: ChatTemplate, kind: str
 ) -> None:
     assert template.images is not None
-    engine = SeeingEngine(template, [*template.encode(CALL), template.images.placeholder, *reply_ids(template, "x")])
+    family = template.images.family
+    token = family.placeholder_id if kind == "image" else family.video_id
+    assert token is not None
+    engine = SeeingEngine(template, [*template.encode(CALL), token, *reply_ids(template, "x")])
     async with played(store, engine, template) as (record, slot, dispatches):
         assert record.termination == Termination.IMAGE_TOKEN
         assert slot.score == 0.0, "scored: the model wrote it"

@@ -3,6 +3,9 @@
 import base64
 import hashlib
 import io
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +13,12 @@ import pytest
 from PIL import Image
 
 from sampler.core.episode.images import ImageFiles
-from sampler.core.rendering.images import ImagePlace
+from sampler.core.rendering.images import ImagePlace, ImageTokens
 from shared.errors import DataError
 from shared.images.bounds import ImageBounds
 from shared.images.decode import decode
 from shared.store import Store
+from tests.sampler.vision_chats import vision_template
 from tests.shared.image_files import FORMS, form_id, painted, png, saved, valid
 
 
@@ -31,9 +35,19 @@ def data_url(data: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
+@cache
+def of_a_model() -> ImageTokens:
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = vision_template(Path(folder), "qwen2_5_vl", published=False).images
+    assert tokens is not None
+    return tokens
+
+
 async def for_engine(files: ImageFiles, sha256: str) -> bytes:
-    [image] = await files.prompt_images([ImagePlace(sha256, 1, 4, 1, 3, None)], 7)
-    assert (image.start, image.stop, image.token) == (1, 4, 7)
+    tokens = of_a_model()
+    [image] = await files.prompt_images([ImagePlace(sha256, 1, 4, 1, 3, None)], tokens)
+    assert (image.start, image.stop, image.token) == (1, 4, tokens.placeholder)
+    assert image.placeholders == {tokens.placeholder, tokens.family.video_id}
     return image.data
 
 

@@ -7,9 +7,16 @@ import pytest
 from sampler.core.engines.client.prompt_images import PromptImage, image_request, require_read
 from sampler.core.errors import EngineContractBroken
 
-IMAGE = 9
+IMAGE, VIDEO = 9, 10
+PLACEHOLDERS = frozenset({IMAGE, VIDEO})
 IDS = [1, 2, IMAGE, IMAGE, IMAGE, 3, IMAGE, IMAGE, 4]
-FIRST, SECOND = PromptImage(2, 5, IMAGE, b"first"), PromptImage(6, 8, IMAGE, b"second")
+
+
+def image(start: int, stop: int, data: bytes) -> PromptImage:
+    return PromptImage(start, stop, IMAGE, data, PLACEHOLDERS)
+
+
+FIRST, SECOND = image(2, 5, b"first"), image(6, 8, b"second")
 
 
 def test_each_image_is_one_token_of_what_is_sent() -> None:
@@ -21,7 +28,7 @@ def test_each_image_is_one_token_of_what_is_sent() -> None:
 
 
 def test_images_side_by_side_stay_two() -> None:
-    side_by_side = [FIRST, PromptImage(5, 6, IMAGE, b"second")]
+    side_by_side = [FIRST, image(5, 6, b"second")]
     assert image_request([1, 2, IMAGE, IMAGE, IMAGE, IMAGE], side_by_side)["input_ids"] == [1, 2, IMAGE, IMAGE]
 
 
@@ -30,14 +37,19 @@ def test_images_side_by_side_stay_two() -> None:
     [
         ([FIRST], "2 image tokens that belong to none of its 1 images"),
         ([SECOND, FIRST], "2 to 5 do not follow 8"),
-        ([FIRST, PromptImage(4, 8, IMAGE, b"")], "4 to 8 do not follow 5"),
-        ([FIRST, SECOND, PromptImage(8, 8, IMAGE, b"")], "8 to 8 do not follow 8"),
-        ([FIRST, PromptImage(6, 10, IMAGE, b"")], "6 to 10 do not follow 5 in a prompt of 9"),
+        ([FIRST, image(4, 8, b"")], "4 to 8 do not follow 5"),
+        ([FIRST, SECOND, image(8, 8, b"")], "8 to 8 do not follow 8"),
+        ([FIRST, image(6, 10, b"")], "6 to 10 do not follow 5 in a prompt of 9"),
     ],
 )
 def test_spans_that_do_not_fit_the_prompt_are_refused(images: list[PromptImage], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         image_request(IDS, images)
+
+
+def test_a_token_of_a_video_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 image tokens that belong to none of its 2 images"):
+        image_request([*IDS, VIDEO], [FIRST, SECOND])
 
 
 @pytest.mark.parametrize(

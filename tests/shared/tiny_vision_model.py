@@ -6,6 +6,7 @@ heads of width 16, and SGLang 0.5.23 fails on several images with patches of 8 p
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -33,7 +34,7 @@ IMAGE_PROCESSOR = {
 
 
 def write_vision_model(folder: Path, *, seed: int = 0) -> Path:
-    """Writes it into `folder`, which exists; returns the folder."""
+    """Writes it into `folder`, which exists; returns the folder. The model does not sample placeholders: those end an episode."""
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": list(IMAGE_TOKENS)})
     tokenizer.chat_template = TEMPLATE
@@ -74,7 +75,21 @@ def write_vision_model(folder: Path, *, seed: int = 0) -> Path:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.08)
+    _forbid(model, [image, video])
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(IMAGE_PROCESSOR), encoding="utf-8")
     return folder
+
+
+def _forbid(model: Qwen2_5_VLForConditionalGeneration, tokens: list[int]) -> None:
+    """The first number of each hidden state is 1 before the last norm, whatever is read; only `tokens` weigh it."""
+    with torch.no_grad():
+        embedding: Any = model.get_input_embeddings().weight
+        embedding[:, 0] = 1.0  # also of the head, as all its rows have it: no difference
+        embedding[tokens, 0] = -1e4
+        merger: Any = model.model.visual.merger.mlp[-1]
+        merger.weight[0], merger.bias[0] = 0.0, 1.0
+        for layer in model.model.language_model.layers:
+            layer.self_attn.o_proj.weight[0] = 0.0
+            layer.mlp.down_proj.weight[0] = 0.0

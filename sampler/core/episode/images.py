@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sampler.core.engines.client.prompt_images import PromptImage
-from sampler.core.rendering.images import ImagePlace
+from sampler.core.rendering.images import ImagePlace, ImageTokens
 from shared.bounded_cache import BoundedCache
 from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference
 from shared.documents.images import ImageFile
@@ -69,14 +69,16 @@ class ImageFiles:
         except DataError as exc:
             raise ConfigError(str(exc)) from exc
 
-    async def prompt_images(self, places: Sequence[ImagePlace], token: int | None) -> list[PromptImage]:
-        """As an engine is sent them. `token`: the one that it replaces by an image. Raises DataError for an image that is not in
-        the store."""
+    async def prompt_images(self, places: Sequence[ImagePlace], tokens: ImageTokens | None) -> list[PromptImage]:
+        """As an engine is sent them. `tokens`: the model's. Raises DataError for an image that is not in the store."""
         if not places:
             return []
-        assert token is not None, "a prompt with images is of a model that reads them"
+        assert tokens is not None, "a prompt with images is of a model that reads them"
         files = {place.sha256: await self._for_engine(place.sha256) for place in places}
-        return [PromptImage(place.start, place.stop, token, files[place.sha256]) for place in places]
+        return [
+            PromptImage(place.start, place.stop, tokens.placeholder, files[place.sha256], tokens.placeholders)
+            for place in places
+        ]
 
     async def reference(self, block: Block, where: str) -> Block:
         """The reference to a block's image, as `referenced`. `where` names it in messages."""

@@ -35,7 +35,6 @@ from sampler.core.episode.threads import EpisodeThreads
 from sampler.core.errors import ContextTooLong
 from sampler.core.rendering.ahead import encode_ahead, length_of_next_prompt, next_prompt
 from sampler.core.rendering.context import Prompt
-from sampler.core.rendering.images import placeholder_of
 from sampler.core.rendering.recorded import Parent
 from sampler.core.rendering.reply_message import Message
 from sampler.core.rendering.template import PromptTooLong, ToolSchema
@@ -354,9 +353,7 @@ class AsyncSampler(ABC):
             timeout_s=self.config.engines.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
-            images=await self.resources.images.prompt_images(
-                view.context.images, placeholder_of(view.context.template.images)
-            ),
+            images=await self.resources.images.prompt_images(view.context.images, view.context.template.images),
         )
         if self.task.split == TRAIN_SPLIT and source.policy is None and view.policy in self.config.trained_policies:
             check_distribution(reply, dispatch)

@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Literal
 
 from sampler.core.parsers.reasoning import ends_in_reasoning
-from sampler.core.rendering.images import ImagePlace, compared_ids, placeholder_of
+from sampler.core.rendering.images import ImagePlace, compared_ids, placeholders_of
 from sampler.core.rendering.known_replies import START, SampledReplies, history_with
 from sampler.core.rendering.reply_message import prefix_of, without_prefix
 from sampler.core.rendering.resumed import RenderMemory
@@ -132,7 +132,7 @@ class Context:
         if isinstance(output, SampledReply):
             return output
         reply = SampledReply(self.format, self.template, output, message, self._text, self._prefix)
-        if placeholder_of(self.template.images) not in reply.body_ids:  # in other histories it is text
+        if placeholders_of(self.template.images).isdisjoint(reply.body_ids):  # in other histories it is text
             self._known.add(reply, self._history, self._thread)
         return reply
 

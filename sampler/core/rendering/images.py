@@ -68,6 +68,12 @@ class ImageTokens:
         """Id of the token for which engines put features in the place of embeddings."""
         return self.family.placeholder_id
 
+    @property
+    def placeholders(self) -> frozenset[int]:
+        """With the placeholder of videos, where the model has one."""
+        ids = (self.family.placeholder_id, self.family.video_id)
+        return frozenset(id_ for id_ in ids if id_ is not None)
+
     def named(self, text: str, images: Sequence[Mapping[str, Any]]) -> str:
         """The rendered `text` with a name in place of each image token. `images`: references, in the order of the messages.
 
@@ -133,9 +139,10 @@ def image_tokens(folder: Path, encode: Callable[[str], list[int]]) -> ImageToken
     return None if family is None else ImageTokens(family, encode)
 
 
-def placeholder_of(images: ImageTokens | None) -> int | None:
-    """The token that stands for a part of an image, which no reply may have; None: a model of text."""
-    return None if images is None else images.placeholder
+def placeholders_of(images: ImageTokens | None) -> frozenset[int]:
+    """The tokens that stand for a part of an image or a video, which no reply may have before another request: SGLang refuses a
+    prompt with one of either kind too many. Empty: a model of text."""
+    return frozenset() if images is None else images.placeholders
 
 
 def compared_ids(ids: Sequence[int], images: Sequence[ImagePlace]) -> Sequence[int]:

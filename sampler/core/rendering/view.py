@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sampler.core.rendering.context import Context, Prompt, Rewrites
-from sampler.core.rendering.images import placeholder_of
+from sampler.core.rendering.images import placeholders_of
 from sampler.core.rendering.known_replies import SampledReplies
 from sampler.core.rendering.new_messages import SentMessages
 from sampler.core.rendering.recorded import Parent, RecordedRequests
@@ -68,8 +68,9 @@ class View:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its last reply has the token of images, which engines would read as one in the next prompt."""
-        return self._reply is not None and placeholder_of(self.context.template.images) in self._reply.body_ids
+        """Whether its last reply has the token of images or of videos, which engines would read as one in the next prompt."""
+        placeholders = placeholders_of(self.context.template.images)
+        return self._reply is not None and not placeholders.isdisjoint(self._reply.body_ids)
 
     @property
     def is_opening(self) -> bool:

@@ -20,12 +20,13 @@ from sampler.core.errors import EngineContractBroken
 @dataclass(frozen=True, slots=True)
 class PromptImage:
     """Tokens `start` to `stop` of the prompt (without `stop`) stand for the image. `token`: the one that an engine expands.
-    `data`: its file."""
+    `data`: its file. `placeholders`: the model's tokens of images and videos, of which a prompt has none but these."""
 
     start: int
     stop: int
     token: int
     data: bytes
+    placeholders: frozenset[int]
 
 
 def image_request(input_ids: Sequence[int], images: Sequence[PromptImage]) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def image_request(input_ids: Sequence[int], images: Sequence[PromptImage]) -> di
         sent += [*input_ids[reached : image.start], image.token]
         reached = image.stop
     sent += input_ids[reached:]
-    spare = sum(map(sent.count, {image.token for image in images})) - len(images)
+    spare = sum(map(sent.count, frozenset().union(*(image.placeholders for image in images)))) - len(images)
     if spare:
         raise ValueError(f"the prompt has {spare} image tokens that belong to none of its {len(images)} images")
     return {

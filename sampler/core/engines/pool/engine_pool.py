@@ -169,8 +169,10 @@ class EnginePool:
             affinity = service.url
             self._suspects.clear(service.url)
             progress.add(part)
-            has_image_token = any(image.token in part.output_ids for image in images[:1])  # no prompt may have it
-            if part.finish_reason != "abort" or len(progress.output_ids) >= most or has_image_token:
+            has_placeholder = any(
+                not image.placeholders.isdisjoint(part.output_ids) for image in images[:1]
+            )  # no prompt may
+            if part.finish_reason != "abort" or len(progress.output_ids) >= most or has_placeholder:
                 return self._finished(part, progress, len(prompt), time.monotonic() - began)
             await self._after_abort(part, progress)
 
