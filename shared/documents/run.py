@@ -65,6 +65,10 @@ class PolicyVersion(Document):
     delta: FileEntry | None = None  # the file with the changes since `base`
     adapter: StoredFilesIfAny = None  # the files of the adapter of `base`
     offer: BroadcastOffer | None = None  # broadcast of the same bytes to engines that join in time
+    source: str | None = Field(  # URL at which the trainer's machine serves its files in chunks
+        None,
+        exclude_if=lambda source: source is None,  # processes of earlier versions refuse the field
+    )
     trainer_generation: int = 0  # of the trainer that announced it; 0: no trainer, as for version 0
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
@@ -209,6 +213,10 @@ class InferenceService(Document):
         exclude_if=lambda context: context is None,  # processes of earlier versions refuse the field
     )
     broadcast_ranks: int = 0  # processes with which it would join a broadcast of weights; 0: it loads from disk alone
+    weights_url: str | None = Field(  # where its keeper serves the weights that it has pulled, and those it is pulling
+        None,
+        exclude_if=lambda url: url is None,  # processes of earlier versions refuse the field
+    )
     keeper: str | None = None
     error: str | None = None
     needs_full_weights: int | None = (

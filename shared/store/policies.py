@@ -34,7 +34,7 @@ class VersionVerbs:
         await add_index(self._versions, [("created_at", 1)], name="announced")
         await add_index(self._versions, [("pruned", 1), ("policy", 1), ("version", 1)], name="unpruned")
 
-    # 10 parameters: one document is written at once; the optional ones say how the weights are put together
+    # 11 parameters: one document is written at once; the optional ones say how the weights are put together
     async def announce(
         self,
         policy: str,
@@ -47,6 +47,7 @@ class VersionVerbs:
         delta: FileEntry | None = None,
         adapter: Mapping[str, FileEntry] | None = None,
         offer: BroadcastOffer | None = None,
+        source: str | None = None,
         trainer_generation: int = 0,
     ) -> PolicyVersion:
         """Announce weights whose files are complete; engines then load them. The version is the next free number.
@@ -79,6 +80,7 @@ class VersionVerbs:
                 delta=delta,
                 adapter=adapter and dict(adapter),
                 offer=offer,
+                source=source,
                 trainer_generation=trainer_generation,
             )
             if await self._insert(new):
@@ -221,6 +223,12 @@ class VersionVerbs:
             {**theirs, "offer.state": unfinished}, {"$set": {"offer.state": OfferState.FAILED.value}}
         )
         return result.modified_count
+
+    async def set_source(self, policy: str, source: str) -> None:
+        """Of all versions that have files: where the trainer's machine serves them now."""
+        await self._versions.update_many(
+            {"policy": policy, "pruned": False, "source": {"$ne": source}}, {"$set": {"source": source}}
+        )
 
     async def mark_pruned(self, policy: str, versions: Sequence[int]) -> None:
         await self._versions.update_many(

@@ -9,34 +9,25 @@ every version is. Each offer has its own group, name and port, because the membe
 """
 
 import asyncio
-import json
 import logging
-import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from shared.documents.offers import BroadcastOffer
 from shared.documents.run import PolicyVersion
 from shared.documents.states import OfferState
-from shared.processes.child import end_child
-from shared.processes.run_module import command
 from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.files import WEIGHTS_FILE
+from trainer.publishing.child_program import ChildFailed, ChildProgram
 from trainer.settings.publish import BroadcastSettings
 
 log = logging.getLogger(__name__)
 
-START_S = 120.0  # of the child: importing torch takes long on a busy machine
 ANSWER_S = 10.0  # in addition to the child's limit
 JOIN_POLL_S = 0.1
-LINE_BYTES = 1 << 16
-
-
-class SendFailed(Exception):
-    """The child answered with an error, exited, or exceeded its limit; it has been ended."""
 
 
 class Broadcaster:
@@ -46,7 +37,7 @@ class Broadcaster:
         self._store = store
         self._policy = policy
         self.settings = settings
-        self._sender = Sender()
+        self._sender = ChildProgram("trainer.publishing.send")
         self._under_way: asyncio.Task[None] | None = None
         self._metrics: dict[str, float] = {}
 
@@ -61,7 +52,7 @@ class Broadcaster:
         try:
             question = {"do": "open", "address": s.address, "port": s.port, "limit_s": s.limit_s}
             answer = await self._sender.call(question, ANSWER_S)
-        except SendFailed as exc:
+        except ChildFailed as exc:
             log.warning("no broadcast is offered: %s", exc)
             return None
         return BroadcastOffer(
@@ -117,7 +108,7 @@ class Broadcaster:
         }
         try:
             answer = await self._sender.call(request, offer.limit_s + ANSWER_S)
-        except SendFailed as exc:
+        except ChildFailed as exc:
             log.warning("broadcast failed version=%d engines=%d %s", version.version, len(offer.joined), exc)
             return OfferState.FAILED, {"publish/broadcast_failed": 1.0}
         log.info(
@@ -150,62 +141,3 @@ class Broadcaster:
     def _join_wait(self, version: PolicyVersion, missing: list[str]) -> Wait:
         what = f"engines that join the broadcast of version {version.version}"
         return Wait(what, f"missing: {', '.join(missing)}", f"all have, for {self.settings.join_s:g} s at most")
-
-
-class Sender:
-    """The child process; started on demand, and restarted after it exited."""
-
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def call(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return its answer. Raises SendFailed after ending the child."""
-        process = await self._running()
-        try:
-            assert process.stdin is not None, "piped"
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(limit_s):
-                await process.stdin.drain()
-                answer = await _line(process)
-        except (TimeoutError, OSError) as exc:
-            await self.kill()
-            raise SendFailed(f"the sender did not answer within {limit_s:g} s: {type(exc).__name__} {exc}") from exc
-        except SendFailed:
-            await self.kill()
-            raise
-        if "error" in answer:
-            await self.kill()
-            raise SendFailed(str(answer["error"]))
-        return answer
-
-    async def kill(self) -> None:
-        process, self._process = self._process, None
-        await end_child(process)
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is not None and self._process.returncode is None:
-            return self._process
-        await self.kill()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command("trainer.publishing.send"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=LINE_BYTES,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-            async with asyncio.timeout(START_S):
-                await _line(self._process)
-        except (TimeoutError, OSError, SendFailed) as exc:
-            await self.kill()
-            raise SendFailed(f"the sender did not start within {START_S:g} s: {type(exc).__name__} {exc}") from exc
-        return self._process
-
-
-async def _line(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    assert process.stdout is not None, "piped"
-    line = await process.stdout.readline()
-    if not line:
-        raise SendFailed("the sender ended")
-    answer: dict[str, Any] = json.loads(line)
-    return answer

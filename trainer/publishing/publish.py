@@ -13,7 +13,8 @@ version 0 (`trainer/publishing/version_files.py`). In mode delta the first versi
 both modes the last step's version is complete, since the trainer then ends and can write none later. So is the next version after
 an engine could not assemble one and requested it in its `inference_services` document; while the trainer waits for data, it
 answers such a request at once, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered
-over the network as well (`trainer/publishing/broadcast.py`). A resume from an older step withdraws the later versions, and
+over the network as well (`trainer/publishing/broadcast.py`), with `peers` its files are served in chunks
+(`trainer/publishing/weights_server.py`). A resume from an older step withdraws the later versions, and
 publishes its own weights again, under a new number. Gathering the weights takes the device: one that is shared with engines is
 held for it (`trainer/step/shared_device.py`).
 """
@@ -36,6 +37,7 @@ from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
 from trainer.publishing.broadcast import Broadcaster
 from trainer.publishing.version_files import State, Written, verify_version, version_files
+from trainer.publishing.weights_server import WeightsServer
 from trainer.settings.config import TrainerConfig
 from trainer.step.learner import Learner
 from trainer.step.shared_device import TrainerDevice
@@ -72,6 +74,10 @@ class Publisher:
         self._broadcaster: Broadcaster | None = None
         if parallel.is_main and (settings := config.publish.transport.broadcast(parallel.device)) is not None:
             self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
+        self._server: WeightsServer | None = None
+        self._url: str | None = None  # of the server
+        if parallel.is_main and config.publish.transport.weight_transport == "peers":
+            self._server = WeightsServer(bridge.store, config.policy, config.publish.transport)
 
     def check(self) -> None:
         """Before take-over: check that the run's version 0 is the trainer's initial model. Changes nothing.
@@ -97,6 +103,7 @@ class Publisher:
             withdrawn = self._bridge(self._store.versions.withdraw_after(policy, step, trainer_generation))
             if withdrawn:
                 log.info("withdrew %d versions after step %d, which the resume undoes", withdrawn, step)
+            self._serve()
         newest = self._parallel.broadcast_object(self._newest_whole(step) if self._parallel.is_main else None)
         if newest is None or newest.step != step:
             with self._device.held(self._learner):
@@ -131,6 +138,10 @@ class Publisher:
         if self._broadcaster is not None:
             limits = self._broadcaster.settings
             self._bridge(self._broadcaster.end(), timeout_s=120 + limits.join_s + limits.limit_s)
+        if self._server is not None:
+            newest = self._bridge(self._store.versions.newest(self._config.policy))
+            limit_s = 120 + self._config.publish.transport.broadcast_limit_s
+            self._bridge(self._server.end(newest.version if newest else -1), timeout_s=limit_s)
 
     # ------------------------------------------------------------------ rank 0
 
@@ -184,6 +195,7 @@ class Publisher:
         return self._bridge(self._broadcaster.offer(), timeout_s=300) if self._broadcaster is not None else None
 
     def _announce(self, step: int, written: Written, offer: BroadcastOffer | None) -> PolicyVersion:
+        self._serve(written)
         version = self._bridge(
             self._store.versions.announce(
                 self._config.policy,
@@ -195,6 +207,7 @@ class Publisher:
                 delta=written.delta,
                 adapter=written.adapter,
                 offer=offer,
+                source=self._url,
                 trainer_generation=self._trainer_generation,
             )
         )
@@ -202,6 +215,12 @@ class Publisher:
             self._bridge(self._broadcaster.start(version))
         log.info("published version=%d step=%d kind=%s bytes=%d", version.version, step, version.kind, written.bytes)
         return version
+
+    def _serve(self, *written: Written) -> None:
+        """Serve the files that are not pruned, and those of versions that are announced next, if others pull them."""
+        if self._server is not None:
+            versions = self._bridge(self._store.versions.unpruned(self._config.policy))
+            self._url = self._bridge(self._server.serve([*versions, *written]), timeout_s=300)
 
     def _full_is_requested(self) -> bool:
         requested = self._bridge(self._store.services.needs_full_weights(self._config.policy))

@@ -31,27 +31,39 @@ class BroadcastSettings:
 class TransportSettings(Section):
     """How engines receive published weights."""
 
-    weight_transport: Literal["disk", "broadcast"] = Field(
+    weight_transport: Literal["disk", "broadcast", "peers"] = Field(
         "disk",
-        description="How engines get published weights: from disk, or, those that can, over the network. Every version is on "
-        "disk in any case; docs/train/publishing.md says when which is better.",
+        description="How engines get published weights: from disk; those that can by a broadcast; or in chunks from this machine "
+        "and from each other, where keepers do not see this disk (peers). Every version is on disk in any case; "
+        "docs/train/publishing.md says when which is better.",
     )
     broadcast_address: str | None = Field(
-        None, description="Address at which engines reach this machine. None: its host name."
+        None, description="Address at which engines and keepers reach this machine. None: its host name."
     )
     broadcast_port: int = Field(
-        0, ge=0, le=65535, description="Where engines meet for a broadcast (they also use others). 0: a free one."
+        0,
+        ge=0,
+        le=65535,
+        description="Where engines meet for a broadcast (they also use others), or keepers pull from (peers). 0: a free one.",
     )
     broadcast_join_s: float = Field(10.0, gt=0, description="Longest time that an offer to engines stays open.")
-    broadcast_limit_s: float = Field(120.0, gt=0, description="Longest time of one broadcast.")
+    broadcast_limit_s: float = Field(
+        120.0,
+        gt=0,
+        description="Longest time of one broadcast, and that a trainer waits at its end for keepers that still pull (peers).",
+    )
+
+    @property
+    def address(self) -> str:
+        return self.broadcast_address or socket.gethostname()
 
     def broadcast(self, device: "torch.device") -> BroadcastSettings | None:
-        """None: from disk alone."""
-        if self.weight_transport == "disk":
+        """None: there is none."""
+        if self.weight_transport != "broadcast":
             return None
         backend: Literal["gloo", "nccl"] = "nccl" if device.type == "cuda" else "gloo"
         return BroadcastSettings(
-            address=self.broadcast_address or socket.gethostname(),
+            address=self.address,
             port=self.broadcast_port,
             backend=backend,
             device=str(device) if backend == "nccl" else "cpu",

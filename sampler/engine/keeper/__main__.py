@@ -9,6 +9,7 @@ if __name__ == "__main__":
     begin_program()
 
 import asyncio
+import contextlib
 import logging
 import sys
 
@@ -16,6 +17,7 @@ from sampler.core.engines.client.engine_client import EngineClient
 from sampler.engine.keeper.cache import own_folder
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.keeper import Keeper
+from sampler.engine.keeper.pulling import PulledVersions
 from shared.errors import TandemError, one_by_one
 from shared.files.private_folder import temporary_folder
 from shared.http.metrics_page import of_worker, serving
@@ -37,9 +39,11 @@ async def keep(config: KeeperConfig) -> None:
     cache = config.cache_dir or temporary_folder(config.run, config.policy)
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, client:
-            assembly = Assembly(folder, config.model_name_or_path)
+            assembly = Assembly(folder / "assembled", config.model_name_or_path)
+            pulled = PulledVersions(store, config, folder / "pulled") if config.weight_transport == "peers" else None
             with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):
-                await Keeper(store, client, config, assembly).run(stop)
+                async with pulled.serving() if pulled else contextlib.nullcontext():
+                    await Keeper(store, client, config, assembly, pulled).run(stop)
 
 
 def main() -> None:

@@ -101,9 +101,10 @@ class KeeperConfig(ServiceConfig):
         "(merged); or loaded by the engine, SGLang or vLLM with --enable-lora, under a name that requests give (engine). Then "
         "nothing is paused, a reply has one version, and keepers of several policies or runs may share one engine_url.",
     )
-    weight_transport: Literal["broadcast", "disk"] = Field(
+    weight_transport: Literal["broadcast", "disk", "peers"] = Field(
         "broadcast",
-        description="Whether it receives weights by broadcast when the trainer offers it, or always loads them from disk.",
+        description="Whether it receives weights by broadcast when the trainer offers it, always loads them from disk, or pulls "
+        "them in chunks from the trainer's machine and from other keepers, and serves them to those at engine_host (peers).",
     )
     shared_device: str | None = Field(
         None,

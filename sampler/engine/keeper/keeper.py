@@ -22,6 +22,7 @@ import logging
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,7 @@ from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.lifecycle import EngineLifecycle
+from sampler.engine.keeper.pulling import NotPulled, PulledVersions
 from sampler.engine.keeper.report import Reports, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import announce_first, has_loaded
@@ -57,13 +59,22 @@ SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is end
 
 # 23 methods: one engine's state: each step of an update may find it gone
 class Keeper:
-    """`assembly`: over this keeper's own folder."""
+    """`assembly`: over this keeper's own folder. `pulled`: of a keeper that does not see the trainer's disk."""
 
-    def __init__(self, store: Store, client: EngineClient, config: KeeperConfig, assembly: Assembly) -> None:
+    # 6 parameters: its parts
+    def __init__(
+        self,
+        store: Store,
+        client: EngineClient,
+        config: KeeperConfig,
+        assembly: Assembly,
+        pulled: PulledVersions | None = None,
+    ) -> None:
         self._store = store
         self._client = client
         self._config = config
         self._assembly = assembly
+        self._pulled = pulled
         self._engine = EngineLifecycle(client, config)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
@@ -180,6 +191,9 @@ class Keeper:
             reached = (
                 await self._by_adapter(target) or await self._by_broadcast(target) or await self._from_disk(target)
             )
+        except NotPulled as exc:
+            log.warning("version not pulled yet version=%d %s", target.version, exc)
+            self._error = str(exc)
         except (DataError, EngineRefused) as exc:
             log.error("version not served version=%d %s", target.version, exc)
             self._refused, self._error = target.version, str(exc)
@@ -242,6 +256,8 @@ class Keeper:
         if self._adapters is None:
             return None
         started = time.monotonic()
+        if self._pulled is not None and target.adapter:
+            target = await self._pulled.fetch_adapter(target)
         size = await self._adapters.serve(self.url, target)
         self._update_stats = {"update_bytes": float(size), "update_engine_s": time.monotonic() - started}
         return Reached(target, Path(target.path), (), {}, size)
@@ -283,9 +299,16 @@ class Keeper:
         published = await loadable_from(self._store, target)
         self._wants_full = target.version
         before = min(self._serving, target.version - 1)  # an evaluation goes back to an older version
+        local = None
+        if self._pulled is not None:
+            local = await self._pulled.fetch(target, published, self._assembly)
+            target, published = local.target, local.published
         reached = await asyncio.to_thread(self._assembly.reach, target, published, before)
         if not reached.problems:
             self._wants_full = None
+        if local is not None:
+            seconds = {**reached.seconds, "pull": local.seconds}
+            reached = replace(reached, seconds=seconds, bytes=reached.bytes + local.bytes)
         return reached
 
     async def _update(self, reached: Reached) -> None:
@@ -356,6 +379,7 @@ class Keeper:
                 waiting=load.waiting,
                 token_usage=load.token_usage,
                 broadcast_ranks=self._receiver.ranks,
+                weights_url=self._pulled.url if self._pulled else None,
                 keeper=self._id,
                 error=self._error,
                 needs_full_weights=self._wants_full,
