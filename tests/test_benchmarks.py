@@ -237,6 +237,16 @@ def image_episodes(folder: Path) -> None:
     assert 0 < turn["first sent MB"] < turn["last sent MB"]
 
 
+def weight_streams(folder: Path) -> None:
+    tables = figures(folder, "weight_streams")
+    rows = {(row["engines"], row["way"]): row for row in tables["versions"]}
+    assert list(rows) == [(count, way) for count in (1, 3) for way in ("disk", "one source", "peers")]
+    assert [rows[count, "one source"]["copies"] for count in (1, 3)] == [1, 3]
+    assert 1 <= rows[3, "peers"]["copies"] <= 3
+    [unbounded] = tables["unbounded"]
+    assert unbounded["MB"] == 8
+
+
 def viewer_images(folder: Path) -> None:
     if chromium_path() is None:
         pytest.skip("no Chromium: apt-get install chromium")
@@ -252,12 +262,23 @@ CHECKS: dict[str, Callable[[Path], None]] = {
         *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, image_steps),
         *(images, logprobs),
         *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree, viewer_images),
+        weight_streams,
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "image_steps", "images", "memory", "viewer_images"}
+SHORT = {
+    "fleet",
+    "growth",
+    "image_episodes",
+    "image_inputs",
+    "image_steps",
+    "images",
+    "memory",
+    "viewer_images",
+    "weight_streams",
+}
 
 
 @pytest.mark.thorough

@@ -69,6 +69,7 @@ PUBLIC = {
     "shared/forks/processes.py": "a pipe",
     "sampler/environments/worker.py": "a pipe",
     "shared/images/worker.py": "a pipe",
+    "shared/weights/pulling/chunked_file.py": WEIGHTS,
     "trainer/publishing/send.py": "a pipe",
     "sampler/environments/adapters/mariadb_server.py": "made with the modes 0700 and 0600",
     "sampler/environments/adapters/shell.py": "an archive in memory",

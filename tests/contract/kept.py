@@ -1,6 +1,7 @@
 """A keeper over an engine, in this process, observed from outside through the database and the pool."""
 
 import asyncio
+import contextlib
 import json
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from sampler.core.engines.pool.engines import Engines
 from sampler.core.engines.pool.progress import EngineReply
 from sampler.engine.keeper.cache import own_folder
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
+from sampler.engine.keeper.pulling import PulledVersions
 from sampler.settings import SamplerConfig
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
@@ -172,9 +174,14 @@ async def keeping(
             engine, store, samplers, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until, config
         )
         with own_folder(cache) as folder:
-            task = asyncio.create_task(
-                Keeper(store, keepers, config, Assembly(folder, engine.models[0])).run(stop), name="keeper"
-            )
+            assembly = Assembly(folder / "assembled", engine.models[0])
+            pulled = PulledVersions(store, config, folder / "pulled") if config.weight_transport == "peers" else None
+
+            async def keep() -> None:
+                async with pulled.serving() if pulled else contextlib.nullcontext():
+                    await Keeper(store, keepers, config, assembly, pulled).run(stop)
+
+            task = asyncio.create_task(keep(), name="keeper")
             try:
                 await kept.serves(first)
                 yield kept

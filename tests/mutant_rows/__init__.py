@@ -54,6 +54,7 @@ from tests.mutant_rows import (
     viewer,
     vllm,
     waits,
+    weight_streams,
     what_if,
     worlds,
 )
@@ -113,6 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *viewer.MUTANTS,
     *vllm.MUTANTS,
     *waits.MUTANTS,
+    *weight_streams.MUTANTS,
     *what_if.MUTANTS,
     *worlds.MUTANTS,
 )

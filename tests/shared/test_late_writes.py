@@ -101,6 +101,7 @@ REASONS = {
     "notes.remove_view": "a person's word: a view of this name that was saved meanwhile is saved again by hand",
     "runs.note_step_cost": "what the launcher measured, for people: the last one counts",
     "runs.note_settings": "what a service runs with, for people: the last one counts",
+    "versions.set_source": "where the trainer serves files: the address of its next version replaces it",
     "services.heartbeat": "the next one, some seconds later, is right again",
     "services.set_status": "the next heartbeat is right again",
     "services.remove": "the next heartbeat is right again",

@@ -3,7 +3,7 @@
     CACHE/pulled/v000012-…/model.safetensors, …   pulled in chunks from the trainer's machine and from keepers of the same policy
     http://HOST:PORT                              where this keeper serves what it has pulled, and what it is pulling
 
-The address is `engine_host`. A version's number names its folder; a folder is deleted when two newer versions are here.
+The address is `engine_host`. A folder is deleted when two newer versions are here that need it no longer.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from sampler.engine.keeper.config import KeeperConfig
 from shared.documents.run import FIRST_VERSION, FileEntry, PolicyVersion
 from shared.errors import DataError
 from shared.http.listening import listening_socket, reachable
+from shared.processes.waits import Wait, waiting
 from shared.store import Store
 from shared.weights.adapters import ADAPTER_FOLDER
 from shared.weights.assembly import Assembly
@@ -97,6 +98,18 @@ class PulledVersions:
         started, total = time.monotonic(), Pulled()
         missing = [(path, entry) for path, entry in needed if not path.is_file()]
         sources = await self._sources(target) if missing else []
+        wait = Wait(f"the files of version {target.version}", f"pulled from {', '.join(sources)}", "all are here")
+        with waiting(wait) if missing else nullcontext():
+            await self._pull_all(target, missing, sources, total)
+        total.seconds = time.monotonic() - started
+        if missing:
+            await asyncio.to_thread(self._delete_old, [path for path, _ in needed])
+            log.info("pulled version=%d seconds=%.2f bytes=%s", target.version, total.seconds, total.bytes_from)
+        return total
+
+    async def _pull_all(
+        self, target: PolicyVersion, missing: Sequence[tuple[Path, FileEntry]], sources: Sequence[str], total: Pulled
+    ) -> None:
         for path, entry in missing:
             try:
                 pulled = await asyncio.to_thread(
@@ -115,11 +128,6 @@ class PulledVersions:
                 raise
             for url, count in pulled.bytes_from.items():
                 total.bytes_from[url] = total.bytes_from.get(url, 0) + count
-        total.seconds = time.monotonic() - started
-        if missing:
-            await asyncio.to_thread(self._delete_old)
-            log.info("pulled version=%d seconds=%.2f bytes=%s", target.version, total.seconds, total.bytes_from)
-        return total
 
     async def _sources(self, target: PolicyVersion) -> list[str]:
         """The trainer's machine first. Raises NotPulled."""
@@ -133,10 +141,10 @@ class PulledVersions:
             )
         return sources
 
-    def _delete_old(self) -> None:
-        folders = sorted(self._folder.glob("v[0-9]*"))
-        for folder in folders[:-KEPT]:
-            shutil.rmtree(folder, ignore_errors=True)
+    def _delete_old(self, needed: Sequence[Path]) -> None:
+        for folder in sorted(self._folder.glob("v[0-9]*"))[:-KEPT]:
+            if not any(path.is_relative_to(folder) for path in needed):
+                shutil.rmtree(folder, ignore_errors=True)
         self._shelf.drop_deleted()
 
 

@@ -5,8 +5,9 @@
     engine B   1, 2, 9, …        ─▶ ┘ in random order, checks its digest, writes it
 
 So engines that pull at the same time pull different chunks first, and then from each other; `scripts.bench.weight_streams`
-measures how many copies the trainer sends. A chunk with another digest is discarded. Where a source fails `TRIES` times in a row, or sends
-nothing for `QUIET_S`, its chunks come from the others. What is left of an interrupted attempt counts (`ChunkedFile.begun`).
+measures how many copies the trainer sends. A chunk with another digest is discarded. Where a source fails `TRIES` times in a
+row, or sends nothing for `QUIET_S`, its chunks come from the others. What an interrupted attempt left counts
+(`ChunkedFile.begun`).
 """
 
 import hashlib
@@ -118,7 +119,8 @@ def _description(url: str, sha256: str, is_stopped: Callable[[], bool]) -> bytes
 
 
 class _Pull:
-    """One file. `_busy`: the sources that a chunk was requested from, and when last. `_orders`: of each source, the chunks that may still be missing."""
+    """One file. `_busy`: the sources that a chunk was requested from, and when last. `_orders`: of each source, the chunks that
+    may be missing."""
 
     def __init__(
         self, file: ChunkedFile, sha256: str, sources: Sequence[str], result: Pulled, is_stopped: Callable[[], bool]
@@ -169,8 +171,7 @@ class _Pull:
                         self._result.problems.append(f"{url}: {type(exc).__name__} {exc}"[:300])
 
     def _take(self, url: str, held: bytes) -> int | None:
-        """A missing chunk that the source has: one that no worker is at, or else one that another source alone has been sending for
-        `SLOW_S`."""
+        """A missing chunk that the source has: one that no worker is at, else one that another source has taken `SLOW_S` for."""
         with self._lock:
             order, now = self._orders[url], time.monotonic()
             for is_repeated in (False, True):

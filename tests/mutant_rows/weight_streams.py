@@ -1,0 +1,51 @@
+"""Protections of weights that are pulled in chunks."""
+
+from tests.mutant_rows.mutant import Mutant
+
+PULLING = "tests/shared/test_pulling.py"
+PEERS = "tests/trainer/test_publish_to_peers.py"
+
+MUTANTS = (
+    Mutant(
+        "pulled weights: a chunk with another digest is not written",
+        "shared/weights/pulling/chunked_file.py",
+        "        if digest_of(data) != self.chunking.digests[number]:\n",
+        "        if False:\n",
+        f"{PULLING}::test_damaged_chunks_of_one_source_come_from_another",
+    ),
+    Mutant(
+        "pulled weights: what was left counts only where it is right",
+        "shared/weights/pulling/chunked_file.py",
+        "held[number] = digest_of(data) == chunking.digests[number]",
+        "held[number] = True",
+        f"{PULLING}::test_what_an_interrupted_attempt_left_counts_where_it_is_right",
+    ),
+    Mutant(
+        "pulled weights: the whole file has the announced digest",
+        "shared/weights/pulling/client.py",
+        "    if actual != sha256:\n",
+        "    if False:\n",
+        f"{PULLING}::test_a_source_that_describes_another_file_is_found_out",
+    ),
+    Mutant(
+        "pulled weights: a slow source's chunk is requested from another",
+        "shared/weights/pulling/client.py",
+        "is_free = not busy or (",
+        "is_free = not busy or (False and ",
+        f"{PULLING}::test_a_worker_that_hangs_delays_nothing",
+    ),
+    Mutant(
+        "pulled weights: a file is served before it is announced",
+        "trainer/publishing/publish.py",
+        "        self._serve(written)\n",
+        "        self._serve()\n",
+        f"{PEERS}::test_what_is_pulled_is_whole",
+    ),
+    Mutant(
+        "pulled weights: what a route needs is not deleted",
+        "sampler/engine/keeper/pulling.py",
+        "if not any(path.is_relative_to(folder) for path in needed):",
+        "if True:",
+        f"{PEERS}::test_what_is_pulled_is_whole",
+    ),
+)
