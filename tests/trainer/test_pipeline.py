@@ -132,6 +132,29 @@ def test_rank_0_writes_the_weights_and_adapters_of_all_stages(tied: bool, tmp_pa
             assert relative_difference(found, expected) < 1e-9
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("layout", [STAGES_AND_DATA, Layout(1, tp=2, pp=2)], ids=str)
+def test_the_first_process_of_each_stage_loads_for_the_others(layout: Layout, tied: bool, tmp_path: Path) -> None:
+    model = tiny_model(tied=tied)
+    model.save_pretrained(tmp_path)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def work(parallel: Parallel) -> None:
+        if parallel.rank % 2:
+            refuse_to_load = patch(
+                "trainer.modeling.sharded_loading.load_model", side_effect=AssertionError("it has no files")
+            )
+            refuse_to_load.start()
+        settings = dataclasses.replace(parallel.settings, first_loads=True)
+        learner = exact_learner(tmp_path, dataclasses.replace(parallel, settings=settings))
+        found = full_parameters(learner)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        take_steps(learner, 1, MAX_TOKENS, parallel)
+
+    run(layout, work)
+
+
 def test_a_stage_holds_its_own_layers_and_the_activations_of_few_rows() -> None:
     """1F1B: of at most as many rows as there are stages from it on."""
 
@@ -309,14 +332,12 @@ def test_what_no_test_has_run_in_stages_is_refused_with_its_name(model_directory
 
     def work(parallel: Parallel) -> None:
         quantized = Trainable(lora_rank=2, base_quantization="nf4")
-        first_loads = dataclasses.replace(parallel, settings=ShardSettings(first_loads=True))
-        for name, processes, options in (
-            ("compile_layers true", parallel, LearnerOptions(compile_layers=True)),
-            ("base_quantization nf4", parallel, LearnerOptions(trainable=quantized)),
-            ("dropout true", parallel, LearnerOptions(dropout=True)),
-            ("fsdp_cpu_ram_efficient_loading true", first_loads, LearnerOptions()),
+        for name, options in (
+            ("compile_layers true", LearnerOptions(compile_layers=True)),
+            ("base_quantization nf4", LearnerOptions(trainable=quantized)),
+            ("dropout true", LearnerOptions(dropout=True)),
         ):
             with pytest.raises(ConfigError, match=f"pp_size is 2, with {name}"):
-                open_learner(model_directory, LossConfig(), OPTIMIZER, processes, options)
+                open_learner(model_directory, LossConfig(), OPTIMIZER, parallel, options)
 
     run(TWO_STAGES, work)

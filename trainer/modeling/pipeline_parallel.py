@@ -196,7 +196,8 @@ def _check_chain(model: PreTrainedModel, ends: Sequence[str], size: int) -> None
     modules, layers = {name: getattr(base, name) for name in ends}, list(base.layers)
     seen: list[str] = []
     weight = _embedding(model)
-    hidden = torch.linspace(-1, 1, PROBE_TOKENS * int(model.config.get_text_config().hidden_size), device=weight.device)
+    device = "cpu" if weight.is_meta else weight.device  # that of the buffers, which an empty model has too
+    hidden = torch.linspace(-1, 1, PROBE_TOKENS * int(model.config.get_text_config().hidden_size), device=device)
     hidden = hidden.view(1, PROBE_TOKENS, -1).to(weight.dtype)
     try:
         for name, module in modules.items():

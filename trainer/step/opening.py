@@ -98,7 +98,7 @@ def open_learner(
     _check_stages(parallel, options)
     obstacle = tree_obstacle(config) or ("dropout is on" if drops else None)
     parallel = with_optimizer_offload(parallel, options.memory)
-    first_loads = parallel.settings.first_loads and parallel.world_size > 1
+    first_loads = parallel.settings.first_loads and parallel.stage_size > 1
 
     def load(directory: Path, trained: Trainable, *, dropout: bool = False) -> TreeLM:
         kind: dict[str, Any] = {"dtype": options.dtype, "attn_implementation": OWN.attention, "dropout": dropout}
@@ -196,7 +196,6 @@ def _check_stages(parallel: Parallel, options: LearnerOptions) -> None:
     given += ["base_quantization nf4"] if lora and lora.base_quantization == "nf4" else []
     given += ["dropout true"] if options.dropout else []
     given += ["lora_dropout above 0"] if lora and lora.lora_dropout else []
-    given += ["fsdp_cpu_ram_efficient_loading true"] if parallel.settings.first_loads else []
     if given:
         raise ConfigError(
             f"pp_size is {parallel.pipeline.peers.size}, with {' and '.join(given)}, which no test has run in stages; expected "
