@@ -30,6 +30,7 @@ from trainer.modeling.pipeline_parallel import cut_stages, stage_starts
 from trainer.process.parallel import LaunchError, Parallel, ShardSettings, parallel_session
 from trainer.publishing.adapter import gather_adapter
 from trainer.publishing.weights import write_weights
+from trainer.settings.config import TrainerConfig
 from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
@@ -110,6 +111,7 @@ def test_rank_0_writes_the_weights_and_adapters_of_all_stages(tied: bool, tmp_pa
     tiny_model(tied=tied).save_pretrained(tmp_path / "model")
 
     def work(parallel: Parallel) -> None:
+        assert sum(parallel.everyone.gather_objects(parallel.is_first_of_its_rows)) == parallel.data.size
         for kind, trainable in (("full", EVERYTHING), ("adapters", LORA)):
             learner = exact_learner(tmp_path / "model", parallel, trainable=trainable)
             take_steps(learner, 1, MAX_TOKENS, parallel)
@@ -235,6 +237,25 @@ def test_an_error_on_one_stage_while_ways_are_compared_is_one_on_every_stage() -
         raise LookupError("no such norm")
 
     run(TWO_STAGES, work)
+
+
+def test_hidden_states_of_another_type_are_refused_on_every_stage() -> None:
+    def work(parallel: Parallel) -> None:
+        model = tiny_model()
+        lm = TreeLM(model, stage=cut_stages(model, parallel, dtype=torch.float32))
+        pipeline = RowPipeline(lm, parallel.device, attn=dense_mask)
+        with pytest.raises(
+            RuntimeError, match=r"stage 0: ConfigError: pp_size is 2, but .* hidden states are torch\.float64"
+        ):
+            pipeline.rehearse(rows_of_step(0, 12, parallel)[0], (RuntimeError, ValueError))
+
+    run(TWO_STAGES, work)
+
+
+def test_an_adapter_of_several_stages_is_not_published_apart() -> None:
+    settings = {"publish_mode": "adapter", "lora_rank": 4, "pp_size": 2}
+    with pytest.raises(ValueError, match="pp_size is 2; expected publish_mode full or delta, or pp_size 1"):
+        TrainerConfig(run="one", db_connection_string="given", model_name_or_path=Path(), **settings)
 
 
 def test_the_largest_stage_is_as_small_as_can_be() -> None:
