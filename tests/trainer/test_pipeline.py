@@ -37,7 +37,7 @@ from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 
 ONE, TWO_STAGES, STAGES_AND_DATA = Layout(1), Layout(1, pp=2), Layout(2, pp=2)
-FOUR_STAGES = Layout(1, pp=4)
+THREE_STAGES, FOUR_STAGES = Layout(1, pp=3), Layout(1, pp=4)
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)
 REPORTED = ("learner/grad_norm", "loss/loss", "learner/trajectories")
 OF_STAGES = ("minirl, proximal", "grpo, entropy", "gspo", "gspo, entropy and kl")
@@ -64,7 +64,8 @@ def test_two_stages_with_a_tied_matrix_train_the_parameters_of_one_process_and_e
 
 
 def test_uneven_stages_of_sharded_layers_train_the_parameters_of_one_process() -> None:
-    with comparison(model=tiny_model(tied=False, layers=3)) as compared:
+    """With a reference model, in stages too."""
+    with comparison(model=tiny_model(tied=False, layers=3), loss=LOSSES["gspo, entropy and kl"]) as compared:
         check_same(compared, STAGES_AND_DATA)
 
 
@@ -77,7 +78,8 @@ def test_stages_go_with_every_other_way_to_share_a_model(layout: Layout) -> None
 
 @pytest.mark.parametrize("layout", [TWO_STAGES, pytest.param(STAGES_AND_DATA, marks=pytest.mark.thorough)], ids=str)
 def test_adapters_train_in_stages_as_in_one_process(layout: Layout) -> None:
-    with comparison(LORA) as compared:
+    """With a reference model, which is what lies below them."""
+    with comparison(LORA, loss=LOSSES["gspo, entropy and kl"]) as compared:
         check_same(compared, layout)
 
 
@@ -199,18 +201,18 @@ def stage_learner(model: nn.Module, parallel: Parallel, **options: Any) -> Learn
 
 
 def test_bfloat16_and_recomputed_layers_go_through_stages() -> None:
-    """In bfloat16 hidden states travel in it; recomputed layers change no parameter."""
+    """In bfloat16 hidden states travel in it; recomputed layers change no parameter. The second stage has neither end."""
 
     def work(parallel: Parallel) -> None:
         learners = [
-            stage_learner(tiny_model(), parallel, memory=MemorySettings(activation_checkpointing=again))
+            stage_learner(tiny_model(layers=3), parallel, memory=MemorySettings(activation_checkpointing=again))
             for again in (False, True)
         ]
         for learner in learners:
             take_steps(learner, 1, MAX_TOKENS, parallel)
         assert relative_difference(*(full_parameters(learner) for learner in learners)) < 1e-12
         bf16 = dataclasses.replace(parallel, settings=ShardSettings("bf16"))
-        learner = stage_learner(tiny_model(dtype=torch.float32), bf16, dtype="float32")
+        learner = stage_learner(tiny_model(dtype=torch.float32, layers=3), bf16, dtype="float32")
         assert learner.lm.stage is not None
         assert learner.lm.stage.dtype == torch.bfloat16
         before = full_parameters(learner)
@@ -218,7 +220,7 @@ def test_bfloat16_and_recomputed_layers_go_through_stages() -> None:
         assert metrics["learner/grad_norm"] > 0
         assert all(not torch.equal(tensor, before[name]) for name, tensor in full_parameters(learner).items())
 
-    run(TWO_STAGES, work)
+    run(THREE_STAGES, work)
 
 
 def test_an_error_on_one_stage_while_ways_are_compared_is_one_on_every_stage() -> None:
@@ -282,7 +284,7 @@ def largest(starts: list[int], layers: list[int]) -> int:
     ids=["some", "every"],
 )
 def test_what_is_split_computes_what_the_whole_computes(names: tuple[str, ...]) -> None:
-    """Bit by bit, of every type of transformers that is not refused: 42 of 169 with this version."""
+    """Bit by bit, of every type of transformers that is not refused: 42 with this version."""
     split = 0
     for name in names:
         try:
