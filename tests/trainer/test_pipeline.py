@@ -36,6 +36,8 @@ from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 
+pytestmark = pytest.mark.slow
+
 ONE, TWO_STAGES, STAGES_AND_DATA = Layout(1), Layout(1, pp=2), Layout(2, pp=2)
 THREE_STAGES, FOUR_STAGES = Layout(1, pp=3), Layout(1, pp=4)
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)

@@ -180,7 +180,7 @@ def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int
         raise LaunchError(f"{sizes}, but {world_size} processes came up; expected a multiple of {shared}")
     everyone, settings = Peers(dist.get_rank(), world_size, device), read_shard_settings(os.environ)
     layers = _of_stage(device, pp_size, shard=world_size // (tp_size * pp_size), tp=tp_size)
-    mesh, pipeline = layers["shard", "tp"], pipeline_of(layers, device) if pp_size > 1 else None
+    mesh, pipeline = (layers, None) if pp_size == 1 else (layers["shard", "tp"], pipeline_of(layers, device))
     of_stage = everyone if pipeline is None else pipeline.stage
     if cp_size == 1:
         data = of_stage if tp_size == 1 else peers_of(mesh["shard"], device)
