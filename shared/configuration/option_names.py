@@ -50,7 +50,6 @@ SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArgum
     "pad_to_maximum": "nothing: rows are packed, not padded",
     "pad_to_multiple_of": "max_tokens_per_row: rows are packed, not padded",
     "per_device_train_batch_size": "groups_per_step (of all processes) and max_tokens_per_row (of one forward)",
-    "pp_size": "nothing: tp_size, cp_size and FSDP2 split the model",
     "preferred_sampling_params": "temperature, top_p, top_k, min_p, and eval_sampling for evaluation",
     "presence_penalty": "eval_sampling, for evaluation; in training it would falsify the stored log-probs",
     "remove_experience": "nothing: all records are kept",

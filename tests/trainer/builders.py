@@ -154,15 +154,16 @@ def tiny_model(
     tied: bool = True,
     attention: str = "sdpa",
     head_dim: int = 8,
+    layers: int = 2,
     **settings: Any,
 ) -> PreTrainedModel:
-    """Qwen3 with random weights: grouped-query attention, rotary positions, two layers; more `settings` of its config."""
+    """Qwen3 with random weights: grouped-query attention, rotary positions; more `settings` of its config."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=head_dim,

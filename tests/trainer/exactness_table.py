@@ -41,6 +41,8 @@ from trainer.modeling.attention import dense_mask
 from trainer.modeling.context_parallel import cut_sequences, of_slices
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.pipeline import RowPipeline
+from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.process.parallel import Parallel, parallel_session, shard_model
 from trainer.process.private_apis import layer_class_names
 from trainer.reporting.loss_metrics import combine
@@ -132,7 +134,9 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
     with ExitStack() as stack:
         attention = of_slices("sdpa", parallel.context)
         models = (tiny_model(attention=attention), frozen_model(attention))
-        lm, frozen = (TreeLM(model, parallel.context) for model in models)
+        stages = [cut_stages(model, parallel, dtype=torch.float64) for model in models]
+        pairs = zip(models, stages, strict=True)
+        lm, frozen = (TreeLM(model, parallel.context, stage=stage) for model, stage in pairs)
         for each in (lm, frozen):
             stack.enter_context(exact_norms(each.causal_lm))
             cut_sequences(each.causal_lm, parallel.context, tp_size=1, obstacle=None)
@@ -155,9 +159,8 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
     proximal = None
     if config.clip_anchor is ClipAnchor.PROXIMAL:
         rounds = parallel.max_int(len(rows))
-        with torch.no_grad():
-            padded = [*rows, *[empty_row()] * (rounds - len(rows))]
-            proximal = [row_logprobs(frozen, row, chunk=7)[0] for row in padded]
+        padded = [*rows, *[empty_row()] * (rounds - len(rows))]
+        proximal = _logprobs(frozen, padded, parallel)
     measured = accumulator.run(Minibatch(rows, counts(own)), proximal).measured
     loss = combine(parallel.data.gather_objects(measured)).sums["loss/loss"]
     gradients = {}
@@ -165,7 +168,17 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
         assert parameter.grad is not None, f"{name} has no sharded gradient"
         gradients[name] = whole(parameter.grad).clone()
     lm.zero_grad()
+    if parallel.pipeline is not None:
+        for of_stage in parallel.pipeline.peers.gather_objects(gradients):
+            gradients |= of_stage
     return loss, gradients
+
+
+def _logprobs(lm: TreeLM, rows: Sequence[Row], parallel: Parallel) -> list[Tensor]:
+    if lm.stage is not None:
+        return [of.logprob_E for of in RowPipeline(lm, parallel.device, chunk=7, attn=dense_mask).scores(rows)]
+    with torch.no_grad():
+        return [row_logprobs(lm, row, chunk=7)[0] for row in rows]
 
 
 def counts(trees: Sequence[TokenTree]) -> Denominators:

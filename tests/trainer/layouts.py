@@ -1,9 +1,9 @@
 """The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2] [--experts]
 
-A layout is DATAxTPxCP: so many parts of the data, so many processes for each layer, so many for each row's tokens. Every layout
-takes 3 float64 steps on the same groups, and leaves a checkpoint after 2, from which each other layout continues. Printed: the
-largest difference of any parameter from those of one process, relative to that parameter. Processes are forked from one, which
-spares each the import of torch.
+A layout is DATAxTPxCPxPP: so many parts of the data, so many processes for each layer, so many for each row's tokens, so many
+stages. Every layout takes 3 float64 steps on the same groups, and leaves a checkpoint after 2, from which each other layout
+continues. Printed: the largest difference of any parameter from those of one process, relative to that parameter. Processes
+are forked from one, which spares each the import of torch.
 """
 
 import argparse
@@ -43,13 +43,14 @@ class Layout:
     data: int
     tp: int = 1
     cp: int = 1
+    pp: int = 1
 
     @property
     def processes(self) -> int:
-        return self.data * self.tp * self.cp
+        return self.data * self.tp * self.cp * self.pp
 
     def __str__(self) -> str:
-        return f"{self.data}x{self.tp}x{self.cp}"
+        return f"{self.data}x{self.tp}x{self.cp}x{self.pp}"
 
 
 def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
@@ -88,7 +89,8 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
     try:
         place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        with parallel_session("cpu", num_threads=1, tp_size=layout.tp, cp_size=layout.cp) as parallel:
+        sizes = {"tp_size": layout.tp, "cp_size": layout.cp, "pp_size": layout.pp}
+        with parallel_session("cpu", num_threads=1, **sizes) as parallel:
             work(parallel)
         status = 0
     except BaseException:  # noqa: BLE001  # a forked process must never return into its parent's stack
@@ -161,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--layouts",
-        default="1,2,4,1x2,2x2,1x1x2,1x1x4,2x1x2,1x2x2",
+        default="1,2,4,1x2,2x2,1x1x2,1x1x4,2x1x2,1x2x2,1x1x1x2,2x1x1x2,1x2x1x2,1x1x2x2",
         help="the first is compared with (default: %(default)s)",
     )
     parser.add_argument("--experts", action="store_true", help="a mixture of experts, and the loss that balances them")
@@ -172,7 +174,7 @@ def main() -> None:
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         table = Table(
-            "layout (data x tp x cp)",
+            "layout (data x tp x cp x pp)",
             "processes",
             "from the start",
             *(f"from {saved}'s checkpoint" for saved in layouts),

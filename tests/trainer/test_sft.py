@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from shared.errors import ConfigError
 from trainer.checkpoints.checkpoint import Checkpoints
-from trainer.process.parallel import Parallel, Peers
+from trainer.process.parallel import Parallel
+from trainer.process.peers import Peers
 from trainer.sft import training as sft
 from trainer.sft.__main__ import main
 from trainer.sft.conversations import (

@@ -195,7 +195,7 @@ class Checkpoints:
                 kind = {"step": learner.steps_done, "optim": learner.config.optim}
                 state = {**kind, **start, "accounting": accounting}
                 (temporary / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
-            if self._parallel.rank % (self._parallel.world_size // self._parallel.data.size) == 0:
+            if self._parallel.is_first_of_its_rows:
                 torch.save(
                     random_states(self._parallel.device), random_states_file(temporary, self._parallel.data.rank)
                 )

@@ -27,7 +27,7 @@ def digest(files: "Future[Any]", folder: Path, parallel: Parallel) -> None:
     """In a thread: waits until this rank's tensors are written, then writes the digests of this rank's files."""
     files.result()
     of_rank_0 = ("state.json", ".metadata") * parallel.is_main
-    has_states = parallel.rank % (parallel.world_size // parallel.data.size) == 0  # as where they are written
+    has_states = parallel.is_first_of_its_rows  # as where they are written
     write_digests(
         folder, parallel.rank, [*of_rank_0, *[random_states_file(folder, parallel.data.rank).name] * has_states]
     )

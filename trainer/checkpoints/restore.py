@@ -55,16 +55,17 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
         "model": without_frozen(learner.lm, model),
         "optimizer": named_by_rank(optimizer, parallel.rank),
     }
-    _check_names(path, tensors["model"])
+    _check_names(path, tensors["model"], parallel)
     _check_optimizer(path, state, learner.config.optim, parallel.world_size)
     load_tensors(path, tensors)
-    set_state_dict(
-        learner.lm,
-        learner.optimizers,
-        model_state_dict=tensors["model"],
-        optim_state_dict=optimizer,
-        options=TRAINED,
-    )
+    if learner.optimizers:  # none on a stage without trained parameters
+        set_state_dict(
+            learner.lm,
+            learner.optimizers,
+            model_state_dict=tensors["model"],
+            optim_state_dict=optimizer,
+            options=TRAINED,
+        )
     learner.steps_done = int(state["step"])
     with _reading(path):
         restore_random_states(path, parallel)
@@ -116,9 +117,11 @@ def _check_optimizer(path: Path, state: Mapping[str, Any], optim: str, world_siz
         )
 
 
-def _check_names(path: Path, model: Mapping[str, Any]) -> None:
+def _check_names(path: Path, model: Mapping[str, Any], parallel: Parallel) -> None:
     stored = {name: tuple(tensor.size) for name, tensor in stored_tensors(path).items()}
-    expected = {name: tuple(tensor.shape) for name, tensor in model.items()}
+    own = {name: tuple(tensor.shape) for name, tensor in model.items()}
+    stages = [own] if parallel.pipeline is None else parallel.pipeline.peers.gather_objects(own)
+    expected = {name: shape for of_stage in stages for name, shape in of_stage.items()}
     differing = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
     if differing:
         name = differing[0]

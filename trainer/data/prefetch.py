@@ -16,7 +16,7 @@ from shared.store.poll_timer import PollTimer
 from shared.store.signals import Signal
 from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
-from trainer.process.parallel import Peers
+from trainer.process.peers import Peers
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trainer.data.reading import Share
-from trainer.process.parallel import Peers
+from trainer.process.peers import Peers
 from trainer.trees.tree import TokenTree
 
 

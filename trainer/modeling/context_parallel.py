@@ -23,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from shared.errors import ConfigError
 from trainer.modeling.node_attention import BY_NODE
-from trainer.process.parallel import Peers
+from trainer.process.peers import Peers
 
 OVER_SLICES = "over_slices_by_"  # + an attn_implementation, registered below
 

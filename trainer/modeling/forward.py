@@ -23,11 +23,12 @@ from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
+from trainer.modeling.pipeline_parallel import Stage
 from trainer.modeling.products import TOKENS, padding
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.modeling.truncation import columns
 from trainer.modeling.vision import VisionTower, vision_parts
-from trainer.process.parallel import Peers
+from trainer.process.peers import Peers
 from trainer.process.private_apis import attention_name
 from trainer.trees.packing import Row
 
@@ -43,6 +44,16 @@ class Forwarded(NamedTuple):
     outside_E: Tensor | None  # as in `TokenScores`
     routing: Routing | None
 
+    def columns(self) -> list[Tensor]:
+        """Those that there are."""
+        return [column for column in self[:3] if column is not None]
+
+    def detached(self) -> "Forwarded":
+        """The same values without a graph."""
+        entropy_E, outside_E = (None if column is None else column.detach() for column in self[1:3])
+        routing = None if self.routing is None else self.routing.detached()
+        return Forwarded(self.logprob_E.detach(), entropy_E, outside_E, routing)
+
 
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities.
@@ -51,16 +62,26 @@ class TreeLM(nn.Module):
     `forward_choice.choose_forward_mode` finds the way that agrees with the model's own forward.
     If `way.trees` is False, rows must be single sequences.
     `context`: processes that each compute a slice of every row and return the same result; they must make the same calls.
-    `tp_size`: processes that share each layer.
+    `tp_size`: processes that share each layer. `stage`: which layers it has; None: all. Only the last one has log-probs; the
+    others return hidden states (`trainer/modeling/pipeline.py`).
     """
 
     causal_lm: PreTrainedModel
     way: Way
     context: Peers | None
     experts_per_token: int | None
+    stage: Stage | None
 
-    def __init__(self, causal_lm: PreTrainedModel, context: Peers | None = None, *, tp_size: int = 1) -> None:
+    def __init__(
+        self,
+        causal_lm: PreTrainedModel,
+        context: Peers | None = None,
+        *,
+        tp_size: int = 1,
+        stage: Stage | None = None,
+    ) -> None:
         super().__init__()
+        self.stage = stage
         self.context = context if context is not None and context.size > 1 else None
         self._tp_size = tp_size
         self.causal_lm = causal_lm
@@ -91,8 +112,12 @@ class TreeLM(nn.Module):
             few = math.lcm(few, TOKENS)
         return row.padded(math.lcm(multiple, shares, few))
 
-    def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:
-        """Log-probs of the row's entries; each distinct (token, distribution) is computed once."""
+    def forward(
+        self, row: Row, mask: Mask, chunk: int, with_entropy: bool, received: Tensor | None = None
+    ) -> Forwarded | Tensor:
+        """Log-probs of the row's entries; each distinct (token, distribution) is computed once. Hidden states (1, N, D) of a
+        stage that others follow. `received`: those of the stage before.
+        """
         self._forget_lengths()
         predictor_U, context = row.parents_N[row.node_U], self.context
         here, own_U = (slice(None), None) if context is None else own_part(row.num_tokens, predictor_U, context)
@@ -101,6 +126,12 @@ class TreeLM(nn.Module):
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
             truncation_U = None if truncation_U is None else truncation_U[own_U]
         arguments = self._arguments(row, mask, here)
+        if received is not None:
+            del arguments["input_ids"]
+            arguments["inputs_embeds"] = received
+        if self.stage is not None and not self.stage.is_last:
+            hidden: Tensor = self.causal_lm.base_model(**arguments).last_hidden_state
+            return hidden
         if self.way.head is Head.CHUNKED:
             output = self.causal_lm.base_model(**arguments)
             head: Any = self.causal_lm.get_output_embeddings()
@@ -171,10 +202,31 @@ def forward_row(
 
     float32, or float64 for a float64 model. `row` must be on the model's device.
     """
-    multiple = BLOCK if attn is interval_block_mask else 1
-    row = lm.padded(row, multiple) if isinstance(lm, TreeLM) else row.padded(multiple)
-    forwarded: Forwarded = lm(row, attn(row.ends_N), chunk, with_entropy)
+    forwarded = forward_stage(lm, row, None, chunk=chunk, attn=attn, with_entropy=with_entropy)
+    assert isinstance(forwarded, Forwarded), "the rows of a stage go through RowPipeline"
     return forwarded
+
+
+# 6 parameters and a model: the row, and what the stage before has made of it
+def forward_stage(
+    lm: nn.Module, row: Row, received: Tensor | None, *, chunk: int, attn: MaskBuilder, with_entropy: bool
+) -> Forwarded | Tensor:
+    """`forward_row` of one stage: its result, or hidden states for the next one. `received`: None for the first."""
+    row = _padded(lm, row, attn)
+    result: Forwarded | Tensor = lm(row, attn(row.ends_N), chunk, with_entropy, received)
+    return result
+
+
+def hidden_shape(lm: TreeLM, row: Row, attn: MaskBuilder) -> tuple[int, int, int]:
+    """Of hidden states that go from one stage to the next."""
+    assert lm.stage is not None, "of a model in stages"
+    shares = 1 if lm.context is None else lm.context.size
+    return 1, _padded(lm, row, attn).num_tokens // shares, lm.stage.width
+
+
+def _padded(lm: nn.Module, row: Row, attn: MaskBuilder) -> Row:
+    multiple = BLOCK if attn is interval_block_mask else 1
+    return lm.padded(row, multiple) if isinstance(lm, TreeLM) else row.padded(multiple)
 
 
 def row_logprobs(

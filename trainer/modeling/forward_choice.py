@@ -15,31 +15,31 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as foreign_logging
 
 from shared.errors import ConfigError
-from trainer.modeling.attention import no_mask
+from trainer.modeling.attention import MaskBuilder, no_mask
 from trainer.modeling.context_parallel import of_slices
-from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.forward import Forwarded, TreeLM, row_logprobs
 from trainer.modeling.forward_ways import OWN, Head, Way, attentions
+from trainer.modeling.pipeline import RowPipeline
+from trainer.modeling.pipeline_parallel import Stage
 from trainer.modeling.probe import Probe, make_probe
+from trainer.modeling.sampled_gradients import sampled_gradients
 from trainer.modeling.vision import attention_of_parts
-from trainer.process.parallel import Peers
-from trainer.process.private_apis import attention_name, end_sharded_forward
+from trainer.process.peers import Peers
+from trainer.process.private_apis import attention_name
 from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)
 
 # of probes: a rounding-dependent choice of expert affects one of them, a wrong mask both
 SEEDS = (0, 1)
-SAMPLE = 16384  # elements of each parameter's gradient
 FOREIGN_ERRORS = (  # raised by transformers and torch if a forward or backward does not fit the model
     ArithmeticError,
     AssertionError,
@@ -239,7 +239,9 @@ class _Measuring:
         start = 0 if not plain else probe.num_near
         coefficients_E = probe.coefficients_E.to(self._device)
         result = _Result(torch.zeros(0, dtype=torch.float64))
-        with _sampled_gradients(self._lm, result.gradients) as trains:
+        if self._lm.stage is not None:
+            return self._run_in_stages(rows, mask, coefficients_E[start:])
+        with sampled_gradients(self._lm, result.gradients) as trains:
             for row in rows:
                 part = row.to(self._device)
                 with torch.set_grad_enabled(trains):
@@ -251,8 +253,27 @@ class _Measuring:
                 result.logprob_E = torch.cat([result.logprob_E, logprob_E.detach().double().cpu()])
         return result
 
+    def _run_in_stages(self, rows: Sequence[Row], mask: MaskBuilder, coefficients_E: Tensor) -> _Result:
+        """The same by a pipeline, after each stage has computed the rows alone: an error there is one on every stage."""
+        assert self._lm.stage is not None, "of a model in stages"
+        peers = self._lm.stage.pipeline.peers
+        pipeline = RowPipeline(self._lm, self._device, attn=mask)
+        starts = np.cumsum([0, *(row.num_entries for row in rows)]).tolist()
+
+        def loss(index: int, forwarded: Forwarded) -> Tensor:
+            return (coefficients_E[starts[index] : starts[index + 1]] * forwarded.logprob_E).sum()
+
+        with sampled_gradients(self._lm, {}):
+            pipeline.rehearse(rows, FOREIGN_ERRORS)
+        result = _Result(torch.zeros(0, dtype=torch.float64))
+        with sampled_gradients(self._lm, result.gradients) as trains:
+            trained = any(peers.gather_objects(trains))  # not of a reference model
+            scores = pipeline.train(rows, loss) if trained else pipeline.scores(rows)
+        result.logprob_E = torch.cat([result.logprob_E, *(of_row.logprob_E.double().cpu() for of_row in scores)])
+        return result
+
     def _between(self, result: _Result, own: _Result) -> Difference:
-        """The difference over all ranks, each of which has a part of every gradient."""
+        """The difference over all ranks, each of which has a part of every gradient, or of every one of its stage."""
         logprob = float((result.logprob_E - own.logprob_E).abs().max())
         sums: list[float] = []
         # the same parameters on every rank, though a rank may have no part of a small one
@@ -262,14 +283,22 @@ class _Measuring:
             if parameter.requires_grad:
                 wrong_here = (nothing if given is None else given) - (nothing if expected is None else expected)
                 sums += [float(wrong_here.square().sum()), 0.0 if expected is None else float(expected.square().sum())]
+        stage = self._lm.stage
         if self._peers is not None:
-            sums = self._peers.sum_scalars(sums)
+            sums = (self._peers if stage is None else stage.pipeline.stage).sum_scalars(sums)
             logprob = float(torch.tensor(self._peers.gather_objects(logprob)).max())  # so that all ranks decide alike
         wrong, norms = ([math.sqrt(value) for value in sums[place::2]] for place in (0, 1))
-        floor = self.tolerance.small * max(norms, default=0.0)
+        floor = self.tolerance.small * _largest(norms, stage)
         relative = [error / max(norm, floor) if error else 0.0 for error, norm in zip(wrong, norms, strict=True)]
-        worst = math.nan if any(map(math.isnan, relative)) else max(relative, default=0.0)
-        return Difference(logprob, worst)
+        return Difference(logprob, _largest(relative, stage))
+
+
+def _largest(values: Sequence[float], stage: Stage | None) -> float:
+    """Of all stages; nan if any is."""
+    every = (
+        values if stage is None else [v for of_stage in stage.pipeline.peers.gather_objects(values) for v in of_stage]
+    )
+    return math.nan if any(map(math.isnan, every)) else max(every, default=0.0)
 
 
 def _sum(near: _Result, far: _Result) -> _Result:
@@ -277,38 +306,6 @@ def _sum(near: _Result, far: _Result) -> _Result:
     for name, gradient in far.gradients.items():
         gradients[name] = gradients[name] + gradient if name in gradients else gradient
     return _Result(torch.cat([near.logprob_E, far.logprob_E]), gradients)
-
-
-@contextmanager
-def _sampled_gradients(lm: nn.Module, sums: dict[str, Tensor]) -> Iterator[bool]:
-    """In this context a backward adds a sample of each gradient to `sums` and keeps none. Yields whether any is trained."""
-
-    def take(name: str, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None:
-            return
-        local = (gradient.to_local() if isinstance(gradient, DTensor) else gradient).detach().flatten()
-        part = local[:: max(1, -(-len(local) // SAMPLE))].double().cpu()
-        sums[name] = sums[name] + part if name in sums else part
-        parameter.grad = None
-
-    trained = {name: parameter for name, parameter in lm.named_parameters() if parameter.requires_grad}
-    hooks = [p.register_post_accumulate_grad_hook(partial(take, name)) for name, p in trained.items()]
-    try:
-        yield bool(trained)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for name, parameter in trained.items():  # if a wrapper set it without the hook
-            take(name, parameter)
-        _settle(lm)
-
-
-def _settle(lm: nn.Module) -> None:
-    """Reset sharded modules after a forward, including one that raised."""
-    for module in lm.modules():
-        if isinstance(module, FSDPModule):
-            end_sharded_forward(module)
 
 
 def set_attention(model: PreTrainedModel, name: str) -> None:

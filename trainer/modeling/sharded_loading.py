@@ -1,16 +1,21 @@
-"""Load a model so that only the first process holds all of it: fsdp_cpu_ram_efficient_loading of assets/fsdp2.yml.
+"""Load a model so that only the first process, or the first of each stage, holds all of it: fsdp_cpu_ram_efficient_loading of
+assets/fsdp2.yml.
 
     every process   empty_model: all layers, no values ─▶ cut, shard ─▶ fill: memory for its shard ─▶ shard of each tensor
     the first       reads the files, on the host                                                      ──one tensor at a time──┘
 
-Only the first process needs the weights' files; the others read config.json.
+Only the first process, or the first of each stage, needs the weights' files; the others read config.json.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from accelerate import init_empty_weights
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
@@ -18,6 +23,7 @@ from shared.images.families.model_class import auto_class
 from trainer.modeling.model import DTYPES, experts_implementation_for, load_config, load_model
 from trainer.modeling.trainable import choose_trained
 from trainer.process.parallel import Parallel
+from trainer.process.peers import Peers
 from trainer.settings.trained_parts import Trainable
 
 
@@ -56,5 +62,24 @@ def fill(model: PreTrainedModel, directory: Path, parallel: Parallel, *, dtype: 
     model.to_empty(device=device)
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    state = load_model(directory, dtype=dtype).state_dict() if parallel.is_main else {}
-    set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    loads = parallel.is_main if parallel.pipeline is None else parallel.pipeline.stage.rank == 0
+    state = load_model(directory, dtype=dtype).state_dict() if loads else {}
+    if parallel.pipeline is not None:
+        _fill_stage(model, state, parallel.pipeline.stage)
+    else:
+        set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+
+
+@torch.no_grad()
+def _fill_stage(model: PreTrainedModel, state: Mapping[str, Tensor], stage: Peers) -> None:
+    """From the stage's first process: torch's own function knows one first process for all."""
+    for name, parameter in model.named_parameters():
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=stage.device)
+        if stage.rank == 0:
+            whole.copy_(state[name])
+        dist.broadcast(whole, group=stage.group, group_src=0)
+        if isinstance(parameter, DTensor):
+            part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            parameter.to_local().copy_(part.to_local())
+        else:
+            parameter.copy_(whole)

@@ -4,7 +4,8 @@ Accelerate launches the processes, holds their state and passes the FSDP2 settin
 through its plugin). Sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
 and for one process: Accelerate's FSDP path does not exist on CPU, where it would silently train independent copies.
 
-    mesh        "shard" × "tp": parameters are sharded over both
+    pp          the processes of one line work on the same rows, each with some of the layers (`modeling/pipeline_parallel.py`)
+    mesh        "shard" × "tp", of the same layers: parameters are sharded over both
     shard       data × cp: rows are distributed over data only
     tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
     cp          the processes of one line work on the same rows, each with a slice of the tokens (`modeling/context_parallel.py`)
@@ -32,11 +33,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from shared.errors import ConfigError
 from shared.processes.waits import Wait
+from trainer.process.peers import COLLECTIVE_TIMEOUT_S, Peers, Pipeline, peers_of, pipeline_of
 from trainer.process.private_apis import forget_group
 
 log = logging.getLogger(__name__)
 
-COLLECTIVE_TIMEOUT_S = 1800.0  # a rank may write a checkpoint or wait for data while others wait in a collective
 PRECISIONS = {"no": None, "bf16": torch.bfloat16}
 
 
@@ -58,33 +59,12 @@ class ShardSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
-    """A group of processes including this one. All must make the same calls in the same order."""
-
-    rank: int
-    size: int
-    device: torch.device
-    group: dist.ProcessGroup | None = None  # None: all launched processes
-
-    def sum_scalars(self, values: list[float]) -> list[float]:
-        """Sums over the peers, in float64."""
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, group=self.group)
-        return tensor.tolist()
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """All-gather of small plain values, in order of rank; they are pickled."""
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        return values
-
-
-@dataclass(frozen=True, slots=True)
 class Parallel:
     """This process and its groups. Every rank must call the collectives below in the same order.
 
     `data`: one process per data shard; processes with the same `data.rank` have the same rows. `context`: processes with the
-    same rows and the same part of every layer, each with a slice of the tokens.
+    same rows and the same part of every layer, each with a slice of the tokens. `data`, `context` and `mesh` are of this
+    process's stage.
     """
 
     everyone: Peers
@@ -93,6 +73,7 @@ class Parallel:
     device: torch.device
     mesh: DeviceMesh  # "shard" × "tp"
     settings: ShardSettings
+    pipeline: Pipeline | None = None  # None: one stage
 
     @property
     def rank(self) -> int:
@@ -109,7 +90,21 @@ class Parallel:
     @property
     def is_first_of_its_rows(self) -> bool:
         """One of the processes that have the same rows."""
-        return self.context.rank == 0 and self.mesh.get_local_rank("tp") == 0
+        return self.context.rank == 0 and self.mesh.get_local_rank("tp") == 0 and self.is_first_stage
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.pipeline is None or self.pipeline.peers.rank == 0
+
+    @property
+    def pp_size(self) -> int:
+        """Number of stages."""
+        return 1 if self.pipeline is None else self.pipeline.peers.size
+
+    @property
+    def stage_size(self) -> int:
+        """Number of processes that share the parameters of this process's stage."""
+        return self.world_size if self.pipeline is None else self.pipeline.stage.size
 
     @property
     def num_shards(self) -> int:
@@ -141,12 +136,12 @@ class Parallel:
 
 @contextmanager
 def parallel_session(
-    device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1
+    device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1, pp_size: int = 1
 ) -> Iterator[Parallel]:
     """Join the launched processes (or run as a single one), and leave the group cleanly at the end.
 
     `device` is auto, cpu or cuda. `num_threads`: CPU threads per process; 0: OMP_NUM_THREADS, else one. Raises LaunchError
-    if fewer processes started than were launched, or if `tp_size` × `cp_size` does not divide their number.
+    if fewer processes started than were launched, or if `tp_size` × `cp_size` × `pp_size` does not divide their number.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
@@ -159,13 +154,14 @@ def parallel_session(
     try:
         state = PartialState(cpu=device == "cpu")
         _check_world_size(state, world_size)
-        parallel = _described(state.device, world_size, tp_size, cp_size)
+        parallel = _described(state.device, world_size, tp_size, cp_size, pp_size)
         if parallel.is_main:
             log.info(
-                "parallel world_size=%d tp_size=%d cp_size=%d device=%s settings=%s",
+                "parallel world_size=%d tp_size=%d cp_size=%d pp_size=%d device=%s settings=%s",
                 world_size,
                 tp_size,
                 cp_size,
+                pp_size,
                 device,
                 parallel.settings,
             )
@@ -176,25 +172,29 @@ def parallel_session(
         forget_group(PartialState)
 
 
-def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int) -> Parallel:
-    if world_size % (tp_size * cp_size):
-        sizes = " and ".join(f"{n} is {s}" for n, s in (("tp_size", tp_size), ("cp_size", cp_size)) if s > 1)
-        raise LaunchError(f"{sizes}, but {world_size} processes came up; expected a multiple of {tp_size * cp_size}")
-    mesh = init_device_mesh(device.type, (world_size // tp_size, tp_size), mesh_dim_names=("shard", "tp"))
-    everyone = Peers(dist.get_rank(), world_size, device)
+def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int, pp_size: int) -> Parallel:
+    shared = tp_size * cp_size * pp_size
+    if world_size % shared:
+        named = (("tp_size", tp_size), ("cp_size", cp_size), ("pp_size", pp_size))
+        sizes = " and ".join(f"{n} is {s}" for n, s in named if s > 1)
+        raise LaunchError(f"{sizes}, but {world_size} processes came up; expected a multiple of {shared}")
+    everyone, settings = Peers(dist.get_rank(), world_size, device), read_shard_settings(os.environ)
+    layers = _of_stage(device, pp_size, shard=world_size // (tp_size * pp_size), tp=tp_size)
+    mesh, pipeline = (layers, None) if pp_size == 1 else (layers["shard", "tp"], pipeline_of(layers, device))
+    of_stage = everyone if pipeline is None else pipeline.stage
     if cp_size == 1:
-        data = everyone if tp_size == 1 else _peers(mesh["shard"], device)
-        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, read_shard_settings(os.environ))
+        data = of_stage if tp_size == 1 else peers_of(mesh["shard"], device)
+        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, settings, pipeline)
     # the same processes in the same order, with separate shard dimensions: only its groups are used
-    lines = init_device_mesh(
-        device.type, (world_size // (tp_size * cp_size), cp_size, tp_size), mesh_dim_names=("data", "cp", "tp")
-    )
-    data, context = _peers(lines["data"], device), _peers(lines["cp"], device)
-    return Parallel(everyone, data, context, device, mesh, read_shard_settings(os.environ))
+    lines = _of_stage(device, pp_size, data=world_size // shared, cp=cp_size, tp=tp_size)
+    data, context = peers_of(lines["data"], device), peers_of(lines["cp"], device)
+    return Parallel(everyone, data, context, device, mesh, settings, pipeline)
 
 
-def _peers(line: DeviceMesh, device: torch.device) -> Peers:
-    return Peers(line.get_local_rank(), line.size(), device, line.get_group())
+def _of_stage(device: torch.device, pp_size: int, **sizes: int) -> DeviceMesh:
+    """A mesh of these dimensions, in front of them that of the stages, if there are several."""
+    named = {"pp": pp_size, **sizes} if pp_size > 1 else sizes
+    return init_device_mesh(device.type, tuple(named.values()), mesh_dim_names=tuple(named))
 
 
 def rank_0_wait(what: str) -> Wait:
@@ -273,8 +273,9 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
 def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False) -> None:
     """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
 
-    One process on a CPU has nothing to shard, and FSDP2 would copy each layer's parameters at every forward and backward, and its
-    gradients once more: the model stays as it is there, unless its parameters are cast (`precision`).
+    One process on a CPU, or one for each stage, has nothing to shard, and FSDP2 would copy each layer's parameters at every
+    forward and backward, and its gradients once more: the model stays as it is there, unless its parameters are cast
+    (`precision`).
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
     Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
@@ -291,7 +292,7 @@ def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Para
     options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
     param_dtype = PRECISIONS[settings.precision]
     if (
-        parallel.world_size == 1
+        parallel.stage_size == 1
         and parallel.device.type == "cpu"
         and param_dtype is None
         and not settings.offload_params

@@ -8,27 +8,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedModel
 
 from shared.weights.adapters import ADAPTER_WEIGHTS, MAGNITUDE, PREFIX, Adapter
 from trainer.modeling.trainable import ADAPTER, lora_layers
 from trainer.process.parallel import Parallel
+from trainer.publishing.whole_state import of_all_stages, whole_state
 from trainer.settings.trained_parts import LoraSettings
-
-ADAPTERS_ONLY = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
 
 
 def gather_adapter(model: nn.Module, parallel: Parallel) -> dict[str, torch.Tensor]:
     """The adapters' full tensors on rank 0 (elsewhere empty), on the CPU, by PEFT's names. Every rank must call it."""
-    full = get_model_state_dict(model, options=ADAPTERS_ONLY)
-    if not parallel.is_main:
-        return {}
-    return {
-        PREFIX + _file_name(name): tensor.contiguous()
-        for name, tensor in full.items()
-        if ".lora_" in name and isinstance(tensor, torch.Tensor)
-    }
+    full = whole_state(model, parallel, ignore_frozen=True)
+    own = {PREFIX + _file_name(name): tensor.contiguous() for name, tensor in full.items() if ".lora_" in name}
+    return of_all_stages(own, parallel)
 
 
 def _file_name(name: str) -> str:

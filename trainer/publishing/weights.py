@@ -1,6 +1,6 @@
 """Atomically writes the trained weights as a Hugging Face directory for transformers and SGLang.
 
-    gather full tensors on rank 0 ─▶ merge adapters ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx
+    gather full tensors of each stage ─▶ merge adapters ─▶ all on rank 0 ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx
         ─▶ fsync ─▶ rename to DIR
 
 A directory with the final name is complete: a kill leaves at most a temporary one next to it, which the next write of the
@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -28,6 +27,7 @@ from trainer.modeling.model import DTYPES
 from trainer.modeling.quantized_base import four_bit_weights
 from trainer.modeling.trainable import merged, scaling_of
 from trainer.process.parallel import Parallel
+from trainer.publishing.whole_state import holds_whole, of_all_stages, whole_state
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +71,17 @@ def gather_state(model: PreTrainedModel, parallel: Parallel, dtype: torch.dtype 
     In memory all experts of a layer are one tensor, in files each has its own; engines expect the file layout. Of tied
     parameters only the first is kept: loading ties the others again.
     """
-    full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    if not parallel.is_main:
+    full = whole_state(model, parallel)
+    if not holds_whole(parallel):
         return {}
     full |= four_bit_weights(model, model.dtype)
     tied = _tied_away(model)
-    tensors = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
-    return {
+    tensors = {name: tensor for name, tensor in full.items() if name not in tied}
+    own = {
         name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor).contiguous()
         for name, tensor in revert_weight_conversion(model, merged(tensors, scaling_of(model))).items()
     }
+    return of_all_stages(own, parallel)
 
 
 def _tied_away(model: nn.Module) -> set[str]:

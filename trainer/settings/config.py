@@ -70,6 +70,7 @@ class TrainerConfig(ServiceConfig):
             "activation_checkpointing",
             "tp_size",
             "cp_size",
+            "pp_size",
             "save_steps",
             "eval_steps",
             "publish_mode",
@@ -152,6 +153,15 @@ class TrainerConfig(ServiceConfig):
             raise ValueError(
                 f"publish_mode adapter leaves the frozen weights as they lie in model_name_or_path; publish_dtype is "
                 f"{self.publish.publish_dtype}, expected none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def an_adapter_is_published_of_one_stage(self) -> Self:
+        if self.publish.publish_mode == "adapter" and self.parallel.pp_size > 1:
+            raise ValueError(
+                f"publish_mode adapter describes the adapter by the layers of rank 0, and pp_size is {self.parallel.pp_size}; "
+                "expected publish_mode full or delta, or pp_size 1"
             )
         return self
 

@@ -54,3 +54,8 @@ class ParallelSettings(Section):
         gt=0,
         description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row.",
     )
+    pp_size: int = Field(
+        1,
+        gt=0,
+        description="Stages of consecutive layers that rows pass one after the other (pipeline parallelism): for more machines.",
+    )

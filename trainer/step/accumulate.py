@@ -5,6 +5,7 @@
     two passes  forward of all rows without gradient ▸ the loss of the whole update, on leaves: c_e = ∂L/∂ℓ_e
                 ▸ for each row: forward ▸ backward of Σ_e sg(c_e) ℓ_e
                 exact for any loss; costs one more forward
+    in stages   either, through a pipeline (`trainer/modeling/pipeline.py`): the loss is on the last stage, measured on all
 
 The loss that balances experts multiplies two means over all tokens of the update (`trainer/modeling/routing.py`), and one of them
 must be known before the first backward: with one pass all rows but the first are forwarded once more, without gradient and
@@ -26,6 +27,8 @@ from torch.distributed.fsdp import FSDPModule
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
 from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import Forwarded, TreeLM, forward_row, row_logprobs
+from trainer.modeling.pipeline import RowPipeline
+from trainer.modeling.pipeline_parallel import Stage, add_tied_gradients
 from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.modeling.trainable import adapters_off
 from trainer.process.parallel import Parallel
@@ -73,8 +76,7 @@ class Accumulator:
         is_proximal = self.loss.clip_anchor is ClipAnchor.PROXIMAL
         if not is_proximal or self.loss.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
             return [None] * len(minibatches)
-        with torch.no_grad():
-            later = [[self._forward(row).logprob_E for row in self._moved(self._rounds(m))] for m in minibatches[1:]]
+        later = [[of_row.logprob_E for of_row in self._scores(self._rounds(m))] for m in minibatches[1:]]
         return [None, *later]
 
     def run(self, minibatch: Minibatch, proximal: Sequence[Tensor] | None) -> Pass:
@@ -85,8 +87,11 @@ class Accumulator:
             return Pass(totals.num_trajectories)
         proximals = [None] * len(rows) if proximal is None else list(proximal)
         passes = 2 if self._needs_two_passes(minibatch) else 1
-        do = self._two_passes if passes == 2 else self._one_pass
-        batch, outcome, routing = do(rows, proximals, totals)
+        if self.lm.stage is not None:
+            done = self._in_stages(self.lm.stage, rows, proximals, totals, two_passes=passes == 2)
+        else:
+            done = (self._two_passes if passes == 2 else self._one_pass)(rows, proximals, totals)
+        batch, outcome, routing = done
         measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T, minibatch.engines)
         logprobs = token_logprobs(rows, batch, outcome) if self.keep_logprobs else None
         not_finite = partial(cause_of_update, rows, batch, outcome, minibatch.records_T)
@@ -142,6 +147,17 @@ class Accumulator:
             pairs = [self._batch(row, proximal_E) for row, proximal_E in zip(self._moved(rows), proximals, strict=True)]
         batch = LossBatch.concatenate([of_row for of_row, _ in pairs])
         routing = self._of_all_ranks([of_row for _, of_row in pairs if of_row is not None])
+        linear, outcome = self._linear_loss(batch, rows, totals)
+        for index, row in enumerate(self._moved(rows)):
+            self._sync_only_after_last(index, len(rows))
+            forwarded = self._forward(row)
+            self._backward(linear(index, forwarded), forwarded.routing, routing)
+        return batch.detached(), outcome, routing
+
+    def _linear_loss(
+        self, batch: LossBatch, rows: Sequence[Row], totals: Denominators
+    ) -> tuple[Callable[[int, Forwarded], Tensor], Outcome]:
+        """For a row, by its number, a loss with the gradient that the loss of the whole `batch` has there."""
         leaves = [leaf for leaf in (batch.new_logprob_E, batch.entropy_E) if leaf is not None]
         for leaf in leaves:
             leaf.requires_grad_()
@@ -149,14 +165,61 @@ class Accumulator:
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         lengths = [row.num_entries for row in rows]
         coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
-        for index, row in enumerate(self._moved(rows)):
-            self._sync_only_after_last(index, len(rows))
-            forwarded = self._forward(row)
+
+        def linear(index: int, forwarded: Forwarded) -> Tensor:
             outputs = [output for output in (forwarded.logprob_E, forwarded.entropy_E) if output is not None]
             weighted = zip(outputs, coefficients, strict=True)
-            linear = torch.stack([(c[index] * output).sum() for output, c in weighted if c is not None]).sum()
-            self._backward(linear, forwarded.routing, routing)
-        return batch.detached(), outcome, routing
+            return torch.stack([(c[index] * output).sum() for output, c in weighted if c is not None]).sum()
+
+        return linear, outcome
+
+    def _in_stages(
+        self,
+        stage: Stage,
+        rows: Sequence[Row],
+        proximals: Sequence[Tensor | None],
+        totals: Denominators,
+        *,
+        two_passes: bool,
+    ) -> tuple[LossBatch, Outcome, Routing | None]:
+        """Either number of passes, through the stages of a pipeline. Log-probs of a reference model come before both."""
+        references = [None] * len(rows) if self.reference is None else self._below(rows)
+        pipeline = self._pipeline(self.lm)
+
+        def of_row(index: int, forwarded: Forwarded) -> LossBatch:
+            row = rows[index].to(self.parallel.device)
+            return self._batch_of(row, forwarded, proximals[index], references[index])
+
+        def loss_of_row(index: int, forwarded: Forwarded) -> Tensor:
+            return compute(of_row(index, forwarded), totals, self.loss)[0] * self.parallel.num_shards
+
+        if two_passes:
+            batch = LossBatch.concatenate([of_row(*numbered) for numbered in enumerate(pipeline.scores(rows))])
+            linear, outcome = self._linear_loss(batch, rows, totals)
+            pipeline.train(rows, lambda index, forwarded: linear(index, forwarded) * self.parallel.num_shards)
+        else:
+            batches = [of_row(*numbered) for numbered in enumerate(pipeline.train(rows, loss_of_row))]
+            outcome = Outcome.concatenate([compute(of, totals, self.loss)[1] for of in batches])
+            batch = LossBatch.concatenate(batches)
+        add_tied_gradients(self.lm.causal_lm, stage)
+        return batch.detached(), outcome, None
+
+    def _below(self, rows: Sequence[Row]) -> list[Tensor | None]:
+        """Log-probs of the reference model, by row."""
+        assert self.reference is not None, "of a loss with a KL term"
+        below = adapters_off(self.lm) if self.reference is self.lm else nullcontext()
+        with below:
+            return [of_row.logprob_E for of_row in self._pipeline(self.reference).scores(rows)]
+
+    @torch.no_grad()
+    def _scores(self, rows: Sequence[Row]) -> list[Forwarded]:
+        if self.lm.stage is not None:
+            return self._pipeline(self.lm).scores(rows)
+        return [self._forward(row) for row in self._moved(rows)]
+
+    def _pipeline(self, lm: TreeLM) -> RowPipeline:
+        entropy = self._needs_entropy and lm is self.lm
+        return RowPipeline(lm, self.parallel.device, chunk=self.chunk, attn=self.mask, with_entropy=entropy)
 
     @property
     def _balances(self) -> bool:
@@ -188,8 +251,13 @@ class Accumulator:
     def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
         reference_E = self._reference_logprobs(row)
         forwarded = self._forward(row)
+        return self._batch_of(row, forwarded, proximal_E, reference_E), forwarded.routing
+
+    def _batch_of(
+        self, row: Row, forwarded: Forwarded, proximal_E: Tensor | None, reference_E: Tensor | None
+    ) -> LossBatch:
         truncated_E = row.truncated_E
-        batch = LossBatch.of(
+        return LossBatch.of(
             row,
             forwarded.logprob_E,
             entropy_E=forwarded.entropy_E,
@@ -198,7 +266,6 @@ class Accumulator:
             truncated_E=truncated_E,
             outside_E=torch.zeros_like(truncated_E) if forwarded.outside_E is None else forwarded.outside_E,
         )
-        return batch, forwarded.routing
 
     def _reference_logprobs(self, row: Row) -> Tensor | None:
         if self.reference is None:
@@ -213,5 +280,9 @@ class Accumulator:
             row,
             chunk=self.chunk,
             attn=self.mask,
-            with_entropy=self.with_entropy or self.loss.entropy_coefficient != 0.0,
+            with_entropy=self._needs_entropy,
         )
+
+    @property
+    def _needs_entropy(self) -> bool:
+        return self.with_entropy or self.loss.entropy_coefficient != 0.0

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from trainer.losses import Denominators
 from trainer.modeling.attention import mask_counts
+from trainer.modeling.pipeline_parallel import counted_elsewhere
 from trainer.modeling.routing import load_metrics, router_aux_loss, total
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.reporting.token_logprobs import TokenLogprobs
@@ -148,7 +150,7 @@ class Learner:
     def _update(self) -> float:
         """Clip and step, unless the gradient is not finite; returns its norm before clipping."""
         kinds = by_mesh(p for p in self.lm.parameters() if p.grad is not None)
-        norm = math.hypot(*(total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds))
+        norm = self._norm(kinds)
         if math.isfinite(norm):
             if self.config.max_grad_norm > 0:
                 for kind in kinds:
@@ -160,6 +162,13 @@ class Learner:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         return norm
+
+    def _norm(self, kinds: Sequence[Sequence[nn.Parameter]]) -> float:
+        """Of the gradient of all stages; what two of them hold counts once."""
+        pipeline, elsewhere = self._parallel.pipeline, counted_elsewhere(self.causal_lm, self.lm.stage)
+        counted = [[p.grad for p in kind if p.grad is not None and p is not elsewhere] for kind in kinds]
+        norm = math.hypot(*(total_norm(gradients) for gradients in counted if gradients))
+        return norm if pipeline is None else math.sqrt(pipeline.peers.sum_scalars([norm * norm])[0])
 
     def _row_metrics(self, rows: Sequence[Row]) -> dict[str, float]:
         tokens, padding, visible, blocks = self._parallel.data.sum_scalars(mask_counts(rows, self._accumulator.mask))

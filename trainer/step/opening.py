@@ -18,8 +18,9 @@ from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forward_mode
 from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
 from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
-from trainer.modeling.model import load_config, load_model
+from trainer.modeling.model import DTYPES, load_config, load_model
 from trainer.modeling.norms import use_norms
+from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.modeling.products import choose_products, use_products
 from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
@@ -94,19 +95,21 @@ def open_learner(
     drops = options.dropout or bool(lora and lora.lora_dropout)  # each sequence has a mask of its own
     config = load_config(model_directory)
     _check_vision(config, model_directory, parallel, options)
+    _check_stages(parallel, options)
     obstacle = tree_obstacle(config) or ("dropout is on" if drops else None)
     parallel = with_optimizer_offload(parallel, options.memory)
-    first_loads = parallel.settings.first_loads and parallel.world_size > 1
+    first_loads = parallel.settings.first_loads and parallel.stage_size > 1
 
     def load(directory: Path, trained: Trainable, *, dropout: bool = False) -> TreeLM:
         kind: dict[str, Any] = {"dtype": options.dtype, "attn_implementation": OWN.attention, "dropout": dropout}
         causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
         use_products(causal_lm, compiled=options.compile_layers)
         use_norms(causal_lm, compiled=options.compile_layers)
+        stage = cut_stages(causal_lm, parallel, dtype=PRECISIONS[parallel.settings.precision] or DTYPES[options.dtype])
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
         tp_size = parallel.mesh["tp"].size()
         cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
-        return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
+        return TreeLM(causal_lm, parallel.context, tp_size=tp_size, stage=stage)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
         layers = language_layers(lm.causal_lm, layer_class_names(lm.causal_lm))
@@ -172,7 +175,7 @@ def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel,
                 f"train_vision is true, but {directory} is of type {config.model_type}, without a vision tower; expected false"
             )
         return
-    sizes = {"tp_size": parallel.mesh["tp"].size(), "cp_size": parallel.context.size}
+    sizes = {"tp_size": parallel.mesh["tp"].size(), "cp_size": parallel.context.size, "pp_size": parallel.pp_size}
     given = [f"{name} {size}" for name, size in sizes.items() if size > 1]
     given += ["compile_layers true"] if options.compile_layers else []
     lora = options.trainable.lora
@@ -180,7 +183,23 @@ def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel,
     if given:
         raise ConfigError(
             f"{directory} is a vision-language model ({config.model_type}), which is not trained with {' and '.join(given)}; "
-            "expected tp_size 1, cp_size 1, compile_layers false and base_quantization none"
+            "expected tp_size 1, cp_size 1, pp_size 1, compile_layers false and base_quantization none"
+        )
+
+
+def _check_stages(parallel: Parallel, options: LearnerOptions) -> None:
+    """Raises ConfigError for what a model in stages cannot be trained with."""
+    if parallel.pipeline is None:
+        return
+    lora = options.trainable.lora
+    given = ["compile_layers true"] if options.compile_layers else []
+    given += ["base_quantization nf4"] if lora and lora.base_quantization == "nf4" else []
+    given += ["dropout true"] if options.dropout else []
+    given += ["lora_dropout above 0"] if lora and lora.lora_dropout else []
+    if given:
+        raise ConfigError(
+            f"pp_size is {parallel.pipeline.peers.size}, with {' and '.join(given)}, which no test has run in stages; expected "
+            "pp_size 1, or none of these"
         )
 
 

@@ -1,0 +1,115 @@
+"""Stages of a pipeline: gradients, norms, the schedule, checkpoints, what rank 0 writes, and what is refused."""
+
+from tests.mutant_rows.mutant import Mutant
+
+TEST = "tests/trainer/test_pipeline.py"
+TIED = f"{TEST}::test_two_stages_with_a_tied_matrix_train_the_parameters_of_one_process_and_each_continues_the_other"
+STAGES = "trainer/modeling/pipeline_parallel.py"
+
+MUTANTS = (
+    Mutant(
+        "pipeline: tied matrices have the sum of both gradients",
+        STAGES,
+        "    own.add_(other)\n",
+        "    del other\n",
+        TIED,
+    ),
+    Mutant(
+        "pipeline: a gradient that two stages have counts once",
+        "trainer/step/learner.py",
+        " and p is not elsewhere]",
+        "]",
+        TIED,
+    ),
+    Mutant(
+        "pipeline: the norm is that of all stages",
+        "trainer/step/learner.py",
+        "return norm if pipeline is None else math.sqrt(pipeline.peers.sum_scalars([norm * norm])[0])",
+        "return norm",
+        TIED,
+    ),
+    Mutant(
+        "pipeline: a checkpoint has the parameters of all stages",
+        "trainer/checkpoints/restore.py",
+        "    stages = [own] if parallel.pipeline is None else parallel.pipeline.peers.gather_objects(own)\n",
+        "    stages = [own]\n",
+        TIED,
+    ),
+    Mutant(
+        "pipeline: a stage without trained parameters continues",
+        "trainer/checkpoints/restore.py",
+        "    if learner.optimizers:  #",
+        "    if True:  #",
+        f"{TEST}::test_a_stage_may_have_nothing_to_train",
+    ),
+    Mutant(
+        "pipeline: activations of few rows are held",
+        "trainer/modeling/pipeline.py",
+        "        ahead = min(peers.size - peers.rank - 1, len(rows))\n",
+        "        ahead = len(rows)\n",
+        f"{TEST}::test_a_stage_holds_its_own_layers_and_the_activations_of_few_rows",
+    ),
+    Mutant(
+        "pipeline: stages are balanced with embedding and head",
+        STAGES,
+        "        more = (first if stage == 1 else 0) + (last if stage == stages else 0)\n",
+        "        more = 0\n",
+        f"{TEST}::test_the_largest_stage_is_as_small_as_can_be",
+    ),
+    Mutant(
+        "pipeline: a model that does more than its layers is not split",
+        STAGES,
+        "    if not same:\n",
+        "    if False:\n",
+        f"{TEST}::test_models_that_are_no_chain_of_layers_are_refused",
+    ),
+    Mutant(
+        "pipeline: layers that share a container are not split",
+        STAGES,
+        "    if seen:\n",
+        "    if False:\n",
+        f"{TEST}::test_layers_that_leave_something_for_later_ones_are_no_chain",
+    ),
+    Mutant(
+        "pipeline: an error of one stage is one on all",
+        "trainer/modeling/pipeline.py",
+        "enumerate(peers.gather_objects(problem))",
+        "enumerate([problem])",
+        f"{TEST}::test_an_error_on_one_stage_while_ways_are_compared_is_one_on_every_stage",
+    ),
+    Mutant(
+        "pipeline: hidden states travel in the expected type",
+        "trainer/modeling/pipeline.py",
+        "        if isinstance(result, Tensor) and result.dtype != self._stage.dtype:\n",
+        "        if False:\n",
+        f"{TEST}::test_hidden_states_of_another_type_are_refused_on_every_stage",
+    ),
+    Mutant(
+        "pipeline: rank 0 writes the tensors of all stages",
+        "trainer/publishing/weights.py",
+        "    return of_all_stages(own, parallel)\n",
+        "    return own\n",
+        f"{TEST}::test_rank_0_writes_the_weights_and_adapters_of_all_stages",
+    ),
+    Mutant(
+        "pipeline: one process writes the random states of its rows",
+        "trainer/process/parallel.py",
+        " and self.is_first_stage\n",
+        "\n",
+        f"{TEST}::test_rank_0_writes_the_weights_and_adapters_of_all_stages",
+    ),
+    Mutant(
+        "pipeline: what no test has run in stages is refused",
+        "trainer/step/opening.py",
+        "    _check_stages(parallel, options)\n",
+        "",
+        f"{TEST}::test_what_no_test_has_run_in_stages_is_refused_with_its_name",
+    ),
+    Mutant(
+        "pipeline: no adapter is published of one stage alone",
+        "trainer/settings/config.py",
+        '        if self.publish.publish_mode == "adapter" and self.parallel.pp_size > 1:\n',
+        "        if False:\n",
+        f"{TEST}::test_an_adapter_of_several_stages_is_not_published_apart",
+    ),
+)
