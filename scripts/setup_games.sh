@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=(gymnasium==1.2.2 pygame==2.6.1 reasoning-gym==0.1.25 textarena==0.7.4)
+packages=(gymnasium==1.2.2 pygame-ce==2.5.8 minigrid==3.2.0 reasoning-gym==0.1.25 textarena==0.7.4)
 
 say() { printf 'games %3ds  %s\n' "$SECONDS" "$*" >&2; }
 target=.games

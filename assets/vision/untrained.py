@@ -1,6 +1,6 @@
 """Writes a small vision-language model of random weights, of the architecture of Qwen2.5-VL: 1.1 million parameters.
 
-python -m assets.vision.untrained FOLDER
+python -m assets.vision.untrained FOLDER [MEAN]        MEAN: the gray that is 0 to the model, from 0 to 1 (1: white)
 
 Recipes train it first on conversations (warmup.yml), then by reinforcement learning. An image of 112 x 112 pixels is 16 tokens.
 The tokenizer is made as the bundled model's: capitals, digits and operators are one token each, and the words around are merged.
@@ -42,16 +42,16 @@ IMAGE_PROCESSOR = {
     "temporal_patch_size": 2,
     "merge_size": MERGE,
     "size": {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": EDGE**2},
-    "image_mean": [1.0, 1.0, 1.0],  # white is 0: what stands on a white page is all that a feature has
     "image_std": [0.5, 0.5, 0.5],
 }
 
 
 def main() -> None:
-    write_untrained(Path(sys.argv[1]))
+    write_untrained(Path(sys.argv[1]), *map(float, sys.argv[2:]))
 
 
-def write_untrained(folder: Path, seed: int = 7) -> None:
+def write_untrained(folder: Path, mean: float = 1.0, seed: int = 7) -> None:
+    """`mean`: of the image processor. With the shade of the background, what stands on it is all that a feature has."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(merged_texts())
     tokenizer.add_special_tokens({"additional_special_tokens": list(VISION_TOKENS)})
@@ -102,7 +102,8 @@ def write_untrained(folder: Path, seed: int = 7) -> None:
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(IMAGE_PROCESSOR, indent=1) + "\n", encoding="utf-8")
+    processor = IMAGE_PROCESSOR | {"image_mean": 3 * [mean]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
 
 
 def merged_texts() -> Iterator[str]:

@@ -22,6 +22,7 @@ from sampler.core.engines.client.generation import Generation
 from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.errors import EngineContractBroken, EngineRefused
 from tests.contract.engines import EXACT, START_S, running
+from tests.contract.flights import LONG, TOO_FAST, Until, tries
 from tests.shared.tiny_vision_model import IMAGE_TOKENS, PATCH, write_vision_model
 
 pytestmark = [pytest.mark.timeout(2 * START_S), pytest.mark.slow]
@@ -207,6 +208,29 @@ async def test_new_weights_of_the_vision_tower_count_for_images_that_were_read_b
         await client.pause(url, "retract")
         await client.update_weights_from_disk(url, str(folders[0]), 0)
         await client.resume(url)
+
+
+async def test_a_request_whose_image_was_in_the_cache_continues_after_the_cache_was_emptied(
+    folders: tuple[Path, Path], url: str, client: EngineClient, until: Until
+) -> None:
+    reference = VisionReference(folders[0])
+    prompt = reference.prompt([picture(6 * PATCH, 6 * PATCH, 5)], "and then what is it, in as many words as there are")
+    await client.generate(url, prompt.ids, PARAMS, "first", images=prompt.images)
+    for at in tries():
+        again = asyncio.create_task(client.generate(url, prompt.ids, LONG, f"again-{at}", images=prompt.images))
+
+        async def begun(request: "asyncio.Task[Generation]" = again) -> bool:
+            return request.done() or (await client.load(url)).running > 0
+
+        await until(begun)
+        await client.pause(url, "retract")
+        load = await client.load(url)
+        await client.resume(url)
+        found = await asyncio.wait_for(again, 120)
+        assert reference.distance(prompt, found) < EXACT
+        if load.running + load.waiting > 0:
+            return
+    raise AssertionError(TOO_FAST)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,13 @@ VLLM_ALONE = "tests/contract/test_vllm_alone.py"
 
 MUTANTS = (
     Mutant(
+        "vLLM: a retracted request has its images, although they were in the cache",
+        "sampler/engine/vllm/start.py",
+        '"mm_processor_cache_type": "shm",',
+        '"mm_processor_cache_type": "lru",',
+        "tests/contract/test_images.py::test_a_request_whose_image_was_in_the_cache_continues_after_the_cache_was_emptied",
+    ),
+    Mutant(
         "vLLM on a CPU: its core waits for a signal",
         "sampler/engine/vllm/start.py",
         "WaitingExecutor if current_platform.is_cpu() else None",

@@ -1,8 +1,12 @@
-"""The recipe `pictures`: its tasks are held out and readable, its calculator adds, and its demonstrations call it."""
+"""The recipe `pictures`: its tasks are held out and readable, its calculator adds, its demonstrations call it, and it trains."""
 
 import base64
 import io
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from sampler.core.parsers.hermes import parse_hermes
 from sampler.core.rendering.context import Context
 from sampler.core.rendering.template import ChatTemplate
 from shared.images.decode import decode
+from tests.conftest import ROOT
+from tests.system.processes import PATIENCE_S, PATIENT, launched
 from trainer.sft.conversations import read_conversations, rendered
 
 
@@ -89,3 +95,73 @@ def test_the_model_reads_a_picture_as_16_tokens_and_sampler_and_warm_up_write_th
     assert context.images[0].count == 16
     expanded = prompt.replace(template.images.family.image_token, template.images.family.tokens(EDGE, EDGE))
     assert list(context.ids) == template.encode(expanded)
+
+
+SCORER = """
+from sampler.scorers import register_scorer
+
+@register_scorer("odd_length", needs_answer=False)
+def odd_length(reply, accepted):
+    return float(len(reply) % 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_step_of_warm_up_and_two_of_reinforcement_learning_read_the_pictures(
+    run: str, written: Path, tmp_path: Path
+) -> None:
+    """Of a model that reads no digit yet: the score is one that its replies share by chance."""
+    recipe = ROOT / "assets" / "recipes" / "pictures"
+    (tmp_path / "scorer.py").write_text(SCORER, encoding="utf-8")
+    tasks = [task | {"scorer": "odd_length"} for task in lines(written, "train")]
+    (written / "odd.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
+    write_untrained(tmp_path / "untrained")
+    warmup = [
+        "--config",
+        recipe / "warmup.yml",
+        "--model_name_or_path",
+        tmp_path / "untrained",
+        "--output_dir",
+        tmp_path / "warm",
+    ]
+    warmup += ["--train_file", written / "warmup.jsonl", "--max_steps", "1", "--warmup_steps", "0"]
+    subprocess.run([sys.executable, "-m", "trainer.sft", *warmup], cwd=ROOT, check=True, timeout=PATIENCE_S)
+    before, after = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in ("untrained", "warm/final"))
+    assert before != after
+    flags = [
+        "--config",
+        recipe / "pictures.yml",
+        "--model",
+        tmp_path / "warm" / "final",
+        "--train_file",
+        written / "odd.jsonl",
+    ]
+    flags += ["--engine", "local", "--max_steps", "2", "--groups_per_step", "2", "--num_generations", "4"]
+    flags += ["--scorer_modules", tmp_path / "scorer.py"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "assets.recipes.pictures.server", tmp_path / "url"], cwd=ROOT, stdin=subprocess.DEVNULL
+    ) as server:
+        try:
+            environment = os.environ | PATIENT | {"MCP_MANAGER_URL": url_of(server, tmp_path / "url")}
+            command = [sys.executable, "-m", "tandem.launch", run, "--method", "minirl", *flags]
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
+            )
+        finally:
+            server.terminate()
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    steps = (ROOT / "output" / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(steps) == 2
+    assert all(json.loads(step)["data/images"] >= 1 for step in steps), "of each group whose scores differ"
+    assert all(json.loads(step)["learner/grad_norm"] > 0 for step in steps)
+    assert launched(run) == []
+
+
+def url_of(server: "subprocess.Popen[bytes]", file: Path) -> str:
+    end = time.monotonic() + PATIENCE_S
+    while not file.exists():
+        assert server.poll() is None, "the server has ended"
+        assert time.monotonic() < end, "the server wrote no URL"
+        time.sleep(0.1)  # until it has written its URL
+    return file.read_text(encoding="utf-8").strip()

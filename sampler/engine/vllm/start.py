@@ -56,6 +56,8 @@ def _engine_args(args: argparse.Namespace, others: list[str]) -> AsyncEngineArgs
         "max_cpu_loras": 16,  # in memory; vLLM reads one beyond them from its files again, which may be deleted by then
         "enable_sleep_mode": current_platform.is_cuda_alike(),
         "block_size": 32 if current_platform.is_cpu() else None,  # of a CPU 128: few prompts share so much
+        # With lru, its default, workers get no pixels of images in a cached prefix; a retracted request that needs them ends it.
+        "mm_processor_cache_type": "shm",
         "distributed_executor_backend": WaitingExecutor if current_platform.is_cpu() else None,
     }
     parser.set_defaults(**{name: value for name, value in (defaults | _FIXED).items() if value is not None})
