@@ -1,9 +1,9 @@
 """The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2] [--experts]
 
-A layout is DATAxTPxCP: so many parts of the data, so many processes for each layer, so many for each row's tokens. Every layout
-takes 3 float64 steps on the same groups, and leaves a checkpoint after 2, from which each other layout continues. Printed: the
-largest difference of any parameter from those of one process, relative to that parameter. Processes are forked from one, which
-spares each the import of torch.
+A layout is DATAxTPxCP: so many parts of the data, so many processes for each layer, so many for each row's tokens. A fourth
+number, of 2x1x1x2 say, is that of the processes that hold the experts together. Every layout takes 3 float64 steps on the same
+groups, and leaves a checkpoint after 2, from which each other layout continues. Printed: the largest difference of any parameter
+from those of one process, relative to that parameter. Processes are forked from one, which spares each the import of torch.
 """
 
 import argparse
@@ -43,13 +43,14 @@ class Layout:
     data: int
     tp: int = 1
     cp: int = 1
+    ep: int = 1
 
     @property
     def processes(self) -> int:
         return self.data * self.tp * self.cp
 
     def __str__(self) -> str:
-        return f"{self.data}x{self.tp}x{self.cp}"
+        return f"{self.data}x{self.tp}x{self.cp}" + (f"x{self.ep}" if self.ep > 1 else "")
 
 
 def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
@@ -88,7 +89,8 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
     try:
         place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        with parallel_session("cpu", num_threads=1, tp_size=layout.tp, cp_size=layout.cp) as parallel:
+        sizes = {"tp_size": layout.tp, "cp_size": layout.cp, "ep_size": layout.ep}
+        with parallel_session("cpu", num_threads=1, **sizes) as parallel:
             work(parallel)
         status = 0
     except BaseException:  # noqa: BLE001  # a forked process must never return into its parent's stack

@@ -89,7 +89,7 @@ class _OfAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, own_U: Tensor, count: int, context: Peers) -> Tensor:
         ctx.save_for_backward(own_U)
-        whole = own.new_zeros(count).index_copy_(0, own_U, own)
+        whole = own.new_zeros(count, *own.shape[1:]).index_copy_(0, own_U, own)
         dist.all_reduce(whole, group=context.group)
         return whole
 

@@ -8,13 +8,14 @@ and for one process: Accelerate's FSDP path does not exist on CPU, where it woul
     shard       data × cp: rows are distributed over data only
     tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
     cp          the processes of one line work on the same rows, each with a slice of the tokens (`modeling/context_parallel.py`)
+    experts     "same" × "ep": experts alone are sharded over it; one line of "ep" holds all (`modeling/expert_parallel.py`)
 
 Promise: all launched processes train together, or the start is refused.
 """
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +33,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from shared.errors import ConfigError
 from shared.processes.waits import Wait
+from trainer.process.expert_sharding import shard_experts
 from trainer.process.private_apis import forget_group
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,7 @@ class Parallel:
     device: torch.device
     mesh: DeviceMesh  # "shard" × "tp"
     settings: ShardSettings
+    experts: DeviceMesh | None = None  # "same" × "ep"; None: experts are parameters like all others
 
     @property
     def rank(self) -> int:
@@ -141,12 +144,12 @@ class Parallel:
 
 @contextmanager
 def parallel_session(
-    device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1
+    device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1, ep_size: int = 1
 ) -> Iterator[Parallel]:
     """Join the launched processes (or run as a single one), and leave the group cleanly at the end.
 
     `device` is auto, cpu or cuda. `num_threads`: CPU threads per process; 0: OMP_NUM_THREADS, else one. Raises LaunchError
-    if fewer processes started than were launched, or if `tp_size` × `cp_size` does not divide their number.
+    if fewer processes started than were launched, or if `tp_size` × `cp_size` or `ep_size` does not divide their number.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
@@ -159,13 +162,14 @@ def parallel_session(
     try:
         state = PartialState(cpu=device == "cpu")
         _check_world_size(state, world_size)
-        parallel = _described(state.device, world_size, tp_size, cp_size)
+        parallel = _described(state.device, world_size, tp_size, cp_size, ep_size)
         if parallel.is_main:
             log.info(
-                "parallel world_size=%d tp_size=%d cp_size=%d device=%s settings=%s",
+                "parallel world_size=%d tp_size=%d cp_size=%d ep_size=%d device=%s settings=%s",
                 world_size,
                 tp_size,
                 cp_size,
+                ep_size,
                 device,
                 parallel.settings,
             )
@@ -176,21 +180,26 @@ def parallel_session(
         forget_group(PartialState)
 
 
-def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int) -> Parallel:
+def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int, ep_size: int) -> Parallel:
     if world_size % (tp_size * cp_size):
         sizes = " and ".join(f"{n} is {s}" for n, s in (("tp_size", tp_size), ("cp_size", cp_size)) if s > 1)
         raise LaunchError(f"{sizes}, but {world_size} processes came up; expected a multiple of {tp_size * cp_size}")
+    if world_size % ep_size:
+        raise LaunchError(f"ep_size is {ep_size}, but {world_size} processes came up; expected a multiple of {ep_size}")
     mesh = init_device_mesh(device.type, (world_size // tp_size, tp_size), mesh_dim_names=("shard", "tp"))
+    experts = None
+    if ep_size > 1:
+        experts = init_device_mesh(device.type, (world_size // ep_size, ep_size), mesh_dim_names=("same", "ep"))
     everyone = Peers(dist.get_rank(), world_size, device)
     if cp_size == 1:
         data = everyone if tp_size == 1 else _peers(mesh["shard"], device)
-        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, read_shard_settings(os.environ))
+        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, read_shard_settings(os.environ), experts)
     # the same processes in the same order, with separate shard dimensions: only its groups are used
     lines = init_device_mesh(
         device.type, (world_size // (tp_size * cp_size), cp_size, tp_size), mesh_dim_names=("data", "cp", "tp")
     )
     data, context = _peers(lines["data"], device), _peers(lines["cp"], device)
-    return Parallel(everyone, data, context, device, mesh, read_shard_settings(os.environ))
+    return Parallel(everyone, data, context, device, mesh, read_shard_settings(os.environ), experts)
 
 
 def _peers(line: DeviceMesh, device: torch.device) -> Peers:
@@ -270,7 +279,14 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
     )
 
 
-def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False) -> None:
+def shard_model(
+    model: nn.Module,
+    layer_classes: tuple[str, ...],
+    parallel: Parallel,
+    *,
+    frozen: bool = False,
+    experts: Collection[nn.Module] = (),
+) -> None:
     """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
 
     One process on a CPU has nothing to shard, and FSDP2 would copy each layer's parameters at every forward and backward, and its
@@ -278,6 +294,7 @@ def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Para
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
     Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
+    `experts`: modules whose parameters are sharded over the processes that hold the same experts (`parallel.experts`).
     Raises ValueError when no layer has such a class.
     """
     settings = parallel.settings
@@ -301,11 +318,14 @@ def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Para
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
     if settings.offload_params:
         options["offload_policy"] = CPUOffloadPolicy()
+    same = parallel.experts["same"] if parallel.experts else parallel.mesh["shard"]
+    inner = {module: shard_experts(module, same, options) for module in experts}
     # From the inside out: a layer may hold another one (Mamba's names both its block and the mixer in it).
     sharded = [fully_shard(layer, **options) for layer in reversed(layers)][::-1]
     if settings.forward_prefetch:
         for layer, following in pairwise(sharded):
-            layer.set_modules_to_forward_prefetch([following])
+            inside = [inner[module] for module in following.modules() if module in inner]
+            layer.set_modules_to_forward_prefetch([following, *inside])
     # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
     # a backward nothing else would free them.
     fully_shard(model, **{**options, "reshard_after_forward": frozen})

@@ -70,6 +70,7 @@ class TrainerConfig(ServiceConfig):
             "activation_checkpointing",
             "tp_size",
             "cp_size",
+            "ep_size",
             "save_steps",
             "eval_steps",
             "publish_mode",

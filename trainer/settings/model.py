@@ -54,3 +54,9 @@ class ParallelSettings(Section):
         gt=0,
         description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row.",
     )
+    ep_size: int = Field(
+        1,
+        gt=0,
+        description="Processes that hold the experts together and send each other tokens (expert parallelism). 1: experts are "
+        "shared as tp_size shares layers.",
+    )

@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 from trainer.losses import LossConfig
 from trainer.modeling.compiling import use_compiled_layers
 from trainer.modeling.context_parallel import cut_sequences, plain_name
+from trainer.modeling.expert_parallel import expert_modules, spread_experts
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forward_mode
 from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
@@ -103,14 +104,16 @@ def open_learner(
         causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
         use_products(causal_lm, compiled=options.compile_layers)
         use_norms(causal_lm, compiled=options.compile_layers)
-        cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
+        spread_experts(causal_lm, parallel)
+        cut_layers(causal_lm, parallel.mesh["tp"], parallel.device, with_experts=parallel.experts is None)
         tp_size = parallel.mesh["tp"].size()
         cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
         return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
         layers = language_layers(lm.causal_lm, layer_class_names(lm.causal_lm))
-        shard_model(lm, layers, parallel, frozen=frozen)
+        experts = expert_modules(lm.causal_lm).values() if parallel.experts else ()
+        shard_model(lm, layers, parallel, frozen=frozen, experts=experts)
         if first_loads:
             fill(lm.causal_lm, directory, parallel, dtype=options.dtype)
 
@@ -173,6 +176,7 @@ def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel,
             )
         return
     sizes = {"tp_size": parallel.mesh["tp"].size(), "cp_size": parallel.context.size}
+    sizes["ep_size"] = parallel.experts["ep"].size() if parallel.experts else 1
     given = [f"{name} {size}" for name, size in sizes.items() if size > 1]
     given += ["compile_layers true"] if options.compile_layers else []
     lora = options.trainable.lora
@@ -180,7 +184,7 @@ def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel,
     if given:
         raise ConfigError(
             f"{directory} is a vision-language model ({config.model_type}), which is not trained with {' and '.join(given)}; "
-            "expected tp_size 1, cp_size 1, compile_layers false and base_quantization none"
+            "expected tp_size 1, cp_size 1, ep_size 1, compile_layers false and base_quantization none"
         )
 
 
