@@ -90,7 +90,7 @@ def _check(name: str, module: Any, model: PreTrainedModel, size: int) -> None:
 class _Spread:
     """The forward of a module of experts whose `own` forward has this process's experts: (N, H), (N, K), (N, K) ▸ (N, H)."""
 
-    module: nn.Module
+    module: Any
     own: Callable[[Tensor, Tensor, Tensor], Tensor]
     place: Peers  # processes that hold all experts together, and exchange their tokens
     layer: Peers  # processes that share each layer, and have the same tokens
@@ -106,7 +106,7 @@ class _Spread:
 
     def _of_tokens(self, hidden_NH: Tensor, expert_NK: Tensor, weight_NK: Tensor) -> Tensor:
         experts_P, order_P = expert_NK.flatten().sort(stable=True)
-        num_experts = self.place.size * int(self.module.num_experts)  # type: ignore[call-overload]  # a number; torch's stub says Tensor
+        num_experts = self.place.size * int(self.module.num_experts)
         sent_XL = torch.bincount(experts_P, minlength=num_experts).view(self.place.size, -1)
         received_XL = torch.empty_like(sent_XL)
         dist.all_to_all_single(received_XL, sent_XL, group=self.place.group)

@@ -323,8 +323,8 @@ def shard_model(
     # From the inside out: a layer may hold another one (Mamba's names both its block and the mixer in it).
     sharded = [fully_shard(layer, **options) for layer in reversed(layers)][::-1]
     if settings.forward_prefetch:
-        for layer, following in pairwise(sharded):
-            inside = [inner[module] for module in following.modules() if module in inner]
+        for (_, layer), (module, following) in pairwise(zip(layers, sharded, strict=True)):
+            inside = [inner[part] for part in module.modules() if part in inner]
             layer.set_modules_to_forward_prefetch([following, *inside])
     # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
     # a backward nothing else would free them.

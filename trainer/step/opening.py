@@ -13,11 +13,11 @@ from transformers import PretrainedConfig
 from shared.errors import ConfigError
 from trainer.losses import LossConfig
 from trainer.modeling.compiling import use_compiled_layers
-from trainer.modeling.context_parallel import cut_sequences, plain_name
+from trainer.modeling.context_parallel import check_slices, plain_name
 from trainer.modeling.expert_parallel import expert_modules, spread_experts
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forward_mode
-from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
+from trainer.modeling.forward_ways import OWN, Way, slice_obstacle, tree_obstacle
 from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import load_config, load_model
 from trainer.modeling.norms import use_norms
@@ -107,7 +107,8 @@ def open_learner(
         spread_experts(causal_lm, parallel)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device, with_experts=parallel.experts is None)
         tp_size = parallel.mesh["tp"].size()
-        cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
+        why_not = slice_obstacle(config) or ("dropout is on" if drops else None)
+        check_slices(causal_lm, parallel.context, tp_size=tp_size, obstacle=why_not)
         return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
