@@ -24,7 +24,6 @@ SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArgum
     "enable_loss_parallel": "logprob_chunk: logits are computed in chunks",
     "enable_oss": "nothing: images are not supported",
     "enable_sampling": "nothing: samplers are separate processes (num_samplers 0 starts none)",
-    "ep_size": "tp_size: it splits experts too",
     "eval_strategy": "eval_steps (0: no evaluation during training)",
     "fp16": "dtype bfloat16",
     "frequency_penalty": "eval_sampling, for evaluation; in training it would falsify the stored log-probs",

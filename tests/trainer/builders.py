@@ -172,7 +172,7 @@ def tiny_model(
         attn_implementation=attention,
         **settings,
     )
-    return _spread(Qwen3ForCausalLM(config).to(dtype))
+    return spread(Qwen3ForCausalLM(config).to(dtype))
 
 
 def tiny_experts_model(
@@ -197,10 +197,10 @@ def tiny_experts_model(
         attn_implementation=attention,
         experts_implementation="batched_mm",
     )
-    return _spread(Qwen3MoeForCausalLM(config).to(dtype))
+    return spread(Qwen3MoeForCausalLM(config).to(dtype))
 
 
-def _spread(model: PreTrainedModel) -> PreTrainedModel:
+def spread(model: PreTrainedModel) -> PreTrainedModel:
     """The usual initialization is so small that every token is equally likely."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -38,7 +38,7 @@ from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
 from trainer.losses import ClipAnchor, Denominators, LossConfig
 from trainer.modeling.attention import dense_mask
-from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.context_parallel import check_slices, of_slices
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.pipeline import RowPipeline
@@ -139,7 +139,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
         lm, frozen = (TreeLM(model, parallel.context, stage=stage) for model, stage in pairs)
         for each in (lm, frozen):
             stack.enter_context(exact_norms(each.causal_lm))
-            cut_sequences(each.causal_lm, parallel.context, tp_size=1, obstacle=None)
+            check_slices(each.causal_lm, parallel.context, tp_size=1, obstacle=None)
             shard_model(each, layer_class_names(each.causal_lm), parallel, frozen=each is frozen)
         return {
             f"{label}, {count} micro-batches": {

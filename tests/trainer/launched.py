@@ -36,7 +36,7 @@ from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.optimizer import muon
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
-from trainer.trees.tree import merge
+from trainer.trees.tree import Merging, merge
 
 GROUPS_PER_STEP = 3  # with two processes one has twice the work of the other
 SAVED_STEP, LAST_STEP = 2, 4
@@ -59,13 +59,16 @@ def exact_learner(
 
 
 def rows_of_step(
-    step: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False
+    step: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False, linear: bool = False
 ) -> tuple[list[Row], Denominators]:
-    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one."""
+    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one; `linear`:
+    a row for each sequence."""
     seeds = range(step * GROUPS_PER_STEP, (step + 1) * GROUPS_PER_STEP)
-    trees = [merge(random_group(seed)) for seed in seeds][parallel.data.rank :: parallel.data.size]
+    merging = Merging.LINEAR if linear else Merging.TREE
+    trees = [merge(random_group(seed), merging=merging) for seed in seeds][parallel.data.rank :: parallel.data.size]
     counts = [torch.zeros(0, dtype=torch.int64), *(torch.from_numpy(tree.trained_tokens_T) for tree in trees)]
-    return pack(trees, max_tokens, every_token=every_token), Denominators.count(torch.cat(counts))
+    rows = pack(trees, max_tokens, every_token=every_token, one_sequence_per_row=linear)
+    return rows, Denominators.count(torch.cat(counts))
 
 
 def take_steps(
@@ -75,7 +78,8 @@ def take_steps(
     metrics: dict[str, float] = {}
     with exact_norms(learner.causal_lm):
         while learner.steps_done < stop:
-            rows = rows_of_step(learner.steps_done, max_tokens, parallel, every_token=every_token)
+            kind = {"every_token": every_token, "linear": learner.linear}
+            rows = rows_of_step(learner.steps_done, max_tokens, parallel, **kind)
             metrics = learner.step(*rows).metrics
     return metrics
 

@@ -1,9 +1,9 @@
 """The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2] [--experts]
 
-A layout is DATAxTPxCPxPP: so many parts of the data, so many processes for each layer, so many for each row's tokens, so many
-stages. Every layout takes 3 float64 steps on the same groups, and leaves a checkpoint after 2, from which each other layout
-continues. Printed: the largest difference of any parameter from those of one process, relative to that parameter. Processes
-are forked from one, which spares each the import of torch.
+A layout is DATAxTPxCPxPPxEP: so many parts of the data, so many processes for each layer, so many for each row's tokens, so many
+stages, and so many processes that hold the experts together. Every layout takes 3 float64 steps on the same groups, and leaves a
+checkpoint after 2, from which each other layout continues. Printed: the largest difference of any parameter from those of one
+process, relative to that parameter. Processes are forked from one, which spares each the import of torch.
 """
 
 import argparse
@@ -44,13 +44,14 @@ class Layout:
     tp: int = 1
     cp: int = 1
     pp: int = 1
+    ep: int = 1
 
     @property
     def processes(self) -> int:
         return self.data * self.tp * self.cp * self.pp
 
     def __str__(self) -> str:
-        return f"{self.data}x{self.tp}x{self.cp}x{self.pp}"
+        return f"{self.data}x{self.tp}x{self.cp}x{self.pp}" + (f"x{self.ep}" if self.ep > 1 else "")
 
 
 def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
@@ -89,7 +90,7 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
     try:
         place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        sizes = {"tp_size": layout.tp, "cp_size": layout.cp, "pp_size": layout.pp}
+        sizes = {"tp_size": layout.tp, "cp_size": layout.cp, "pp_size": layout.pp, "ep_size": layout.ep}
         with parallel_session("cpu", num_threads=1, **sizes) as parallel:
             work(parallel)
         status = 0
@@ -174,7 +175,7 @@ def main() -> None:
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         table = Table(
-            "layout (data x tp x cp x pp)",
+            "layout (data x tp x cp x pp x ep)",
             "processes",
             "from the start",
             *(f"from {saved}'s checkpoint" for saved in layouts),

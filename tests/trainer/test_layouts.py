@@ -18,7 +18,7 @@ from tests.trainer.launched import OPTIMIZER, take_steps
 from tests.trainer.layouts import BALANCED, MAX_TOKENS, Comparison, Layout, comparison, run
 from tests.trainer.loss_cases import LOSSES
 from trainer.losses import LossConfig
-from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.context_parallel import check_slices, of_slices
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.process.parallel import LaunchError, Parallel, parallel_session
@@ -116,12 +116,14 @@ def test_rows_through_shared_layers_have_few_lengths() -> None:
 
 def test_a_row_is_not_shared_where_a_layer_would_need_its_neighbor() -> None:
     def work(parallel: Parallel) -> None:
-        with pytest.raises(ConfigError, match="sliding_window is 8; expected full attention only for cp_size 2"):
-            cut_sequences(tiny_model(), parallel.context, tp_size=1, obstacle="sliding_window is 8")
+        with pytest.raises(
+            ConfigError, match="chunk_size is 8; expected full attention and sliding windows only for cp_s"
+        ):
+            check_slices(tiny_model(), parallel.context, tp_size=1, obstacle="chunk_size is 8")
         model = tiny_model()
         model.config.num_attention_heads = 6
         with pytest.raises(ConfigError, match="cp_size is 2 and tp_size 2, but num_attention_heads is 6"):
-            cut_sequences(model, parallel.context, tp_size=2, obstacle=None)
+            check_slices(model, parallel.context, tp_size=2, obstacle=None)
 
     run(TWO_FOR_A_ROW, work)
 

@@ -65,6 +65,14 @@ def test_a_sharded_module_has_what_is_reset_after_a_forward(alone: Parallel) -> 
         assert state._state_ctx.iter_forward_root is None
 
 
+def test_tensors_stand_in_the_place_of_parameters_and_go_again() -> None:
+    module = torch.nn.Linear(2, 2, bias=False)
+    weight = module.weight
+    with private_apis.with_tensors(module, {"weight": 2 * weight}):
+        assert torch.equal(module(torch.eye(2)), 2 * weight.T)
+    assert module.weight is weight
+
+
 def test_torch_logs_its_redistributions_under_the_silenced_name() -> None:
     assert importlib.util.find_spec(REDISTRIBUTE) is not None, f"torch has renamed {REDISTRIBUTE}"
 

@@ -6,13 +6,15 @@
     q k v (heads, slice) ─all-to-all─▶ (heads / cp, row) ─▶ attention by the whole row's mask ─all-to-all─▶ (heads, slice)
 
 DeepSpeed-Ulysses, arXiv 2309.14509. It does not change the mask, so that prefix trees stay exact; ring attention would
-need chains. Log-probs are gathered at the end: every process has all of them and computes the same loss, and its backward
-starts from those of its slice. So each has a part of the parameters' gradients, which FSDP sums.
+need chains. A layer with a sliding window sees the whole row too: its window is applied here, for rows of one sequence.
+Log-probs are gathered at the end: every process has all of them and computes the same loss, and its backward starts from those
+of its slice. So each has a part of the parameters' gradients, which FSDP sums.
 
     suffix _N  token of the row      _U  distinct (token, distribution)      C  processes that share the row
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -40,17 +42,21 @@ def plain_name(implementation: str) -> str:
     return implementation.removeprefix(OVER_SLICES)
 
 
-def cut_sequences(model: PreTrainedModel, context: Peers, *, tp_size: int, obstacle: str | None) -> None:
-    """Prepare `model` for its share of the heads, by an attention of `of_slices`. Call after `cut_layers`. One process: no-op.
+def over_slices(implementation: str) -> bool:
+    """Whether it is one of `of_slices`, for several processes."""
+    return implementation.startswith(OVER_SLICES)
 
-    Raises ConfigError for layers with more than full attention, and for heads that cannot be split evenly.
+
+def check_slices(model: PreTrainedModel, context: Peers, *, tp_size: int, obstacle: str | None) -> None:
+    """Raises ConfigError for layers that the processes of `context` cannot share: with more than attention to all tokens or to
+    those of a window (`obstacle`), and for heads that cannot be split evenly.
     """
     if context.size == 1:
         return
     if obstacle is not None:
         raise ConfigError(
-            f"model type {model.config.model_type}: {obstacle}; expected full attention only for cp_size {context.size}: "
-            "use cp_size 1"
+            f"model type {model.config.model_type}: {obstacle}; expected full attention and sliding windows only for cp_size "
+            f"{context.size}: use cp_size 1"
         )
     heads = model.config.num_attention_heads
     if heads % (tp_size * context.size):
@@ -58,10 +64,6 @@ def cut_sequences(model: PreTrainedModel, context: Peers, *, tp_size: int, obsta
             f"cp_size is {context.size} and tp_size {tp_size}, but num_attention_heads is {heads}; expected their product to "
             "divide it"
         )
-    keys = model.config.num_key_value_heads // tp_size
-    repeating: list[Any] = [module for module in model.modules() if hasattr(module, "num_key_value_groups")]
-    for module in repeating:  # number of query heads per key head
-        module.num_key_value_groups //= _repeats(keys, context.size)
 
 
 def _repeats(key_heads: int, size: int) -> int:
@@ -89,7 +91,7 @@ class _OfAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, own_U: Tensor, count: int, context: Peers) -> Tensor:
         ctx.save_for_backward(own_U)
-        whole = own.new_zeros(count).index_copy_(0, own_U, own)
+        whole = own.new_zeros(count, *own.shape[1:]).index_copy_(0, own_U, own)
         dist.all_reduce(whole, group=context.group)
         return whole
 
@@ -114,17 +116,71 @@ def attend(
     """The attention function for transformers: (1, heads, slice, D) in, (1, slice, heads, D) out; the mask is the row's.
     Its parameters are transformers' own, and two of ours.
 
-    Raises ValueError for a model that does not pass `context` to its attention.
+    Raises ValueError for a model that does not pass `context` to its attention, or not the window of its configuration, and for
+    a window in a row of several sequences, or by another attention than sdpa.
     """
     if context is None:
         raise ValueError(f"{type(module).__name__} got no context; expected a model that passes keyword arguments on")
+    window = _window(module, options.pop("sliding_window", None))
+    if window is not None and (attention_mask is not None or inner != "sdpa"):
+        raise ValueError(
+            f"{type(module).__name__} has a window of {window} tokens; expected rows of one sequence, and sdpa"
+        )
     times = _repeats(key.shape[1], context.size)
     if times > 1:
         key, value = (x.repeat_interleave(times, 1) for x in (key, value))
     query, key, value = _whole_row((query, key, value), context)
     attention: Attention = AttentionInterface()[inner]
-    out, _ = attention(module, query, key, value, attention_mask, **options)
+    with _head_groups(module, query.shape[1] // key.shape[1]):
+        if window is None:
+            out, _ = attention(module, query, key, value, attention_mask, **options)
+        else:
+            out = _windowed(attention, module, (query, key, value), window, options)
     return _own_slice(out, context), None
+
+
+def _window(module: nn.Module, passed: int | None) -> int | None:
+    """Tokens that a query of this layer sees, itself among them; None: all. Longer ones than a probe are known by it alone."""
+    config: Any = getattr(module, "config", None)
+    expected = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    kinds = getattr(config, "layer_types", None)
+    if kinds and kinds[module.layer_idx] != "sliding_attention":
+        expected = None
+    if passed != expected:
+        raise ValueError(
+            f"{type(module).__name__} passes sliding_window {passed} to its attention, its configuration has {expected}; "
+            "expected the same"
+        )
+    return expected
+
+
+@contextmanager
+def _head_groups(module: Any, groups: int) -> Iterator[None]:
+    """In this context the module has this number of query heads for each key head: some key heads were copied."""
+    before = getattr(module, "num_key_value_groups", None)
+    if before is not None:
+        module.num_key_value_groups = groups
+    try:
+        yield
+    finally:
+        if before is not None:
+            module.num_key_value_groups = before
+
+
+def _windowed(
+    attention: Attention, module: nn.Module, parts: Sequence[Tensor], window: int, options: Mapping[str, Any]
+) -> Tensor:
+    """(1, row, heads, D): by blocks of `window` queries, so that neither work nor masks grow with the row's square."""
+    query, key, value = parts
+    outs = []
+    for start in range(0, query.shape[2], window):
+        stop, first = min(start + window, query.shape[2]), max(0, start - window + 1)
+        query_Q = torch.arange(start, stop, device=query.device)[:, None]
+        key_K = torch.arange(first, stop, device=query.device)
+        sees_QK = (key_K <= query_Q) & (query_Q - key_K < window)
+        seen = key[:, :, first:stop], value[:, :, first:stop]
+        outs.append(attention(module, query[:, :, start:stop], *seen, sees_QK[None, None], **options)[0])
+    return torch.cat(outs, 1)
 
 
 def _whole_row(parts: tuple[Tensor, ...], context: Peers) -> list[Tensor]:

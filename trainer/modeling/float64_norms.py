@@ -12,28 +12,37 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+ONE_PLUS_WEIGHT = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")  # norms of this formula, with `eps`
+
 
 @contextmanager
 def exact_norms(model: nn.Module) -> Iterator[None]:
-    """In this context every RMSNorm and router computes in its input's type. Raises ValueError without such a norm."""
+    """In this context every RMSNorm and router computes in its input's type. Raises ValueError without a norm."""
     norms = [m for m in model.modules() if type(m).__name__.endswith("RMSNorm") and hasattr(m, "variance_epsilon")]
-    if not norms:
+    others = [m for m in model.modules() if type(m).__name__ in ONE_PLUS_WEIGHT]
+    if not norms and not others:
         raise ValueError(f"{type(model).__name__} has no RMSNorm with a variance_epsilon; expected a Llama-like model")
     routers = [m for m in model.modules() if type(m).__name__.endswith("TopKRouter") and hasattr(m, "norm_topk_prob")]
     for norm in norms:
         norm.forward = MethodType(_rms_norm, norm)
+    for norm in others:
+        norm.forward = MethodType(_one_plus_weight, norm)
     for router in routers:
         router.forward = MethodType(_route, router)
     try:
         yield
     finally:
-        for module in (*norms, *routers):
+        for module in (*norms, *others, *routers):
             del module.forward
 
 
 def _rms_norm(norm: Any, hidden: Tensor) -> Tensor:
     variance = hidden.pow(2).mean(-1, keepdim=True)
     return cast(Tensor, norm.weight * (hidden * torch.rsqrt(variance + norm.variance_epsilon)))
+
+
+def _one_plus_weight(norm: Any, hidden: Tensor) -> Tensor:
+    return cast(Tensor, (1.0 + norm.weight) * (hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + norm.eps)))
 
 
 def _route(router: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:

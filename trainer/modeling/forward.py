@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from shared.errors import DataError
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
-from trainer.modeling.context_parallel import of_all, own_part, plain_name
+from trainer.modeling.context_parallel import of_all, over_slices, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
@@ -91,6 +91,11 @@ class TreeLM(nn.Module):
         rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
 
+    @property
+    def sharing(self) -> Peers | None:
+        """The processes with slices of the same row; None: each computes whole rows, as in the model's own forward."""
+        return self.context if over_slices(self.way.attention) else None
+
     def free_features(self) -> None:
         """Those of images that a frozen vision tower keeps for later rows."""
         if self._vision is not None:
@@ -98,7 +103,9 @@ class TreeLM(nn.Module):
 
     def mask(self, device: torch.device | str) -> MaskBuilder:
         """The mask builder of its rows."""
-        return choose(plain_name(self.way.attention), device, linear=not self.way.trees)
+        attention = plain_name(self.way.attention)
+        needs_one = self.sharing is not None and attention == "flex_attention"  # a slice has no causal mask of its own
+        return choose(attention, device, linear=not self.way.trees and not needs_one)
 
     def padded(self, row: Row, multiple: int = 1) -> Row:
         """Pad to a multiple of `multiple` for processes that share the row, and to few distinct lengths for shared layers and
@@ -106,7 +113,7 @@ class TreeLM(nn.Module):
 
         Rows of single sequences are not padded for few lengths where their model depends on the length (dynamic rope).
         """
-        shares = 1 if self.context is None else self.context.size
+        shares = 1 if self.sharing is None else self.sharing.size
         few = SHARED_LAYERS_MULTIPLE if self._tp_size > 1 and self.way.trees else 1
         if (self.way.trees or not self._dynamic) and padding(row.num_tokens, self.causal_lm.dtype, row.ids_N.device):
             few = math.lcm(few, TOKENS)
@@ -119,7 +126,7 @@ class TreeLM(nn.Module):
         stage that others follow. `received`: those of the stage before.
         """
         self._forget_lengths()
-        predictor_U, context = row.parents_N[row.node_U], self.context
+        predictor_U, context = row.parents_N[row.node_U], self.sharing
         here, own_U = (slice(None), None) if context is None else own_part(row.num_tokens, predictor_U, context)
         node_U, temperature_U, truncation_U = row.node_U, row.temperature_U, columns(row.truncation_U)
         if own_U is not None:
@@ -169,12 +176,12 @@ class TreeLM(nn.Module):
         Raises DataError for a row with images and a model without a vision tower.
         """
         arguments: dict[str, Any] = {"input_ids": row.ids_N[None, here], "use_cache": False}
-        if self.way.trees:
+        if self.way.trees or self.sharing is not None:
             arguments["position_ids"] = row.positions_N[None, here]
         if mask is not None:
             arguments["tree_spans" if isinstance(mask, NodeSpans) else "attention_mask"] = mask
-        if self.context is not None:
-            arguments["context"] = self.context
+        if self.sharing is not None:
+            arguments["context"] = self.sharing
         if self.experts_per_token is not None:
             arguments["output_router_logits"] = True
         if row.images is not None:

@@ -24,7 +24,7 @@ from transformers.utils import logging as foreign_logging
 
 from shared.errors import ConfigError
 from trainer.modeling.attention import MaskBuilder, no_mask
-from trainer.modeling.context_parallel import of_slices
+from trainer.modeling.context_parallel import of_slices, over_slices
 from trainer.modeling.forward import Forwarded, TreeLM, row_logprobs
 from trainer.modeling.forward_ways import OWN, Head, Way, attentions
 from trainer.modeling.pipeline import RowPipeline
@@ -155,11 +155,9 @@ def _tolerance(dtype: torch.dtype, device: torch.device) -> Tolerance:
 
 def _ways(lm: TreeLM, tried: Sequence[str], heads: Sequence[Head], *, trees: bool) -> Iterator[Way]:
     names = [of_slices(name, lm.context) if lm.context is not None else name for name in tried]
-    shared = lm.context is not None  # a slice of a row needs the row's mask and positions
-    if trees or shared:
+    if trees:
         yield from (Way(name, trees=True, head=head) for name in names for head in heads)
-    if not shared:
-        yield from (Way(name, trees=False, head=head) for name in names for head in heads)
+    yield from (Way(name, trees=False, head=head) for name in names for head in heads)
 
 
 class _Measuring:
@@ -172,11 +170,10 @@ class _Measuring:
 
     def measure_own(self) -> None:
         """Run the model's own forward. Raises ConfigError if it fails, since then nothing can be compared."""
-        own = OWN if self._lm.context is None else Way(of_slices("sdpa", self._lm.context), trees=True)
         try:
             for probe in self._probes:
-                near = self._run(own, probe.near, probe)
-                far = self._run(Way(own.attention, trees=True, head=own.head), probe.far, probe, plain=True)
+                near = self._run(OWN, probe.near, probe)
+                far = self._run(Way(OWN.attention, trees=True, head=OWN.head), probe.far, probe, plain=True)
                 self._own.append((near, _sum(near, far)))
         except FOREIGN_ERRORS as exc:
             raise ConfigError(
@@ -190,8 +187,6 @@ class _Measuring:
 
     def heads(self) -> list[Head]:
         """Heads that reproduce the model's log-probs of single sequences, cheapest first."""
-        if self._lm.context is not None:
-            return [Head.CHUNKED]
         for head in (Head.CHUNKED, Head.KEPT):
             difference = self.difference(Way(OWN.attention, trees=False, head=head))
             if isinstance(difference, Difference) and difference.within(self.tolerance if self._exact else MOST):
@@ -200,8 +195,8 @@ class _Measuring:
 
     def tolerance_of(self, way: Way) -> Tolerance:
         """The tolerance for a way; in bfloat16 from the difference of its attention and head on single sequences."""
-        if self._exact or self._lm.context is not None:
-            return self.tolerance if self._exact else MOST
+        if self._exact:
+            return self.tolerance
         noise = self.difference(Way(way.attention, trees=False, head=way.head)) if way.trees else None
         if not isinstance(noise, Difference):
             return MOST if noise is None else self.tolerance
@@ -216,10 +211,11 @@ class _Measuring:
         best: Difference | None = None
         for probe, (near, whole) in zip(self._probes, self._own, strict=True):
             try:
-                result = self._run(way, (probe.tree,) if way.trees else probe.near, probe)
+                rows = (*probe.near, *probe.far) if over_slices(way.attention) else probe.near
+                result = self._run(way, (probe.tree,) if way.trees else rows, probe)
             except FOREIGN_ERRORS as exc:
                 return _error_line(exc)
-            difference = self._between(result, whole if way.trees else near)
+            difference = self._between(result, whole if way.trees or over_slices(way.attention) else near)
             if best is None or difference.gradient < best.gradient or math.isnan(best.gradient):
                 best = difference
             if best.within(self.tolerance):
@@ -238,6 +234,7 @@ class _Measuring:
         mask = no_mask if plain else self._lm.mask(self._device)
         start = 0 if not plain else probe.num_near
         coefficients_E = probe.coefficients_E.to(self._device)
+        parts = 1 if self._lm.sharing is None else self._lm.sharing.size  # of a gradient, which FSDP averages
         result = _Result(torch.zeros(0, dtype=torch.float64))
         if self._lm.stage is not None:
             return self._run_in_stages(rows, mask, coefficients_E[start:])
@@ -246,7 +243,7 @@ class _Measuring:
                 part = row.to(self._device)
                 with torch.set_grad_enabled(trains):
                     logprob_E, _ = row_logprobs(self._lm, part, attn=mask)
-                    loss = (coefficients_E[start : start + len(logprob_E)] * logprob_E).sum()
+                    loss = (coefficients_E[start : start + len(logprob_E)] * logprob_E).sum() * parts
                 if trains:
                     loss.backward()
                 start += len(logprob_E)

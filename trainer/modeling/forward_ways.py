@@ -6,6 +6,7 @@ measurement (`trainer/modeling/forward_choice.py`), never by its name.
     head        chunked: from hidden states and the head's matrix; kept, whole: the model's own logits, of what is trained or all
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,6 +23,7 @@ MEASURED_DEPTH = 320  # tokens; a longer window or chunk is read from the config
 # of settings that act beyond a number of tokens
 LENGTH_WORDS = ("window", "chunk", "local", "block_size", "index_topk")
 CAPACITY_WORD = "capacity"
+WINDOW = "sliding_window"  # known to processes that share rows: trainer/modeling/context_parallel.py
 
 
 class Head(StrEnum):
@@ -66,15 +68,24 @@ def tree_obstacle(config: Any) -> str | None:
 
     A window counts tokens of the row, not of the path. If all layers are declared full attention, a window is unused.
     """
+    return next((obstacle for _, obstacle in _beyond_measuring(config)), None)
+
+
+def slice_obstacle(config: Any) -> str | None:
+    """The same for processes that share rows, whatever these are."""
+    return next((obstacle for name, obstacle in _beyond_measuring(config) if name != WINDOW), None)
+
+
+def _beyond_measuring(config: Any) -> Iterator[tuple[str, str]]:
+    """(setting, what it is and why it cannot be measured)."""
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     layer_types = set(getattr(config, "layer_types", None) or ())
     settings = {name: value for name, value in vars(config).items() if isinstance(value, int | float) and value}
     for name, value in settings.items():
         if CAPACITY_WORD in name:
-            return f"{name} is {value}: what one branch sends to an expert could push out another's"
+            yield name, f"{name} is {value}: what one branch sends to an expert could push out another's"
         if value <= MEASURED_DEPTH or not any(word in name for word in LENGTH_WORDS):
             continue
         if "window" in name and (layer_types == {"full_attention"} or not getattr(config, "use_sliding_window", True)):
             continue
-        return f"{name} is {value}, more tokens than are measured"
-    return None
+        yield name, f"{name} is {value}, more tokens than are measured"

@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, MoEParamShard
 
 from shared.errors import ConfigError
+from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS
 from trainer.modeling.quantized_base import FourBitLinear
 from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
 from trainer.process.parallel import is_empty
@@ -41,13 +42,12 @@ _PARTS_OF_ADAPTED = {  # of PEFT's layer, by the split of its base
     "colwise": [".base_layer", f".lora_B.{ADAPTER}"],
     "rowwise": [".base_layer", f".lora_A.{ADAPTER}"],
 }
-OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert
 
 
-def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -> None:
+def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *, with_experts: bool = True) -> None:
     """Move `model` to the device, unless it is empty, and split its layers in place over the 1-D `mesh`. One process: no-op.
 
-    Call before `shard_model`.
+    Call before `shard_model`. `with_experts` False: they are split already (`spread_experts`).
 
     Raises ConfigError for a model with adapters that cannot be split (`_check_adapters`), without a plan, with an unsupported
     plan, or with heads or experts that cannot be split evenly.
@@ -59,7 +59,7 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -
     _check_heads(model, mesh.size())
     if not is_empty(model):
         nn.Module.to(model, device)
-    plan = _plan(model)
+    plan = _plan(model, with_experts=with_experts)
     # by full names: with unequal layers a pattern would name missing parameters
     modules = {name: _anywhere(name) for name, _ in model.base_model.named_modules()}
     for key in (_anywhere(name) for name, _ in model.base_model.named_parameters() if ".lora_" not in name):
@@ -93,14 +93,15 @@ def _check_adapters(adapted: Mapping[str, LoraLayer], size: int) -> None:
             )
 
 
-def _plan(model: PreTrainedModel) -> dict[str, str]:
+def _plan(model: PreTrainedModel, *, with_experts: bool) -> dict[str, str]:
     """{"layers.*.mlp.experts": split}. If the model can be split between experts, single experts are not split."""
     plan = getattr(model.config, "base_model_tp_plan", None)
     if not plan:
         raise ConfigError(
             f"model type {model.config.model_type} has no plan for tensor parallelism; expected tp_size 1"
         )
-    return {**plan, **(getattr(model.config, "base_model_ep_plan", None) or {})}
+    of_experts = getattr(model.config, "base_model_ep_plan", None) or {}
+    return {**plan, **of_experts} if with_experts else {key: cut for key, cut in plan.items() if key not in of_experts}
 
 
 def _anywhere(name: str) -> str:
@@ -116,7 +117,7 @@ def _style(model: nn.Module, name: str, plan: Mapping[str, str]) -> ParallelStyl
             return RowwiseParallel()
         case "replicated_with_grad_allreduce":
             return SequenceParallel(sequence_dim=HEADS_DIM, use_local_output=True)
-        case "ep_dispatch_experts":
+        case _ if cut == DISPATCHED:
             inside = {key.removeprefix(f"{name}."): value for key, value in plan.items() if key.startswith(f"{name}.")}
             return _WholeExperts([key for key, value in inside.items() if value == OF_EXPERTS])
     raise _unknown_cut(model, name, cut)

@@ -9,18 +9,19 @@ and for one process: Accelerate's FSDP path does not exist on CPU, where it woul
     shard       data × cp: rows are distributed over data only
     tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
     cp          the processes of one line work on the same rows, each with a slice of the tokens (`modeling/context_parallel.py`)
+    experts     "same" × "ep": experts alone are sharded over it; one line of "ep" holds all (`modeling/expert_parallel.py`)
 
 Promise: all launched processes train together, or the start is refused.
 """
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from shared.errors import ConfigError
 from shared.processes.waits import Wait
+from trainer.process.expert_sharding import shard_experts
 from trainer.process.peers import COLLECTIVE_TIMEOUT_S, Peers, Pipeline, peers_of, pipeline_of
 from trainer.process.private_apis import forget_group
 
@@ -74,6 +76,7 @@ class Parallel:
     mesh: DeviceMesh  # "shard" × "tp"
     settings: ShardSettings
     pipeline: Pipeline | None = None  # None: one stage
+    experts: DeviceMesh | None = None  # "same" × "ep"; None: experts are parameters like all others
 
     @property
     def rank(self) -> int:
@@ -136,12 +139,19 @@ class Parallel:
 
 @contextmanager
 def parallel_session(
-    device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1, pp_size: int = 1
+    device: str = "auto",
+    num_threads: int = 0,
+    *,
+    tp_size: int = 1,
+    cp_size: int = 1,
+    pp_size: int = 1,
+    ep_size: int = 1,
 ) -> Iterator[Parallel]:
     """Join the launched processes (or run as a single one), and leave the group cleanly at the end.
 
     `device` is auto, cpu or cuda. `num_threads`: CPU threads per process; 0: OMP_NUM_THREADS, else one. Raises LaunchError
-    if fewer processes started than were launched, or if `tp_size` × `cp_size` × `pp_size` does not divide their number.
+    if fewer processes started than were launched, or if `tp_size` × `cp_size` × `pp_size`, or `ep_size`, does not divide their
+    number.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
@@ -154,14 +164,15 @@ def parallel_session(
     try:
         state = PartialState(cpu=device == "cpu")
         _check_world_size(state, world_size)
-        parallel = _described(state.device, world_size, tp_size, cp_size, pp_size)
+        parallel = _described(state.device, world_size, Sizes(tp_size, cp_size, pp_size, ep_size))
         if parallel.is_main:
             log.info(
-                "parallel world_size=%d tp_size=%d cp_size=%d pp_size=%d device=%s settings=%s",
+                "parallel world_size=%d tp_size=%d cp_size=%d pp_size=%d ep_size=%d device=%s settings=%s",
                 world_size,
                 tp_size,
                 cp_size,
                 pp_size,
+                ep_size,
                 device,
                 parallel.settings,
             )
@@ -172,23 +183,39 @@ def parallel_session(
         forget_group(PartialState)
 
 
-def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int, pp_size: int) -> Parallel:
-    shared = tp_size * cp_size * pp_size
+class Sizes(NamedTuple):
+    """Of the settings of the same names with `_size`."""
+
+    tp: int
+    cp: int
+    pp: int
+    ep: int
+
+
+def _described(device: torch.device, world_size: int, sizes: Sizes) -> Parallel:
+    shared = sizes.tp * sizes.cp * sizes.pp
     if world_size % shared:
-        named = (("tp_size", tp_size), ("cp_size", cp_size), ("pp_size", pp_size))
-        sizes = " and ".join(f"{n} is {s}" for n, s in named if s > 1)
-        raise LaunchError(f"{sizes}, but {world_size} processes came up; expected a multiple of {shared}")
+        named = (("tp_size", sizes.tp), ("cp_size", sizes.cp), ("pp_size", sizes.pp))
+        given = " and ".join(f"{n} is {s}" for n, s in named if s > 1)
+        raise LaunchError(f"{given}, but {world_size} processes came up; expected a multiple of {shared}")
+    if world_size % sizes.ep:
+        raise LaunchError(
+            f"ep_size is {sizes.ep}, but {world_size} processes came up; expected a multiple of {sizes.ep}"
+        )
     everyone, settings = Peers(dist.get_rank(), world_size, device), read_shard_settings(os.environ)
-    layers = _of_stage(device, pp_size, shard=world_size // (tp_size * pp_size), tp=tp_size)
-    mesh, pipeline = (layers, None) if pp_size == 1 else (layers["shard", "tp"], pipeline_of(layers, device))
+    layers = _of_stage(device, sizes.pp, shard=world_size // (sizes.tp * sizes.pp), tp=sizes.tp)
+    mesh, pipeline = (layers, None) if sizes.pp == 1 else (layers["shard", "tp"], pipeline_of(layers, device))
     of_stage = everyone if pipeline is None else pipeline.stage
-    if cp_size == 1:
-        data = of_stage if tp_size == 1 else peers_of(mesh["shard"], device)
-        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, settings, pipeline)
+    experts = None
+    if sizes.ep > 1:
+        experts = init_device_mesh(device.type, (world_size // sizes.ep, sizes.ep), mesh_dim_names=("same", "ep"))
+    if sizes.cp == 1:
+        data = of_stage if sizes.tp == 1 else peers_of(mesh["shard"], device)
+        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, settings, pipeline, experts)
     # the same processes in the same order, with separate shard dimensions: only its groups are used
-    lines = _of_stage(device, pp_size, data=world_size // shared, cp=cp_size, tp=tp_size)
+    lines = _of_stage(device, sizes.pp, data=world_size // shared, cp=sizes.cp, tp=sizes.tp)
     data, context = peers_of(lines["data"], device), peers_of(lines["cp"], device)
-    return Parallel(everyone, data, context, device, mesh, settings, pipeline)
+    return Parallel(everyone, data, context, device, mesh, settings, pipeline, experts)
 
 
 def _of_stage(device: torch.device, pp_size: int, **sizes: int) -> DeviceMesh:
@@ -270,7 +297,14 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
     )
 
 
-def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False) -> None:
+def shard_model(
+    model: nn.Module,
+    layer_classes: tuple[str, ...],
+    parallel: Parallel,
+    *,
+    frozen: bool = False,
+    experts: Collection[nn.Module] = (),
+) -> None:
     """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
 
     One process on a CPU, or one for each stage, has nothing to shard, and FSDP2 would copy each layer's parameters at every
@@ -279,6 +313,7 @@ def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Para
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
     Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
+    `experts`: modules whose parameters are sharded over the processes that hold the same experts (`parallel.experts`).
     Raises ValueError when no layer has such a class.
     """
     settings = parallel.settings
@@ -302,11 +337,14 @@ def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Para
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
     if settings.offload_params:
         options["offload_policy"] = CPUOffloadPolicy()
+    same = parallel.experts["same"] if parallel.experts else parallel.mesh["shard"]
+    inner = {module: shard_experts(module, same, options) for module in experts}
     # From the inside out: a layer may hold another one (Mamba's names both its block and the mixer in it).
     sharded = [fully_shard(layer, **options) for layer in reversed(layers)][::-1]
     if settings.forward_prefetch:
-        for layer, following in pairwise(sharded):
-            layer.set_modules_to_forward_prefetch([following])
+        for (_, layer), (module, following) in pairwise(zip(layers, sharded, strict=True)):
+            inside = [inner[part] for part in module.modules() if part in inner]
+            layer.set_modules_to_forward_prefetch([following, *inside])
     # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
     # a backward nothing else would free them.
     fully_shard(model, **{**options, "reshard_after_forward": frozen})

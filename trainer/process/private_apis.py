@@ -5,7 +5,8 @@ another version has renamed or changed, and finds private uses in other files.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -122,6 +123,25 @@ def group_of_others(store: dist.Store, name: str, size: int, backend: str, timeo
     )
     ranks[group] = {rank: rank for rank in range(size)}
     return group
+
+
+# ------------------------------------------------------------------ spread experts (modeling/expert_parallel.py)
+
+
+@contextmanager
+def with_tensors(module: Any, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """In this context these tensors, computed from the module's parameters, stand in their place.
+
+    torch's public function for it calls the module's own forward, which is the one that needs it. Missing: PrivateMissing, at
+    the first forward.
+    """
+    parameters = required(module, "_parameters", "experts that are spread over processes")
+    own = {name: parameters[name] for name in tensors}
+    parameters.update(tensors)
+    try:
+        yield
+    finally:
+        parameters.update(own)
 
 
 # ------------------------------------------------------------------ the rest

@@ -71,6 +71,7 @@ class TrainerConfig(ServiceConfig):
             "tp_size",
             "cp_size",
             "pp_size",
+            "ep_size",
             "save_steps",
             "eval_steps",
             "publish_mode",

@@ -59,3 +59,9 @@ class ParallelSettings(Section):
         gt=0,
         description="Stages of consecutive layers that rows pass one after the other (pipeline parallelism): for more machines.",
     )
+    ep_size: int = Field(
+        1,
+        gt=0,
+        description="Processes that hold the experts together and send each other tokens (expert parallelism). 1: experts are "
+        "shared as tp_size shares layers.",
+    )

@@ -13,10 +13,11 @@ from transformers import PretrainedConfig
 from shared.errors import ConfigError
 from trainer.losses import LossConfig
 from trainer.modeling.compiling import use_compiled_layers
-from trainer.modeling.context_parallel import cut_sequences, plain_name
+from trainer.modeling.context_parallel import check_slices, plain_name
+from trainer.modeling.expert_parallel import expert_modules, spread_experts
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import Conditions, ProbeResult, choose_forward_mode
-from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
+from trainer.modeling.forward_ways import OWN, Way, slice_obstacle, tree_obstacle
 from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import DTYPES, load_config, load_model
 from trainer.modeling.norms import use_norms
@@ -106,14 +107,17 @@ def open_learner(
         use_products(causal_lm, compiled=options.compile_layers)
         use_norms(causal_lm, compiled=options.compile_layers)
         stage = cut_stages(causal_lm, parallel, dtype=PRECISIONS[parallel.settings.precision] or DTYPES[options.dtype])
-        cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
+        spread_experts(causal_lm, parallel)
+        cut_layers(causal_lm, parallel.mesh["tp"], parallel.device, with_experts=parallel.experts is None)
         tp_size = parallel.mesh["tp"].size()
-        cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
+        why_not = slice_obstacle(config) or ("dropout is on" if drops else None)
+        check_slices(causal_lm, parallel.context, tp_size=tp_size, obstacle=why_not)
         return TreeLM(causal_lm, parallel.context, tp_size=tp_size, stage=stage)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
         layers = language_layers(lm.causal_lm, layer_class_names(lm.causal_lm))
-        shard_model(lm, layers, parallel, frozen=frozen)
+        experts = expert_modules(lm.causal_lm).values() if parallel.experts else ()
+        shard_model(lm, layers, parallel, frozen=frozen, experts=experts)
         if first_loads:
             fill(lm.causal_lm, directory, parallel, dtype=options.dtype)
 
@@ -176,6 +180,7 @@ def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel,
             )
         return
     sizes = {"tp_size": parallel.mesh["tp"].size(), "cp_size": parallel.context.size, "pp_size": parallel.pp_size}
+    sizes["ep_size"] = parallel.experts["ep"].size() if parallel.experts else 1
     given = [f"{name} {size}" for name, size in sizes.items() if size > 1]
     given += ["compile_layers true"] if options.compile_layers else []
     lora = options.trainable.lora
@@ -183,7 +188,7 @@ def _check_vision(config: PretrainedConfig, directory: Path, parallel: Parallel,
     if given:
         raise ConfigError(
             f"{directory} is a vision-language model ({config.model_type}), which is not trained with {' and '.join(given)}; "
-            "expected tp_size 1, cp_size 1, pp_size 1, compile_layers false and base_quantization none"
+            "expected tp_size 1, cp_size 1, pp_size 1, ep_size 1, compile_layers false and base_quantization none"
         )
 
 
@@ -196,6 +201,7 @@ def _check_stages(parallel: Parallel, options: LearnerOptions) -> None:
     given += ["base_quantization nf4"] if lora and lora.base_quantization == "nf4" else []
     given += ["dropout true"] if options.dropout else []
     given += ["lora_dropout above 0"] if lora and lora.lora_dropout else []
+    given += [f"ep_size {parallel.experts['ep'].size()}"] if parallel.experts else []
     if given:
         raise ConfigError(
             f"pp_size is {parallel.pipeline.peers.size}, with {' and '.join(given)}, which no test has run in stages; expected "

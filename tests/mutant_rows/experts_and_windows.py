@@ -1,0 +1,81 @@
+"""Protections of layouts: experts spread over processes, rows shared by them."""
+
+from tests.mutant_rows.mutant import Mutant
+
+SPREAD, WINDOWS = "tests/trainer/test_expert_parallel.py", "tests/trainer/test_windows.py"
+MODULE, SLICES = "trainer/modeling/expert_parallel.py", "trainer/modeling/context_parallel.py"
+REFUSED = f"{SPREAD}::test_models_and_processes_over_which_no_experts_can_be_spread_are_refused"
+TOKENS = f"{SPREAD}::test_tokens_reach_their_experts_and_gradients_come_back"
+
+MUTANTS = (
+    Mutant(
+        "experts and windows: experts are split evenly or not at all",
+        MODULE,
+        "        _check(name, module, model, line.size())\n",
+        "",
+        REFUSED,
+    ),
+    Mutant(
+        "experts and windows: a model without a plan for its experts is not spread",
+        MODULE,
+        "    if not spread:\n",
+        "    if False:\n",
+        REFUSED,
+    ),
+    Mutant(
+        "experts and windows: processes have a multiple of ep_size",
+        "trainer/process/parallel.py",
+        "    if world_size % sizes.ep:\n",
+        "    if False:\n",
+        REFUSED,
+    ),
+    Mutant(
+        "experts and windows: gradients of experts are means over as many processes as all others",
+        MODULE,
+        "        return grad * ctx.factor, None\n",
+        "        return grad, None\n",
+        TOKENS,
+    ),
+    Mutant(
+        "experts and windows: processes that share a layer send each token once",
+        MODULE,
+        "        if self.layer.size == 1:\n",
+        "        if True:\n",
+        f"{SPREAD}::test_every_layout_trains_the_parameters_of_one_process_and_reports_its_numbers",
+    ),
+    Mutant(
+        "experts and windows: experts are cut by rows where fewer are held than share them",
+        "trainer/process/expert_sharding.py",
+        "return Shard(1) if held < same.size()",
+        "return Shard(1) if False",
+        f"{SPREAD}::test_a_process_holds_its_experts_and_those_with_the_same_ones_share_them",
+    ),
+    Mutant(
+        "experts and windows: slices of rows are measured against whole rows",
+        "trainer/modeling/forward.py",
+        "        return self.context if over_slices(self.way.attention) else None\n",
+        "        return self.context\n",
+        f"{WINDOWS}::test_a_window_longer_than_what_is_measured_is_applied_in_longer_rows",
+    ),
+    Mutant(
+        "experts and windows: a window is applied to the row",
+        SLICES,
+        "(query_Q - key_K < window)",
+        "(query_Q - key_K < 2 * window)",
+        f"{WINDOWS}::test_a_window_longer_than_what_is_measured_is_applied_in_longer_rows",
+    ),
+    Mutant(
+        "experts and windows: a window that no layer passes on is refused",
+        SLICES,
+        "    if passed != expected:\n",
+        "    if False:\n",
+        f"{WINDOWS}::test_a_window_that_a_layer_does_not_pass_to_its_attention_is_refused",
+    ),
+    Mutant(
+        "experts and windows: no window in a tree",
+        SLICES,
+        "    if window is not None and (attention_mask is not None or inner",
+        "    if window is not None and (inner",
+        f"{WINDOWS}::test_no_window_is_applied_to_a_tree",
+    ),
+)

@@ -1,0 +1,188 @@
+"""Expert parallelism: the processes of one "ep" line hold all experts together, and send each other the tokens.
+
+    experts     each on one process of the line; FSDP shards its parameters over the processes that hold the same ones
+    all others  sharded over all processes, as without it
+
+    router ▸ (token, expert) pairs by expert ─all-to-all─▶ this process's experts ─all-to-all─▶ weighted, summed for each token
+             counts first, then rows of as many as chose each
+
+Every process sends its own tokens: those of its rows, of its slice of a row, or, of processes that share a layer, its part of
+the row. The backward sends the gradients the opposite way. A process that receives nothing computes one row that
+nobody gets, so that its backward takes part in every exchange.
+
+    suffix _N  token      _NK  token, chosen expert      _P  pair of both, by expert      _R  received pair
+           _XL  process, expert that it holds
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from transformers import PreTrainedModel
+
+from shared.errors import ConfigError
+from trainer.modeling.context_parallel import of_all
+from trainer.process.parallel import Parallel, Peers, is_empty
+from trainer.process.private_apis import with_tensors
+
+OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert
+DISPATCHED = "ep_dispatch_experts"  # … and for the module that has them
+
+
+def expert_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """The modules of experts that the model's plan names, by their names in `base_model`; none for a model without experts."""
+    plan = getattr(model.config, "base_model_ep_plan", None) or {}
+    return {
+        name: module
+        for name, module in model.base_model.named_modules()
+        if plan.get(".".join("*" if part.isdigit() else part for part in name.split("."))) == DISPATCHED
+    }
+
+
+def spread_experts(model: PreTrainedModel, parallel: Parallel) -> None:
+    """Move `model` to the device, unless it is empty, and split its experts in place over `parallel.experts`. None: no-op.
+
+    Call before `cut_layers` and `shard_model`.
+    Raises ConfigError for a model without a plan for its experts, and for experts that cannot be split evenly.
+    """
+    mesh = parallel.experts
+    if mesh is None:
+        return
+    line = mesh["ep"]
+    spread: dict[str, Any] = expert_modules(model)
+    if not spread:
+        raise ConfigError(
+            f"ep_size is {line.size()}, but model type {model.config.model_type} has no plan for expert parallelism; expected "
+            "ep_size 1"
+        )
+    if not is_empty(model):
+        nn.Module.to(model, parallel.device)
+    tp = parallel.mesh["tp"]
+    layer = Peers(tp.get_local_rank(), tp.size(), parallel.device, tp.get_group())
+    place = Peers(line.get_local_rank(), line.size(), parallel.device, line.get_group())
+    for name, module in spread.items():
+        _check(name, module, model, line.size())
+        for key, parameter in list(module.named_parameters()):
+            own = distribute_tensor(parameter.detach(), line, [Shard(0)], src_data_rank=None)
+            setattr(module, key, nn.Parameter(own, requires_grad=parameter.requires_grad))
+        module.num_experts //= line.size()
+        # FSDP averages their gradients over fewer processes than those of the other parameters
+        share = mesh["same"].size() / parallel.num_shards
+        module.forward = _Spread(module, module.forward, place, layer, share)
+
+
+def _check(name: str, module: Any, model: PreTrainedModel, size: int) -> None:
+    if module.num_experts % size:
+        raise ConfigError(f"ep_size is {size}, but num_experts is {module.num_experts}; expected a divisor of it")
+    for key, parameter in module.named_parameters():
+        if "." in key or len(parameter) != module.num_experts:
+            raise ConfigError(
+                f"ep_size is {size}, but {name}.{key} of model type {model.config.model_type} has no part for each expert; "
+                "expected ep_size 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The forward of a module of experts whose `own` forward has this process's experts: (N, H), (N, K), (N, K) ▸ (N, H)."""
+
+    module: Any
+    own: Callable[[Tensor, Tensor, Tensor], Tensor]
+    place: Peers  # processes that hold all experts together, and exchange their tokens
+    layer: Peers  # processes that share each layer, and have the same tokens
+    gradient_share: float
+
+    def __call__(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        if self.layer.size == 1:
+            return self._of_tokens(hidden_states, top_k_index, top_k_weights)
+        count = len(hidden_states)
+        own_N = torch.arange(count, device=hidden_states.device).tensor_split(self.layer.size)[self.layer.rank]
+        hidden_NH, weight_NK = (_summed_backward(x, self.layer)[own_N] for x in (hidden_states, top_k_weights))
+        return of_all(self._of_tokens(hidden_NH, top_k_index[own_N], weight_NK), own_N, count, self.layer)
+
+    def _of_tokens(self, hidden_NH: Tensor, expert_NK: Tensor, weight_NK: Tensor) -> Tensor:
+        experts_P, order_P = expert_NK.flatten().sort(stable=True)
+        num_experts = self.place.size * int(self.module.num_experts)
+        sent_XL = torch.bincount(experts_P, minlength=num_experts).view(self.place.size, -1)
+        received_XL = torch.empty_like(sent_XL)
+        dist.all_to_all_single(received_XL, sent_XL, group=self.place.group)
+        sent, received = torch.stack([sent_XL.sum(1), received_XL.sum(1)]).tolist()
+        rows_RH = _exchange(hidden_NH[order_P // expert_NK.shape[1]], sent, received, self.place)
+        result_PH = _exchange(self._computed(rows_RH, received_XL), received, sent, self.place)
+        result_NKH = torch.empty_like(result_PH).index_copy(0, order_P, result_PH)
+        result_NKH = result_NKH.view(*expert_NK.shape, hidden_NH.shape[1])
+        return (result_NKH * weight_NK[..., None]).sum(1).to(hidden_NH.dtype)
+
+    def _computed(self, rows_RH: Tensor, received_XL: Tensor) -> Tensor:
+        """Each received row by its expert; their order is by process, then by expert."""
+        processes, held = received_XL.shape
+        expert_R = torch.arange(held, device=rows_RH.device).repeat(processes)
+        expert_R = expert_R.repeat_interleave(received_XL.flatten(), output_size=len(rows_RH))
+        padded_RH, nothing = rows_RH, len(rows_RH) == 0
+        if nothing:
+            padded_RH, expert_R = rows_RH.sum(0, keepdim=True), expert_R.new_zeros(1)
+        with with_tensors(self.module, _own_parameters(self.module, self.gradient_share)):
+            out_RH = self.own(padded_RH, expert_R[:, None], padded_RH.new_ones(len(padded_RH), 1))
+        return out_RH[:0] if nothing else out_RH
+
+
+def _own_parameters(module: nn.Module, gradient_share: float) -> dict[str, Tensor]:
+    """This process's part of each, whose gradient is multiplied."""
+    parts = {name: p.to_local() if isinstance(p, DTensor) else p for name, p in module.named_parameters()}
+    return {name: _ScaledBackward.apply(part, gradient_share) for name, part in parts.items()}  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+
+
+class _ScaledBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def _exchange(x_PH: Tensor, sent: list[int], received: list[int], place: Peers) -> Tensor:
+    """Rows for each process, as many as `sent`, in order of rank; returns those from each process."""
+    result: Tensor = _Exchange.apply(x_PH, sent, received, place)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+    return result
+
+
+class _Exchange(torch.autograd.Function):
+    """An all-to-all of rows; its adjoint is that of the opposite direction."""
+
+    @staticmethod
+    def forward(ctx: Any, x_PH: Tensor, sent: list[int], received: list[int], place: Peers) -> Tensor:
+        ctx.arguments = received, sent, place
+        out_RH = x_PH.new_empty(sum(received), x_PH.shape[1])
+        dist.all_to_all_single(out_RH, x_PH.contiguous(), received, sent, group=place.group)
+        return out_RH
+
+    @staticmethod
+    def backward(ctx: Any, grad_RH: Tensor) -> tuple[Tensor | None, ...]:
+        return _exchange(grad_RH, *ctx.arguments), None, None, None
+
+
+def _summed_backward(x: Tensor, peers: Peers) -> Tensor:
+    result: Tensor = _SummedBackward.apply(x, peers)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+    return result
+
+
+class _SummedBackward(torch.autograd.Function):
+    """The same values; each peer uses a part of them, and the gradient is the sum over the parts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        whole = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(whole, group=ctx.peers.group)
+        return whole, None
