@@ -41,6 +41,7 @@ from tandem.launch.policies import load_policies
 from tandem.launch.settings import LaunchConfig
 from tandem.launch.step_cost import tokens_of_episode
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs, predicted, trained_as
+from tandem.plan.gpu_command import gpu_plan, is_gpu_plan
 from tandem.plan.proposal import MEMORY_SHARE, PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
 
@@ -55,6 +56,13 @@ KINDS: dict[str, type] = {
 
 
 def main() -> int:
+    if is_gpu_plan(sys.argv[1:]):
+        try:
+            gpu_plan(sys.argv[1:])
+        except (ConfigError, DataError) as exc:
+            sys.stderr.write(f"tandem plan: {exc}\n")
+            return 2
+        return 0
     if {"-h", "--help"} & set(sys.argv[1:]):
         sys.stdout.write(
             f"usage: tandem plan RUN_NAME [options of tandem run]\n\n{__doc__}\n`tandem run --help` explains them.\n"
