@@ -1,20 +1,23 @@
 """What `tandem plan MODEL --gpus N` predicts of a rank's memory, beside what the trainer's own code would hold there, by part.
 
-    python -m scripts.bench.plan                                          Qwen3-0.6B to 235B-A22B, 8 to 512 ranks, 8 K to 256
-    K tokens python -m scripts.bench.plan --model Qwen3-8B --ranks 16 --tp 2 --cp 4 --tokens 65536 --checkpointing
-    python -m scripts.bench.plan --quick                                  a small model on 8 ranks, in seconds
+    python -m scripts.bench.plan                        Qwen3-0.6B to 235B-A22B, 8 to 512 ranks, 8 K to 256 K tokens
+    python -m scripts.bench.plan --model Qwen3-8B --ranks 16 --tp 2 --cp 4 --tokens 65536 --checkpointing
+    python -m scripts.bench.plan --real                 real steps of a small model by one rank and two, on processors
+    python -m scripts.bench.plan --quick                a small model on 8 ranks, in seconds
 
 Each row is a process of its own, in which rank 0 takes a step with tensors that have no memory (`fake_ranks.py`): no GPU is
-needed, a row of 94 layers takes two minutes. GiB; `computed` is what the forward and the backward make.
+needed, a row of 94 layers takes some two minutes. GiB; `computed` is what the forward and the backward make.
 """
 
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from scripts.bench.fake_ranks import tracked_step
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
+from scripts.bench.real_ranks import measured_peak, write_shape
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import KNOWN, ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
@@ -22,6 +25,9 @@ from tandem.plan.rank_memory import peak
 
 GIB = 2**30
 TRAINED_SHARE = 2  # of a row's tokens every second is trained
+SMALL = ModelShape(
+    name="94M", layers=8, hidden=768, heads=12, key_heads=4, head_width=64, inner=2304, vocabulary=32000, tied=True
+)
 Case = tuple[ModelShape, Layout, TrainedAs, TrainedRow]
 
 
@@ -54,6 +60,8 @@ def published() -> list[Case]:
 
 
 def measure(options: Options) -> Tables:
+    if options.real:
+        return {"MiB of a rank, predicted and measured": real_rows(options.folder / "model")}
     cases = [given(options)] if options.model else published()
     rows = []
     for one in cases:
@@ -89,6 +97,20 @@ def row_of(one: Case) -> Row:
     return {**sizes, "checkpointing": row.checkpointing, **texts, **ratio}
 
 
+def real_rows(folder: Path) -> list[Row]:
+    """Of one rank and two, without and with checkpointed layers."""
+    write_shape(folder, SMALL)
+    rows = []
+    for ranks in (1, 2):
+        for checkpointing in (False, True):
+            row = TrainedRow(tokens=2048, trained_tokens=1024, mixed=False, checkpointing=checkpointing, on_cpu=True)
+            layout = Layout(ranks=ranks)
+            ours, theirs = peak(SMALL, layout, TrainedAs(), row).total, measured_peak(folder, layout, row)
+            figures = {"predicted": ours / 2**20, "measured": theirs / 2**20, "ratio": ours / theirs}
+            rows.append({"ranks": ranks, "checkpointing": checkpointing, **figures})
+    return rows
+
+
 if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--model", choices=KNOWN, help="one row, of this model; the published ones without it")
@@ -99,4 +121,5 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=8192, help="of the row")
     parser.add_argument("--lora_rank", type=int, default=0)
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
+    parser.add_argument("--real", action="store_true", help="real steps on this machine instead")
     run_benchmark(parser, measure, decimals=3, model="Qwen3-0.6B", layers=2, tokens=1024)

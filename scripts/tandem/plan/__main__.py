@@ -3,6 +3,10 @@
     tandem plan my_run --model models/mine --train_file tasks.jsonl                 says it, starts nothing
     tandem plan my_run --model models/mine --train_file tasks.jsonl > my_run.yml    for `tandem run … --config my_run.yml`
 
+With a number of GPUs it plans for machines that are not here, from a model's shape alone (`gpu_command.py`):
+
+    tandem plan Qwen3-8B --gpus 16 --gpu h100 --context 32768 > my_run.yml
+
 What is printed is a YAML of settings; its comments say what was found and what it costs. Options are those of `tandem run`, and
 what they give stays as given. For some seconds it times products of matrices on the cores: what else runs makes them slower.
 """

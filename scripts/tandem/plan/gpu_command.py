@@ -18,7 +18,7 @@ from shared.documents.step_cost import spoken
 from shared.errors import ConfigError
 from tandem.launch.trainer_memory import BYTES, TrainedAs
 from tandem.plan.devices import DEVICES, device_of
-from tandem.plan.layouts import GIB, USABLE, Fleet, Given, GpuPlan, Work, best, why_none
+from tandem.plan.layouts import GIB, HOST_GIB, USABLE, Fleet, Given, GpuPlan, Work, best, why_none
 from tandem.plan.models import KNOWN, ModelShape, shape_of
 from tandem.plan.planned_rank import LOGPROB_CHUNK, PARTS, TrainedRow
 from tandem.plan.rank_sizes import published_bytes
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=_count, help="machines; by default as few as hold 8 each")
     parser.add_argument("--gpu", choices=DEVICES, default="h100", help="their kind")
     parser.add_argument("--memory", type=float, help="GiB of one of them, instead of its kind's")
+    parser.add_argument("--host_memory", type=float, default=HOST_GIB, help="GiB of each machine beside its GPUs")
     parser.add_argument("--context", type=_count, default=32768, help="tokens of the longest episode, and of a row")
     parser.add_argument(
         "--trained_share", type=float, default=0.5, help="of a row's tokens that are sampled, and trained"
@@ -95,15 +96,13 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
     yield f"# trainer   {_trainer_text(fleet, plan)}"
     yield f"# engines   {_engines_text(fleet, plan)}"
     yield f"# memory    {_memory_text(plan)}"
-    if plan.memory.host:
-        yield f"# host      {plan.memory.host * plan.trainer_gpus / GIB:,.1f} GiB of each machine: parameters, gradients, states"
-    elif plan.turns:
-        held = (plan.memory.weights + plan.memory.optimizer) * plan.trainer_gpus
-        yield f"# host      {held / GIB:,.1f} GiB of each machine, while the engines sample"
+    if plan.host:
+        when = "parameters, gradients, states" if plan.memory.host else "states, while the engines sample"
+        yield f"# host      {plan.host / GIB:,.1f} GiB of each machine's own memory: {when}"
     yield f"# step      {_step_text(work, plan)}"
     yield f"# version   {_version_text(work)}"
     if not plan.fits:
-        yield f"# DOES NOT FIT: {why_none(fleet, plan)}"
+        yield f"# DOES NOT FIT: {why_none(plan)}"
     yield from _to_start(options, fleet)
     yield from yaml.safe_dump(_settings(work, plan), sort_keys=False, default_flow_style=None).splitlines()
 
@@ -114,7 +113,8 @@ def _fleet(options: argparse.Namespace) -> Fleet:
         raise ConfigError(f"gpus is {options.gpus}; expected a multiple of the {machines} machines")
     device = device_of(options.gpu)
     memory = USABLE * GIB * (options.memory or device.memory_gib)
-    return Fleet(device=device, machines=machines, gpus=options.gpus // machines, memory=memory)
+    host = GIB * options.host_memory
+    return Fleet(device=device, machines=machines, gpus=options.gpus // machines, memory=memory, host=host)
 
 
 def _work(options: argparse.Namespace, shape: ModelShape) -> Work:

@@ -11,6 +11,7 @@ the fastest the simplest is taken.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shared.errors import ConfigError
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.devices import Device
 from tandem.plan.models import ModelShape
@@ -21,18 +22,20 @@ from tandem.plan.roofline import EngineSpeed, engine_speed, row_time, step_extra
 USABLE = 0.91  # of a GPU's memory: CUDA's context, NCCL, what the allocator loses (docs/run/gpus.md: 72 of 79 GiB)
 TURNS_SHARE = 0.75  # of it for an engine by turns, as the launcher gives SGLang
 STATES_TO_HOST, STATES_BACK = 4.5 / 3.0 * 2**30, 4.5 / 0.7 * 2**30  # bytes a second, measured on an H200
+HOST_GIB = 2048.0  # of a machine's own memory, as in NVIDIA's DGX H100
 CLOSE = 0.97  # of the fastest layout's speed
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """`gpus` on each of `machines`. `memory`: usable bytes of one."""
+    """`gpus` on each of `machines`. `memory`: usable bytes of one; `host`: bytes of a machine beside them."""
 
     device: Device
     machines: int
     gpus: int
     memory: float
+    host: float = HOST_GIB * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,23 @@ class GpuPlan:
     sampling_s: float
     learning_s: float  # with what a step has once
     moving_s: float  # of states, by turns
-    fits: bool
+    fleet: Fleet
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.fleet.memory and self.engine.sequences > 0 and self.host <= self.fleet.host
+
+    @property
+    def lacking(self) -> tuple[float, ...]:
+        """What a layout that does not fit is compared by: an engine that holds nothing, bytes of a GPU, of the host, seconds."""
+        over = max(0.0, self.memory.total - self.fleet.memory), max(0.0, self.host - self.fleet.host)
+        return (float(self.engine.sequences == 0), *over, self.step_s)
+
+    @property
+    def host(self) -> int:
+        """Bytes of each machine's own memory: the states of its ranks, always or while the engines have the GPUs."""
+        held = self.memory.weights + self.memory.optimizer if self.turns else 0
+        return self.trainer_gpus * (self.memory.host or held)
 
     @property
     def step_s(self) -> float:
@@ -93,11 +112,16 @@ class GpuPlan:
 
 
 def best(fleet: Fleet, work: Work, given: Given) -> GpuPlan:
-    """The simplest of the fastest that fit; where none fits the one that lacks least."""
+    """The simplest of the fastest that fit; where none fits the one that lacks least. Raises ConfigError where there is none."""
     every = list(plans(fleet, work, given))
+    if not every:
+        raise ConfigError(
+            f"no layout of {work.shape.name} over {fleet.gpus} GPUs of a machine is as the options say; expected a tp_size that "
+            f"divides {work.shape.key_heads} key heads and the trainer's GPUs, and fewer GPUs in --trainer than there are"
+        )
     fitting = [plan for plan in every if plan.fits]
     if not fitting:
-        return min(every, key=lambda plan: (plan.engine.sequences == 0, plan.memory.total, plan.step_s))
+        return min(every, key=lambda plan: plan.lacking)
     fastest = min(plan.step_s for plan in fitting)
     close = [plan for plan in fitting if CLOSE * plan.step_s <= fastest]
     return min(close, key=lambda plan: (plan.complexity, plan.step_s))
@@ -155,7 +179,7 @@ def _plan(
     return GpuPlan(
         turns=turns, trainer_gpus=count, layout=layout, row=row, memory=memory, engine=engine, engines=engines,
         sampling_s=sampling_s, learning_s=learning_s, moving_s=moving_s,
-        fits=memory.total <= fleet.memory and engine.sequences > 0,
+        fleet=fleet,
     )  # fmt: skip
 
 
@@ -177,11 +201,13 @@ def _engine(fleet: Fleet, work: Work, gpus: int, *, turns: bool) -> tuple[Engine
     return max(tried, key=lambda one: one[0].tokens_per_s * one[1])
 
 
-def why_none(fleet: Fleet, plan: GpuPlan) -> str:
+def why_none(plan: GpuPlan) -> str:
     """What keeps the closest layout from fitting."""
+    fleet, remedy = plan.fleet, "more GPUs, a shorter --context, --lora_rank, or a smaller model"
     if plan.memory.total > fleet.memory:
-        lacking = f"a rank needs {plan.memory.total / GIB:,.1f} GiB at the {plan.memory.moment}"
-        return (
-            f"{lacking}, of {fleet.memory / GIB:,.1f}: more GPUs, a shorter --context, --lora_rank, or a smaller model"
-        )
-    return "the GPUs of an engine do not hold its weights and one sequence: a shorter --context, more memory, or a smaller model"
+        held = f"a rank holds {plan.memory.total / GIB:,.1f} GiB at the {plan.memory.moment}"
+        return f"{held}, of {fleet.memory / GIB:,.1f}: {remedy}"
+    if plan.host > fleet.host:
+        held = f"the states take {plan.host / GIB:,.0f} GiB of a machine's own memory"
+        return f"{held}, of {fleet.host / GIB:,.0f} (--host_memory): {remedy}"
+    return "an engine's GPUs do not hold its weights and one sequence: a shorter --context, more memory, or a smaller model"

@@ -79,7 +79,8 @@ class RankSizes:
         own = [self._own(matrix) for matrix in matrices]
         shards = self.layout.shards
         local = sum(-(-rows // shards) * width for rows, width in own)
-        return local, sum(rows * width for rows, width in own), local * shards
+        is_sharded = shards > 1 or not self.row.on_cpu  # `shard_model` leaves the only rank of a CPU as it is
+        return local, sum(rows * width for rows, width in own), local * shards if is_sharded else 0
 
     def _own(self, matrix: Matrix) -> tuple[int, int]:
         """(rows, width) of this rank's part by tp_size."""

@@ -13,13 +13,13 @@ from tandem.launch.policies import load_policies
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.devices import DEVICES
 from tandem.plan.gpu_command import gpu_plan, is_gpu_plan
-from tandem.plan.layouts import GIB, USABLE, Fleet, Given, Work, best, plans
+from tandem.plan.layouts import GIB, USABLE, Fleet, Given, Work, best, plans, why_none
 from tandem.plan.models import KNOWN, shape_of
 from tandem.plan.planned_rank import Layout, TrainedRow
 from tandem.plan.roofline import TRAINING, engine_speed, row_flops, row_time
 from tests.tandem.plan.test_rank_memory import ON_AN_H200
 
-FULL = TrainedAs()
+FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
 H100 = DEVICES["h100"]
 
 
@@ -77,6 +77,11 @@ def test_memory_decides_and_what_does_not_fit_is_not_proposed() -> None:
     assert tight.memory.total < roomy.memory.total
     nothing = best(fleet(8), work("Qwen3-235B-A22B"), Given())
     assert not nothing.fits
+    assert "of a machine's own memory" in why_none(nothing), "3.5 TB of states, offloaded"
+    assert "holds" in why_none(best(fleet(8), work("Qwen3-235B-A22B"), Given(offload=False)))
+    engineless = replace(roomy, engine=replace(roomy.engine, sequences=0))
+    assert not engineless.fits
+    assert "do not hold its weights" in why_none(engineless)
 
 
 def test_what_is_given_stays() -> None:
@@ -93,7 +98,12 @@ def test_heads_and_experts_bound_the_layouts() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--gpus", "8", "--gpu", "h100"], ["--gpus", "16", "--context", "65536", "--lora_rank", "16"]]
+    "words",
+    [
+        ["--gpus", "8", "--trainer", "4"],
+        ["--gpus", "8", "--turns"],
+        ["--gpus", "16", "--context", "65536", "--lora_rank", "16"],
+    ],
 )
 def test_a_launch_takes_the_printed_settings(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -119,6 +129,8 @@ def test_a_launch_takes_the_printed_settings(
     assert [list(engine.gpus) for engine in config.placed.placement.engines] == settings["launch"]["gpus"]["main"][
         "engines"
     ]
+    by_turns = {engine.shared_device is not None for engine in config.placed.placement.engines}
+    assert by_turns == {("by turns" in printed)}
     assert place(8, [Wanted("main", heads=32)], config.gpus)
 
 
@@ -141,6 +153,11 @@ def test_a_folder_is_read_as_the_model_that_it_describes(tmp_path: Path) -> None
     for shape in KNOWN.values():
         (tmp_path / "config.json").write_text(json.dumps(shape.config()), encoding="utf-8")
         assert shape_of(str(tmp_path)) == replace(shape, name=tmp_path.name)
+
+
+def test_a_layout_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="divides 8 key heads"):
+        best(fleet(8), work("Qwen3-8B"), Given(tp=3))
 
 
 def test_machines_of_unequal_size_are_refused() -> None:
