@@ -17,7 +17,7 @@ from tandem.plan.layouts import GIB, USABLE, Fleet, Given, Work, best, plans, wh
 from tandem.plan.models import KNOWN, shape_of
 from tandem.plan.planned_rank import Layout, TrainedRow
 from tandem.plan.roofline import TRAINING, engine_speed, row_flops, row_time
-from tests.tandem.plan.test_rank_memory import ON_AN_H200
+from tests.tandem.plan.shapes import ON_AN_H200
 
 FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
 H100 = DEVICES["h100"]

@@ -9,16 +9,14 @@ import pytest
 
 from scripts.bench.fake_ranks import TrackedPeak, tracked_step
 from tandem.launch.trainer_memory import TrainedAs
-from tandem.plan.models import KNOWN, ModelShape
+from tandem.plan.models import KNOWN
 from tandem.plan.planned_rank import PARTS, Layout, TrainedRow
 from tandem.plan.rank_memory import moments, peak
 from tandem.plan.rank_sizes import published_bytes
+from tests.tandem.plan.shapes import ON_AN_H200
 
 pytestmark = pytest.mark.slow
 GIB = 2**30
-ON_AN_H200 = ModelShape(
-    name="405M", layers=8, hidden=2048, heads=32, key_heads=16, head_width=64, inner=6144, vocabulary=1024, tied=True
-)
 FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
 CASES = {
     "data": ("Qwen3-1.7B", Layout(ranks=8), FULL, {}),
