@@ -47,6 +47,11 @@ def figures(folder: Path, name: str, *arguments: str) -> dict[str, list[dict[str
     return tables
 
 
+def plan(folder: Path) -> None:
+    (row,) = figures(folder, "plan")["GiB of a rank, predicted / tracked"]
+    assert row["ratio"] == pytest.approx(1, abs=0.1), row
+
+
 def tree(folder: Path) -> None:
     tables = figures(folder, "tree")
     tokens = {row["merging"]: row["tokens"] for row in tables["one step"]}
@@ -261,8 +266,8 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     for check in (
         *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, image_steps),
         *(images, logprobs),
-        *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree, viewer_images),
-        weight_streams,
+        *(math_verdicts, mcp_docker, memory, plain_loop, plan, publish, sampler, schedule, tool_calls, tree),
+        *(viewer_images, weight_streams),
     )
 }
 
@@ -276,6 +281,7 @@ SHORT = {
     "image_steps",
     "images",
     "memory",
+    "plan",
     "viewer_images",
     "weight_streams",
 }

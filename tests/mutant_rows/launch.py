@@ -5,6 +5,7 @@ from tests.mutant_rows.mutant import Mutant
 KINDS = "tests/system/test_launch_two_kinds.py"
 
 PROPOSAL = "tests/tandem/plan/test_proposal.py"
+RANK, GPU_PLAN = "tests/tandem/plan/test_rank_memory.py", "tests/tandem/plan/test_gpu_plan.py"
 
 MUTANTS = (
     Mutant(
@@ -41,6 +42,48 @@ MUTANTS = (
         "step = replace(step, groups=GROUPS)",
         "pass",
         f"{PROPOSAL}::test_small_steps_are_proposed",
+    ),
+    Mutant(
+        "plan for GPUs: a rank holds at least one of the experts, and collectives carry what rounds them up",
+        "scripts/tandem/plan/rank_sizes.py",
+        "local = sum(-(-rows // shards) * width for rows, width in own)",
+        "local = sum(rows * width // shards for rows, width in own)",
+        f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
+    ),
+    Mutant(
+        "plan for GPUs: layers keep their activations unless they are computed again",
+        "scripts/tandem/plan/rank_memory.py",
+        "kept = inputs if row.checkpointing else saved",
+        "kept = inputs",
+        f"{RANK}::test_a_step_on_an_h200_took_what_is_predicted",
+    ),
+    Mutant(
+        "plan for GPUs: what is offloaded is on the host",
+        "scripts/tandem/plan/rank_sizes.py",
+        "if not self.row.optimizer_offload:",
+        "if True:",
+        f"{RANK}::test_what_is_offloaded_is_on_the_host",
+    ),
+    Mutant(
+        "plan for GPUs: a layout that does not fit is not proposed",
+        "scripts/tandem/plan/layouts.py",
+        "self.memory.total <= self.fleet.memory and self.engine.sequences > 0 and self.host <= self.fleet.host",
+        "self.engine.sequences > 0",
+        f"{GPU_PLAN}::test_memory_decides_and_what_does_not_fit_is_not_proposed",
+    ),
+    Mutant(
+        "plan for GPUs: what is given stays",
+        "scripts/tandem/plan/layouts.py",
+        "for n in range(1, fleet.gpus) if given.trainer_gpus in (None, n)",
+        "for n in range(1, fleet.gpus)",
+        f"{GPU_PLAN}::test_what_is_given_stays",
+    ),
+    Mutant(
+        "plan for GPUs: engines have the GPUs that the trainer has not",
+        "scripts/tandem/plan/gpu_command.py",
+        "first = plan.engine.gpus, 0 if plan.turns else plan.trainer_gpus",
+        "first = plan.engine.gpus, 0",
+        f"{GPU_PLAN}::test_a_launch_takes_the_printed_settings",
     ),
     Mutant(
         "threads of a larger model: processes of a kind have the cores between them",

@@ -75,7 +75,7 @@ def predicted(folder: Path, settings: TrainedAs, tokens: int = 0) -> MemoryParts
     size = BYTES[settings.dtype]
     four = settings.base_quantization == "nf4" and settings.lora_rank > 0
     weights = sum(
-        _nf4_bytes(prod(shape)) if four and name in layers and prod(shape) % NF4_BLOCK == 0 else size * prod(shape)
+        nf4_bytes(prod(shape)) if four and name in layers and prod(shape) % NF4_BLOCK == 0 else size * prod(shape)
         for name, shape in shapes.items()
     )
     if settings.lora_rank:
@@ -85,7 +85,7 @@ def predicted(folder: Path, settings: TrainedAs, tokens: int = 0) -> MemoryParts
         trained, exact, adapters = list(shapes.values()), size, 0
         inside = {shape for name, shape in shapes.items() if not _is_outside(name)}
     gradients = exact * sum(map(prod, trained))
-    optimizer = sum(_state_bytes(shape, settings.optim, exact, in_layer=shape in inside) for shape in trained)
+    optimizer = sum(state_bytes(shape, settings.optim, exact, in_layer=shape in inside) for shape in trained)
     activations = 0
     if tokens:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ def _is_linear(name: str, shape: Shape) -> bool:
     )
 
 
-def _nf4_bytes(numbers: int) -> int:
+def nf4_bytes(numbers: int) -> int:
     return numbers // 2 + 4 * numbers // NF4_BLOCK + 4 * NF4_LEVELS
 
 
@@ -118,7 +118,7 @@ def _adapters(layers: Any, settings: TrainedAs) -> Iterator[Shape]:
             yield (outputs,)
 
 
-def _state_bytes(shape: Shape, optim: str, size: int, *, in_layer: bool) -> int:
+def state_bytes(shape: Shape, optim: str, size: int, *, in_layer: bool) -> int:
     """Of one trained tensor. `in_layer`: neither embedding nor head."""
     numbers = prod(shape)
     if optim == "adamw_8bit" and numbers >= EIGHT_BITS_LEAST:

@@ -3,6 +3,10 @@
     tandem plan my_run --model models/mine --train_file tasks.jsonl                 says it, starts nothing
     tandem plan my_run --model models/mine --train_file tasks.jsonl > my_run.yml    for `tandem run … --config my_run.yml`
 
+With a number of GPUs it plans for machines that are not here, from a model's shape alone (`gpu_command.py`):
+
+    tandem plan Qwen3-8B --gpus 16 --gpu h100 --context 32768 > my_run.yml
+
 What is printed is a YAML of settings; its comments say what was found and what it costs. Options are those of `tandem run`, and
 what they give stays as given. For some seconds it times products of matrices on the cores: what else runs makes them slower.
 """
@@ -41,6 +45,7 @@ from tandem.launch.policies import load_policies
 from tandem.launch.settings import LaunchConfig
 from tandem.launch.step_cost import tokens_of_episode
 from tandem.launch.trainer_memory import MemoryParts, TrainedAs, predicted, trained_as
+from tandem.plan.gpu_command import gpu_plan, is_gpu_plan
 from tandem.plan.proposal import MEMORY_SHARE, PlannedStep, Proposal, propose
 from tandem.plan.speed import Speed, measured
 
@@ -55,6 +60,13 @@ KINDS: dict[str, type] = {
 
 
 def main() -> int:
+    if is_gpu_plan(sys.argv[1:]):
+        try:
+            gpu_plan(sys.argv[1:])
+        except (ConfigError, DataError) as exc:
+            sys.stderr.write(f"tandem plan: {exc}\n")
+            return 2
+        return 0
     if {"-h", "--help"} & set(sys.argv[1:]):
         sys.stdout.write(
             f"usage: tandem plan RUN_NAME [options of tandem run]\n\n{__doc__}\n`tandem run --help` explains them.\n"

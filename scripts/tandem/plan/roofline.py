@@ -1,0 +1,135 @@
+"""Seconds of a trainer's row and of an engine's step on GPUs: the operations and bytes that they need, by what a GPU can do.
+
+    a row          products 2 operations a parameter and token forward, as many for each of two gradients, and once more with
+                   activation_checkpointing; attention 4 x the width of the queries for each pair that sees each other, and
+                   2.5 times that backward (arXiv 2307.08691, section 3.2); the head for trained tokens alone
+    collectives    each layer's parameters gathered twice, beside the computation; in the middle of it those of tp_size, cp_size
+    once a step    gradients reduced, the optimizer
+    decoding       all weights read once, and the keys and values of each sequence
+
+`TRAINING` is measured: one H200 took 0.506 s and 0.651 s for rows of 25,536 tokens (docs/run/gpus.md), 21 % of its peak.
+`LINKS` and
+`DECODING_SHARE` are assumptions: neither several GPUs nor an engine on one was measured. So seconds may
+be wrong by a factor of two; what decides between layouts is their ratio.
+"""
+
+from dataclasses import dataclass
+
+from tandem.launch.trainer_memory import TrainedAs
+from tandem.plan.devices import Device
+from tandem.plan.models import ModelShape
+from tandem.plan.planned_rank import Layout, TrainedRow
+from tandem.plan.rank_sizes import BF16, EXACT, sharded_numbers
+
+TRAINING = 0.21  # of a GPU's peak, measured on an H200
+LINKS = 0.7  # of a link's published bandwidth, assumed
+DECODING_SHARE = 0.6  # of the memory's published bandwidth, assumed
+LATENCY_S = 20e-6  # of a collective, assumed
+HOST_BANDWIDTH = 50e9  # bytes a second of a host's memory for each GPU's optimizer, assumed
+OPTIMIZER_BYTES = 28  # a number: AdamW reads weight, gradient and two moments, and writes three of them
+MOST_SEQUENCES = 256  # of an engine at once
+ENGINE_RESERVE = 2 * 2**30  # bytes of an engine on each GPU: activations, graphs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTime:
+    """Seconds of one row on every rank."""
+
+    compute: float
+    gather: float  # beside `compute`
+    lines: float  # of tp_size and cp_size
+
+    @property
+    def total(self) -> float:
+        return max(self.compute, self.gather) + self.lines
+
+
+def row_flops(shape: ModelShape, trained: TrainedAs, row: TrainedRow, pairs: float | None = None) -> float:
+    """Operations of one row, forward and backward. `pairs`: that see each other; of a chain by default."""
+    pairs = row.tokens * (row.tokens + 1) / 2 if pairs is None else pairs
+    again, full = int(row.checkpointing), not trained.lora_rank
+    head = shape.vocabulary * shape.hidden
+    layers = (2 + 2 + 2 * full + 2 * again) * (shape.used_numbers - head) * row.tokens
+    attention = (1 + 2.5 + again) * 4 * shape.query * shape.layers * pairs
+    return float(layers + attention + (6 + 2 * full) * head * row.trained_tokens)
+
+
+def row_time(
+    shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, device: Device, machine_gpus: int
+) -> RowTime:
+    """`machine_gpus`: of the trainer on each machine; what travels further takes the network."""
+    sharing = layout.tp * layout.cp
+    compute = row_flops(shape, trained, row) / sharing / (device.flops * TRAINING)
+    u = BF16 if row.mixed else EXACT
+    of_layer, _ = sharded_numbers(shape, layout, trained)
+    gathered = 2 * shape.layers * of_layer * u * (layout.shards - 1) / layout.shards
+    gather = gathered / _speed(device, layout.ranks, machine_gpus)
+    return RowTime(compute=compute, gather=gather, lines=_lines(shape, layout, row, u, device, machine_gpus))
+
+
+def _lines(shape: ModelShape, layout: Layout, row: TrainedRow, u: int, device: Device, machine_gpus: int) -> float:
+    tokens, passes = row.tokens / layout.cp, 3 if row.checkpointing else 2
+    seconds = 0.0
+    if layout.tp > 1:  # two sums of hidden states a layer and pass
+        sums = 2 * passes * shape.layers
+        moved = 2 * tokens * shape.hidden * u * (layout.tp - 1) / layout.tp
+        seconds += sums * (moved / _speed(device, layout.tp, machine_gpus) + LATENCY_S)
+    if layout.cp > 1:  # queries, keys and values there, the result back
+        width = (2 * shape.query + 2 * shape.key) / layout.tp
+        moved = tokens * width * u * (layout.cp - 1) / layout.cp
+        exchanges = passes * shape.layers
+        seconds += exchanges * (moved / _speed(device, layout.tp * layout.cp, machine_gpus) + 2 * LATENCY_S)
+    return seconds
+
+
+def step_extra_s(
+    shape: ModelShape, layout: Layout, trained: TrainedAs, device: Device, machine_gpus: int, *, offload: bool
+) -> float:
+    """Once a step: gradients reduced in float32, the optimizer."""
+    layer, root = sharded_numbers(shape, layout, trained, learned=True)
+    numbers = shape.layers * layer + root
+    reduced = EXACT * numbers * (layout.shards - 1) / layout.shards / _speed(device, layout.ranks, machine_gpus)
+    bandwidth = HOST_BANDWIDTH if offload else device.bandwidth
+    return reduced + OPTIMIZER_BYTES * numbers / layout.shards / bandwidth
+
+
+def _speed(device: Device, size: int, machine_gpus: int) -> float:
+    """Bytes a second of a ring of `size` GPUs."""
+    return LINKS * (device.link if size <= machine_gpus else device.network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpeed:
+    """An engine over `gpus`. `sequences`: of the whole context at once, by its memory, at most `MOST_SEQUENCES`."""
+
+    gpus: int
+    weights: int  # bytes on each
+    token: int  # bytes of a token's keys and values on each
+    sequences: int
+    step_s: float  # of one token for each sequence, at half of the context
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.sequences / self.step_s if self.sequences else 0.0
+
+
+def engine_speed(shape: ModelShape, gpus: int, context: int, room: float, device: Device) -> EngineSpeed:
+    """bfloat16, tensor parallel. `room`: bytes that it may take on each GPU."""
+    weights = BF16 * shape.numbers // gpus
+    token = 2 * BF16 * shape.layers * max(shape.key_heads // gpus, 1) * shape.head_width
+    fitting = int((room - weights - ENGINE_RESERVE) / (token * context))
+    sequences = max(0, min(MOST_SEQUENCES, fitting))
+    read = BF16 * _read_numbers(shape, sequences) / gpus + sequences * context / 2 * token
+    computed = 2 * shape.used_numbers * sequences / gpus / device.flops
+    sums = 2 * shape.layers * LATENCY_S if gpus > 1 else 0.0
+    step_s = max(read / device.bandwidth, computed) / DECODING_SHARE + sums
+    return EngineSpeed(gpus=gpus, weights=weights, token=token, sequences=sequences, step_s=step_s)
+
+
+def _read_numbers(shape: ModelShape, sequences: int) -> float:
+    """Of a mixture the experts that any of the sequences chooses, if each is chosen as often."""
+    if not shape.experts:
+        return shape.numbers
+    chosen = 1 - (1 - shape.experts_per_token / shape.experts) ** max(sequences, 1)
+    experts = shape.layers * shape.experts * 3 * shape.expert_width * shape.hidden
+    return shape.numbers - (1 - chosen) * experts

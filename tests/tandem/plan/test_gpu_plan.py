@@ -1,0 +1,165 @@
+"""`tandem plan MODEL --gpus N`: layouts that fit and that a launch takes, by speeds that agree with what was measured."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shared.errors import ConfigError
+from tandem.launch.placement import Wanted, place
+from tandem.launch.policies import load_policies
+from tandem.launch.trainer_memory import TrainedAs
+from tandem.plan.devices import DEVICES
+from tandem.plan.gpu_command import gpu_plan, is_gpu_plan
+from tandem.plan.layouts import GIB, USABLE, Fleet, Given, Work, best, plans, why_none
+from tandem.plan.models import KNOWN, shape_of
+from tandem.plan.planned_rank import Layout, TrainedRow
+from tandem.plan.roofline import TRAINING, engine_speed, row_flops, row_time
+from tests.tandem.plan.shapes import ON_AN_H200
+
+FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
+H100 = DEVICES["h100"]
+
+
+def fleet(gpus: int, machines: int = 1, gib: float = 79.6) -> Fleet:
+    return Fleet(device=H100, machines=machines, gpus=gpus, memory=USABLE * GIB * gib)
+
+
+def work(model: str, tokens: int = 8192, trained: TrainedAs = FULL) -> Work:
+    row = TrainedRow(tokens=tokens, trained_tokens=tokens // 2)
+    return Work(shape=KNOWN[model], trained=trained, row=row, episodes=128)
+
+
+@pytest.mark.parametrize(("checkpointing", "measured"), [(False, 0.506), (True, 0.651)])
+def test_a_row_takes_the_seconds_that_an_h200_took(*, checkpointing: bool, measured: float) -> None:
+    """docs/run/gpus.md; 187 million pairs of that tree see each other."""
+    row = TrainedRow(tokens=25536, trained_tokens=11520, checkpointing=checkpointing)
+    seconds = row_flops(ON_AN_H200, FULL, row, pairs=187_079_136) / (DEVICES["h200"].flops * TRAINING)
+    assert seconds == pytest.approx(measured, rel=0.05)
+
+
+def test_parameters_travel_beside_the_computation_and_lines_within_it() -> None:
+    row, shape = TrainedRow(tokens=8192, trained_tokens=4096), KNOWN["Qwen3-8B"]
+    near, far = (row_time(shape, Layout(ranks=16), FULL, row, H100, machine) for machine in (16, 8))
+    assert far.gather == pytest.approx(near.gather * H100.link / H100.network)
+    assert near.lines == 0
+    for layout in (Layout(ranks=16, tp=2), Layout(ranks=16, cp=2)):
+        shared = row_time(shape, layout, FULL, row, H100, 16)
+        assert shared.lines > 0
+        assert shared.compute == pytest.approx(near.compute / 2)
+
+
+def test_an_engine_has_the_sequences_that_its_memory_holds() -> None:
+    shape = KNOWN["Qwen3-8B"]
+    engine = engine_speed(shape, 1, 8192, 60 * GIB, H100)
+    assert engine.token == 4 * shape.layers * shape.key
+    held = engine.weights + engine.sequences * engine.token * 8192
+    assert held <= 60 * GIB < held + 4 * GIB
+    assert engine_speed(shape, 1, 8192, 10 * GIB, H100).sequences == 0
+    assert engine_speed(KNOWN["Qwen3-30B-A3B"], 2, 8192, 60 * GIB, H100).tokens_per_s > 0
+
+
+@pytest.mark.parametrize(("model", "gpus", "machines"), [("Qwen3-0.6B", 1, 1), ("Qwen3-8B", 8, 1), ("Qwen3-32B", 8, 2)])
+def test_what_is_proposed_fits_and_is_a_placement(model: str, gpus: int, machines: int) -> None:
+    plan = best(fleet(gpus, machines), work(model), Given())
+    assert plan.fits
+    assert plan.memory.total <= USABLE * 79.6 * GIB
+    assert plan.layout.ranks == plan.trainer_gpus * machines
+    assert plan.trainer_gpus + (0 if plan.turns else plan.engines * plan.engine.gpus) <= gpus
+
+
+def test_memory_decides_and_what_does_not_fit_is_not_proposed() -> None:
+    roomy, tight = (best(fleet(8, gib=gib), work("Qwen3-8B", 32768), Given(turns=True)) for gib in (140, 45))
+    assert roomy.fits
+    assert tight.fits
+    assert tight.memory.total < roomy.memory.total
+    nothing = best(fleet(8), work("Qwen3-235B-A22B"), Given())
+    assert not nothing.fits
+    assert "of a machine's own memory" in why_none(nothing), "3.5 TB of states, offloaded"
+    assert "holds" in why_none(best(fleet(8), work("Qwen3-235B-A22B"), Given(offload=False)))
+    engineless = replace(roomy, engine=replace(roomy.engine, sequences=0))
+    assert not engineless.fits
+    assert "do not hold its weights" in why_none(engineless)
+
+
+def test_what_is_given_stays() -> None:
+    given = Given(turns=False, trainer_gpus=4, tp=2, cp=2, checkpointing=True, offload=False)
+    for plan in plans(fleet(8), work("Qwen3-8B"), given):
+        assert (plan.trainer_gpus, plan.turns, plan.layout) == (4, False, Layout(ranks=4, tp=2, cp=2))
+        assert (plan.row.checkpointing, plan.row.optimizer_offload) == (True, False)
+
+
+def test_heads_and_experts_bound_the_layouts() -> None:
+    for plan in plans(fleet(8), work("Qwen3-30B-A3B"), Given(offload=False)):
+        assert KNOWN["Qwen3-30B-A3B"].key_heads % plan.layout.tp == 0
+        assert KNOWN["Qwen3-30B-A3B"].heads % (plan.layout.tp * plan.layout.cp) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gpus", "8", "--trainer", "4"],
+        ["--gpus", "8", "--turns"],
+        ["--gpus", "16", "--context", "65536", "--lora_rank", "16"],
+    ],
+)
+def test_a_launch_takes_the_printed_settings(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu_plan(["Qwen3-8B", *words])
+    printed = capsys.readouterr().out
+    assert {line.split()[1] for line in printed.splitlines() if line.startswith("# ")} >= {
+        "model",
+        "trainer",
+        "memory",
+        "step",
+    }
+    (tmp_path / "plan.yml").write_text(printed, encoding="utf-8")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(KNOWN["Qwen3-8B"].config()), encoding="utf-8")
+    flags = ["--model", str(model), "--config", str(tmp_path / "plan.yml"), "--dry-run", "--assume_gpus", "8"]
+    (config,) = load_policies(["planned", *flags])
+    assert config.placed is not None
+    settings = yaml.safe_load(printed)
+    assert list(config.placed.placement.trainer) == settings["launch"]["gpus"]["main"]["trainer"]
+    assert [list(engine.gpus) for engine in config.placed.placement.engines] == settings["launch"]["gpus"]["main"][
+        "engines"
+    ]
+    by_turns = {engine.shared_device is not None for engine in config.placed.placement.engines}
+    assert by_turns == {("by turns" in printed)}
+    assert place(8, [Wanted("main", heads=32)], config.gpus)
+
+
+def test_a_number_of_gpus_is_told_from_a_placement() -> None:
+    assert is_gpu_plan(["Qwen3-8B", "--gpus", "8"])
+    assert is_gpu_plan(["Qwen3-8B", "--gpus=8"])
+    assert not is_gpu_plan(["my_run", "--gpus", '{"main": {"trainer": [0]}}'])
+    assert not is_gpu_plan(["my_run", "--model", "m"])
+
+
+def test_a_model_that_is_not_known_is_refused_with_what_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Qwen3-235B-A22B"):
+        shape_of("nobody/knows-this")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="does not say 'num_attention_heads'"):
+        shape_of(str(tmp_path))
+
+
+def test_a_folder_is_read_as_the_model_that_it_describes(tmp_path: Path) -> None:
+    for shape in KNOWN.values():
+        (tmp_path / "config.json").write_text(json.dumps(shape.config()), encoding="utf-8")
+        assert shape_of(str(tmp_path)) == replace(shape, name=tmp_path.name)
+
+
+def test_a_layout_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="divides 8 key heads"):
+        best(fleet(8), work("Qwen3-8B"), Given(tp=3))
+
+
+def test_machines_of_unequal_size_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a multiple of the 3 machines"):
+        gpu_plan(["Qwen3-8B", "--gpus", "16", "--nodes", "3"])
