@@ -46,7 +46,7 @@ WRITTEN_WITH_THE_ANSWER = {
 }
 TOKENS = [
     *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "images"),
-    *("weight_versions", "service", "engines", "sampled_by"),
+    *("weight_versions", "service", "engines", "sampled_by", "routed_experts"),
     *("response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
 ]
 

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
+from tests.trainer.replayed import replayed_group
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.checkpoints.folders import latest
 from trainer.checkpoints.restore import load
@@ -59,23 +60,31 @@ def exact_learner(
 
 
 def rows_of_step(
-    step: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False
+    step: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False, replayed: bool = False
 ) -> tuple[list[Row], Denominators]:
-    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one."""
+    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one. `replayed`:
+    with experts for `tiny_experts_model` to repeat."""
     seeds = range(step * GROUPS_PER_STEP, (step + 1) * GROUPS_PER_STEP)
-    trees = [merge(random_group(seed)) for seed in seeds][parallel.data.rank :: parallel.data.size]
+    groups = [replayed_group(seed) if replayed else (random_group(seed), None) for seed in seeds]
+    trees = [merge(records, experts=experts) for records, experts in groups][parallel.data.rank :: parallel.data.size]
     counts = [torch.zeros(0, dtype=torch.int64), *(torch.from_numpy(tree.trained_tokens_T) for tree in trees)]
     return pack(trees, max_tokens, every_token=every_token), Denominators.count(torch.cat(counts))
 
 
 def take_steps(
-    learner: Learner, stop: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False
+    learner: Learner,
+    stop: int,
+    max_tokens: int,
+    parallel: Parallel,
+    *,
+    every_token: bool = False,
+    replayed: bool = False,
 ) -> dict[str, float]:
     """From `learner.steps_done` to `stop`, in true float64; returns the metrics of the last step."""
     metrics: dict[str, float] = {}
     with exact_norms(learner.causal_lm):
         while learner.steps_done < stop:
-            rows = rows_of_step(learner.steps_done, max_tokens, parallel, every_token=every_token)
+            rows = rows_of_step(learner.steps_done, max_tokens, parallel, every_token=every_token, replayed=replayed)
             metrics = learner.step(*rows).metrics
     return metrics
 
