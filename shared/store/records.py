@@ -40,6 +40,7 @@ WRITTEN_WITH_THE_ANSWER = {
     "response",
     "weight_versions",
     "continuations",
+    "routed_experts",
     "usage",
     "tool_calls",
     "score",

@@ -37,15 +37,15 @@ class _Record(Protocol):
 
 
 def check_experts(record: _Record) -> None:
-    """Raises ValueError for rows outside of the record, and for arrays of other layers or another number of experts."""
+    """Raises ValueError for rows outside of the record, and for arrays with another number of choices."""
     for span in record.experts:
         where = f"record {record.record_id}: routed experts {span.stored.sha256[:12]}"
         if not -1 <= span.before < record.num_tokens or not 0 <= span.start <= _stop(span) <= record.num_tokens:
             raise ValueError(f"{where}: of nodes {span.start} to {_stop(span) - 1}, the record has {record.num_tokens}")
-        if span.stored.shape[1:] != record.experts[0].stored.shape[1:]:
+        if span.stored.choices != record.experts[0].stored.choices:
             raise ValueError(
-                f"{where}: {span.stored.layers} layers of {span.stored.top_k}; expected {record.experts[0].stored.layers} layers "
-                f"of {record.experts[0].stored.top_k}, as in its first request"
+                f"{where}: {span.stored.choices} choices of a token; expected {record.experts[0].stored.choices}, as in its "
+                "first request"
             )
 
 
@@ -54,11 +54,10 @@ def _stop(span: ExpertSpan) -> int:
 
 
 def experts_of_record(record: _Record, arrays: Mapping[str, Experts]) -> tuple[Experts, Bool]:
-    """[tokens, layers, experts per token] and which tokens have any, of a record with spans; zeros where there are none."""
-    shape = record.experts[0].stored.shape[1:]
+    """[tokens, choices] and which tokens have any, of a record with spans; zeros where there are none."""
     widest = np.result_type(*(arrays[span.stored.sha256].dtype for span in record.experts))
-    experts_NLK, given_N = (
-        np.zeros((record.num_tokens, *shape), dtype=widest),
+    experts_NC, given_N = (
+        np.zeros((record.num_tokens, record.experts[0].stored.choices), dtype=widest),
         np.zeros(record.num_tokens, dtype=bool),
     )
     for span in record.experts:
@@ -66,5 +65,5 @@ def experts_of_record(record: _Record, arrays: Mapping[str, Experts]) -> tuple[E
         if span.before >= 0:
             nodes = np.concatenate([[span.before], nodes])
         new = ~given_N[nodes]
-        experts_NLK[nodes[new]], given_N[nodes] = rows[new], True
-    return experts_NLK, given_N
+        experts_NC[nodes[new]], given_N[nodes] = rows[new], True
+    return experts_NC, given_N

@@ -157,7 +157,9 @@ def digest(tree: RecordTree) -> str:
     for image in tree.images:
         checksum.update(f"{image.sha256}:{image.first}:{image.count}:{image.grid}\n".encode())
     for span in tree.experts:
-        checksum.update(f"{span.stored.sha256}:{span.before}:{span.start}:{span.stored.shape}\n".encode())
+        checksum.update(
+            f"{span.stored.sha256}:{span.before}:{span.start}:{span.stored.count}:{span.stored.choices}\n".encode()
+        )
     return checksum.hexdigest()
 
 

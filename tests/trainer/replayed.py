@@ -37,14 +37,14 @@ def _span(rng: np.random.Generator, arrays: Arrays, *, before: int, start: int, 
     if count == 0:
         return None
     shape = (count + (before >= 0), LAYERS, NUM_EXPERTS)
-    experts = np.argsort(rng.random(shape), -1)[..., :TOP_K].astype(np.uint8)
+    experts = np.argsort(rng.random(shape), -1)[..., :TOP_K].astype(np.uint8).reshape(shape[0], -1)
     stored = pack_experts(experts, 0).described
     arrays[stored.sha256] = experts
     return ExpertSpan(stored, before, start)
 
 
 def expected_choices(records: Sequence[RecordTree], arrays: Arrays) -> dict[tuple[int, ...], Experts]:
-    """{a prefix's tokens: [layers, experts] of its last one}: of the first record, and in it of the first request."""
+    """{a prefix's tokens: the choices of its last one}: of the first record, and in it of the first request."""
     choices: dict[tuple[int, ...], Experts] = {}
     for record in records:
         of_node: dict[int, Experts] = {}
@@ -77,7 +77,11 @@ def _router(weight: Tensor, ids: list[int], choices: dict[tuple[int, ...], Exper
         for place, of_token in enumerate(logits):
             p = of_token.softmax(-1)
             known = choices.get(tuple(ids[: place + 1]))
-            experts.append(p.topk(TOP_K).indices if known is None else torch.from_numpy(known[layer]).long())
+            experts.append(
+                p.topk(TOP_K).indices
+                if known is None
+                else torch.from_numpy(known[layer * TOP_K : (layer + 1) * TOP_K]).long()
+            )
             weights.append(p[experts[-1]] / p[experts[-1]].sum())
         return logits, torch.stack(weights), torch.stack(experts)
 

@@ -108,7 +108,7 @@ def replay_of(learner: Learner) -> RouterReplay:
 
 
 def own_choices(lm: TreeLM, row: Row) -> Tensor:
-    """[tokens, layers with experts, experts of a token], as the model itself chooses."""
+    """[tokens, choices in the layers with experts], as the model itself chooses."""
     assert lm.replay is not None
     chosen: list[Tensor] = []
     hooks = [
@@ -118,7 +118,7 @@ def own_choices(lm: TreeLM, row: Row) -> Tensor:
         forward_row(lm, row)
     for hook in hooks:
         hook.remove()
-    return torch.stack(chosen, 1)
+    return torch.cat(chosen, 1)
 
 
 def of_a_row(row: Row, experts: Tensor, given: Tensor | None = None) -> Row:
@@ -170,7 +170,7 @@ def test_layers_without_experts_are_skipped_in_arrays_of_all_layers() -> None:
     lm = TreeLM(tiny_experts_model())
     (row,) = pack([merge(random_group(2))], 1000)
     others = (own_choices(lm, row) + 1) % NUM_EXPERTS
-    all_layers = torch.cat([torch.zeros_like(others[:, :1]), others], 1)
+    all_layers = torch.cat([torch.zeros_like(others[:, :TOP_K]), others], 1)
     found = forward_row(lm, of_a_row(row, all_layers)).logprob_E
     assert torch.equal(found, forward_row(lm, of_a_row(row, others)).logprob_E)
 
@@ -178,7 +178,7 @@ def test_layers_without_experts_are_skipped_in_arrays_of_all_layers() -> None:
 def test_what_a_replayed_token_got_counts_in_the_balance_of_the_experts() -> None:
     lm = TreeLM(tiny_experts_model())
     (row,) = pack([merge(random_group(2))], 1000)
-    first_two = torch.arange(TOP_K).expand(row.num_tokens, LAYERS - 1, TOP_K)
+    first_two = torch.arange(TOP_K).repeat(LAYERS - 1).expand(row.num_tokens, -1)
     routing = forward_row(lm, of_a_row(row, first_two)).routing
     assert routing is not None
     assert routing.chosen_LX.tolist() == [[float(routing.tokens), float(routing.tokens), 0.0, 0.0]] * 2
@@ -208,10 +208,12 @@ def test_a_dense_model_with_routed_experts_is_refused() -> None:
 
 def test_a_router_that_chooses_otherwise_than_by_one_topk_is_refused() -> None:
     model = tiny_experts_model()
+    for block in model.model.layers[1:]:
+        block.mlp.gate.top_k = 3
     lm = TreeLM(model)
     (row,) = pack([merge(random_group(2))], 1000)
-    with pytest.raises(ConfigError, match="its routers do not choose 1 experts by one topk over them"):
-        forward_row(lm, of_a_row(row, torch.zeros(row.num_tokens, LAYERS - 1, 1)))
+    with pytest.raises(ConfigError, match="its routers do not choose 2 experts by one topk over them"):
+        forward_row(lm, of_a_row(row, torch.zeros(row.num_tokens, (LAYERS - 1) * TOP_K)))
 
 
 def test_experts_that_are_not_the_models_are_refused_with_the_record() -> None:
@@ -220,17 +222,15 @@ def test_experts_that_are_not_the_models_are_refused_with_the_record() -> None:
     check_routed("r1", arrays, shape)
     with pytest.raises(DataError, match="record r1: routed expert 3; expected 0 to 2"):
         check_routed("r1", arrays, shape._replace(num_experts=3))
-    with pytest.raises(
-        DataError, match="record r1: routed experts of 3 layers, 2 of each token; expected 2, of the model's 5"
-    ):
+    with pytest.raises(DataError, match="record r1: 6 routed experts of a token; expected 4 or 10, 2 of each"):
         check_routed("r1", arrays, shape._replace(layers=5))
 
 
-def test_a_groups_records_of_other_layers_are_refused() -> None:
+def test_a_groups_records_with_other_numbers_of_choices_are_refused() -> None:
     records, arrays = GROUPS[0]
     spans = [
-        dataclasses.replace(span, stored=span.stored.model_copy(update={"layers": 1})) for span in records[0].experts
+        dataclasses.replace(span, stored=span.stored.model_copy(update={"choices": 2})) for span in records[0].experts
     ]
-    of_one_layer = {span.stored.sha256: arrays[span.stored.sha256][:, :1] for span in spans}
-    with pytest.raises(DataError, match="its group has routed experts of"):
+    of_one_layer = {span.stored.sha256: arrays[span.stored.sha256][:, :2] for span in spans}
+    with pytest.raises(DataError, match=r"the tokens of its group have \[2, 6\] routed experts"):
         merge([dataclasses.replace(records[0], experts=tuple(spans)), *records[1:]], experts=arrays | of_one_layer)

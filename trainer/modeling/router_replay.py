@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
+from shared.weights.routers import routers_of
 from trainer.trees.experts import RouterShape, RowExperts
 from trainer.trees.packing import Row
 
@@ -37,7 +38,7 @@ class RouterReplay:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._kind = model.config.model_type
-        self._routers = _routers(model)
+        self._routers: list[tuple[int, nn.Module]] = routers_of(model)
         config, first = model.config.get_text_config(), self._routers[0][1]
         self.shape = RouterShape(
             config.num_hidden_layers, len(self._routers), config.num_experts_per_tok, _num_experts(first)
@@ -74,8 +75,8 @@ class RouterReplay:
         """[tokens, experts of a token] and which tokens have any, of the router with this number; None: the row has none."""
         if self._experts is None:
             return None
-        of_all_layers = self._experts.experts_NLK.shape[1] == self.shape.layers
-        return self._experts.of_layer(self._routers[index][0] if of_all_layers else index, self._here)
+        of_all_layers = self._experts.experts_NC.shape[1] == self.shape.layers * self.shape.top_k
+        return self._experts.of_layer(self._routers[index][0] if of_all_layers else index, self.shape.top_k, self._here)
 
     def all_choices(self) -> list[tuple[Tensor, Tensor]]:
         """Of each router; []: the row has none."""
@@ -116,8 +117,7 @@ class RouterReplay:
 def router_replay(model: PreTrainedModel) -> RouterReplay | None:
     """That of the model, always the same one; None for a model without routers whose logits transformers can record."""
     if model not in _OF_MODEL:
-        has_size = hasattr(model.config.get_text_config(), "num_experts_per_tok")
-        if not (has_size and "router_logits" in _recorded(model) and _routers(model)):
+        if not routers_of(model):
             return None
         _OF_MODEL[model] = RouterReplay(model)
     return _OF_MODEL[model]
@@ -132,18 +132,6 @@ def replay_metrics(counts: Tensor) -> dict[str, float]:
         "experts/replayed_fraction": replayed / tokens,
         "experts/replay_differs_fraction": differing / choices,
     }
-
-
-def _recorded(model: PreTrainedModel) -> dict[str, Any]:
-    return getattr(model.base_model, "_can_record_outputs", None) or {}
-
-
-def _routers(model: PreTrainedModel) -> list[tuple[int, nn.Module]]:
-    """(layer, router), in order: the modules whose logits transformers can record."""
-    recorder = _recorded(model)["router_logits"]
-    kind = getattr(recorder, "target_class", recorder)
-    named = [(name, module) for name, module in model.base_model.named_modules() if isinstance(module, kind)]
-    return [(next((int(part) for part in name.split(".") if part.isdigit()), 0), module) for name, module in named]
 
 
 def _num_experts(router: nn.Module) -> int:

@@ -5,7 +5,7 @@ TreeExperts   of a tree, or of a piece of one (numpy)      ─ pack ─▶      
 A node of the group's prefix tree has the experts of the first record that has any for it, also where the tree is then computed in
 chains: so merging does not change what is replayed.
 
-    suffix _NLK  token, layer of the engine's array, experts of a token in a layer
+    suffix _NC  token, choice: the experts of one layer after the other
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +26,14 @@ from shared.tokens.trie import Int64
 
 @dataclass(frozen=True, slots=True)
 class TreeExperts:
-    """`given_N`: whether the engine's choice is known; where it is not, `experts_NLK` is 0."""
+    """`given_N`: whether the engine's choice is known; where it is not, `experts_NC` is 0."""
 
-    experts_NLK: Experts
+    experts_NC: Experts
     given_N: Bool
 
     def take(self, nodes: Int64) -> "TreeExperts":
         """Of these nodes alone."""
-        return TreeExperts(self.experts_NLK[nodes], self.given_N[nodes])
+        return TreeExperts(self.experts_NC[nodes], self.given_N[nodes])
 
 
 class RouterShape(NamedTuple):
@@ -55,11 +55,12 @@ class ModelBounds(NamedTuple):
 def check_routed(record_id: str, arrays: Iterable[Experts], routers: RouterShape) -> None:
     """Raises DataError for routed experts that are not of this model."""
     for array in arrays:
-        _, layers, top_k = array.shape
-        if layers not in (routers.layers, routers.with_experts) or top_k != routers.top_k:
+        expected = {layers * routers.top_k for layers in (routers.layers, routers.with_experts)}
+        if array.shape[1] not in expected:
+            numbers = " or ".join(map(str, sorted(expected)))
             raise DataError(
-                f"record {record_id}: routed experts of {layers} layers, {top_k} of each token; expected {routers.top_k}, of the "
-                f"model's {routers.layers} layers or of its {routers.with_experts} with experts: the engine serves another model"
+                f"record {record_id}: {array.shape[1]} routed experts of a token; expected {numbers}, "
+                f"{routers.top_k} of each of the model's layers or of those with experts: the engine serves another model"
             )
         if array.max() >= routers.num_experts:
             raise DataError(f"record {record_id}: routed expert {array.max()}; expected 0 to {routers.num_experts - 1}")
@@ -69,22 +70,22 @@ def check_routed(record_id: str, arrays: Iterable[Experts], routers: RouterShape
 class RowExperts:
     """As in `TreeExperts`; int16 for models with more than 256 experts, else uint8."""
 
-    experts_NLK: Tensor
+    experts_NC: Tensor
     given_N: Tensor
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "RowExperts":
-        moved = (tensor.to(device, non_blocking=non_blocking) for tensor in (self.experts_NLK, self.given_N))
+        moved = (tensor.to(device, non_blocking=non_blocking) for tensor in (self.experts_NC, self.given_N))
         return RowExperts(*moved)
 
     def padded(self, extra: int) -> "RowExperts":
         """With `extra` tokens for which no choice is known."""
         return RowExperts(
-            *(torch.cat([x, x.new_zeros((extra, *x.shape[1:]))]) for x in (self.experts_NLK, self.given_N))
+            *(torch.cat([x, x.new_zeros((extra, *x.shape[1:]))]) for x in (self.experts_NC, self.given_N))
         )
 
-    def of_layer(self, layer: int, here: slice) -> tuple[Tensor, Tensor]:
-        """[tokens, experts of a token] int64, and whether they are known, of the tokens `here`."""
-        return self.experts_NLK[here, layer].long(), self.given_N[here]
+    def of_layer(self, layer: int, top_k: int, here: slice) -> tuple[Tensor, Tensor]:
+        """[tokens, experts of a token] int64, and which tokens have any, of the tokens `here` in a layer of the array."""
+        return self.experts_NC[here, layer * top_k : (layer + 1) * top_k].long(), self.given_N[here]
 
 
 def experts_of_tree(
@@ -97,26 +98,26 @@ def experts_of_tree(
     """Of a tree whose nodes hold tokens of records: `places` lists (record, nodes, its tokens there). `trie_nodes`: of each
     record the nodes of its tokens in the group's prefix tree. None: no record has any.
 
-    Raises DataError for records whose arrays have other layers, or another number of experts.
+    Raises DataError for records whose arrays have other numbers of choices.
     """
     present = [t for t in trie_nodes if records[t].experts]
     if not present:
         return None
     of_record = {t: experts_of_record(records[t], arrays) for t in present}
-    shapes = {experts_NLK.shape[1:] for experts_NLK, _ in of_record.values()}
-    if len(shapes) > 1:
+    widths = {experts_NC.shape[1] for experts_NC, _ in of_record.values()}
+    if len(widths) > 1:
         raise DataError(
-            f"record {records[present[0]].record_id}: its group has routed experts of {sorted(shapes)} (layers, experts of a "
-            "token); expected one model, and engines of one kind"
+            f"record {records[present[0]].record_id}: the tokens of its group have {sorted(widths)} routed experts; expected one "
+            "number: one model, and engines of one kind"
         )
-    widest = np.result_type(*(experts_NLK.dtype for experts_NLK, _ in of_record.values()))
+    widest = np.result_type(*(experts_NC.dtype for experts_NC, _ in of_record.values()))
     size = 1 + max(int(nodes.max()) for nodes in trie_nodes.values())
-    of_trie = TreeExperts(np.zeros((size, *shapes.pop()), dtype=widest), np.zeros(size, dtype=bool))
-    for t, (experts_NLK, given_N) in of_record.items():
+    of_trie = TreeExperts(np.zeros((size, widths.pop()), dtype=widest), np.zeros(size, dtype=bool))
+    for t, (experts_NC, given_N) in of_record.items():
         new = np.flatnonzero(given_N & ~of_trie.given_N[trie_nodes[t]])[
             ::-1
         ]  # of two equal branches the first is written last
-        of_trie.experts_NLK[trie_nodes[t][new]], of_trie.given_N[trie_nodes[t][new]] = experts_NLK[new], True
+        of_trie.experts_NC[trie_nodes[t][new]], of_trie.given_N[trie_nodes[t][new]] = experts_NC[new], True
     node_N = np.zeros(num_nodes, dtype=np.int64)
     for t, nodes, tokens in places:
         node_N[nodes] = trie_nodes[t][tokens]
@@ -126,21 +127,19 @@ def experts_of_tree(
 def experts_of_row(parts: Sequence[tuple[TreeExperts | None, int]]) -> RowExperts | None:
     """Of (a tree's, its number of tokens), one after the other. None: none has any.
 
-    Raises DataError for trees whose arrays have other layers, or another number of experts.
+    Raises DataError for trees whose arrays have other numbers of choices.
     """
     present = [experts for experts, _ in parts if experts is not None]
     if not present:
         return None
-    shapes = {experts.experts_NLK.shape[1:] for experts in present}
-    if len(shapes) > 1:
-        raise DataError(
-            f"a row has routed experts of {sorted(shapes)} (layers, experts of a token); expected one model"
-        )
-    shape, widest = shapes.pop(), np.result_type(*(experts.experts_NLK.dtype for experts in present))
+    widths = {experts.experts_NC.shape[1] for experts in present}
+    if len(widths) > 1:
+        raise DataError(f"the tokens of a row have {sorted(widths)} routed experts; expected one number, of one model")
+    width, widest = widths.pop(), np.result_type(*(experts.experts_NC.dtype for experts in present))
     arrays: list[npt.NDArray[np.integer]] = []
     given: list[Bool] = []
     for experts, count in parts:
-        arrays.append(np.zeros((count, *shape), dtype=widest) if experts is None else experts.experts_NLK)
+        arrays.append(np.zeros((count, width), dtype=widest) if experts is None else experts.experts_NC)
         given.append(np.zeros(count, dtype=bool) if experts is None else experts.given_N)
     whole = np.concatenate(arrays)
     narrow = whole.astype(np.uint8 if widest == np.uint8 else np.int16)
