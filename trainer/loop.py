@@ -70,7 +70,7 @@ def train(config: TrainerConfig) -> None:
             trainer_generation=term,
             linear=learner.linear,
             short_rows=learner.short_rows,
-            vocab_size=learner.vocab_size,
+            bounds=learner.bounds,
         )
         evaluation = Evaluation(bridge, config, parallel)
         status.announce()

@@ -29,6 +29,7 @@ from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeed
 from shared.documents.fork import ForkOrigin
 from shared.documents.images import PlacedImage
 from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
+from shared.documents.routed_experts import RoutedExperts
 from shared.documents.scoring import MAX_SCORERS, GroupScore, Scoring, WeightedScorer
 from shared.documents.states import (
     BranchCause,
@@ -293,6 +294,7 @@ class DispatchedSamplingTask(Document):
     status: DispatchStatus = DispatchStatus.PENDING
     error: str | None = None  # why it failed; for a format error, the message that the model received
     continuations: int = 0  # continuations of the reply after aborts
+    routed_experts: RoutedExperts | None = None  # that the engine chose, of a run with `router_replay`
     score: float | None = None  # this turn's share of the episode's score, if the sampler set one
     advantage: float | None = None
     usage: dict[str, int] = {}  # prompt, cached, completion
@@ -321,6 +323,7 @@ class DispatchTokens(Document):
     sampled_by: str | None = None
     response: SampledTokens | None = None
     weight_versions: list[tuple[int, int]] = []
+    routed_experts: RoutedExperts | None = None
     status: DispatchStatus
 
 

@@ -78,6 +78,12 @@ class SamplingRules(Section):
     min_p: float | None = Field(
         None, ge=0, lt=1, description="The same, from tokens with at least min_p times the likeliest one's probability."
     )
+    router_replay: bool = Field(
+        False,
+        description="Of a mixture of experts: engines say which experts computed each token of a training episode, and the "
+        "trainer's routers repeat them (docs/train/models.md). The local engine, and SGLang with --enable-return-routed-experts; "
+        "384 bytes a token for 48 layers with 8 experts each.",
+    )
     eval_temperature: float | None = Field(
         None, ge=0, description="Temperature of evaluation episodes. None: as in training."
     )

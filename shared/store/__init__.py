@@ -38,6 +38,7 @@ from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.resettling import ResettlingVerbs
+from shared.store.routed_experts import RoutedExpertVerbs
 from shared.store.rules import RuleVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.sessions import SessionVerbs
@@ -79,6 +80,7 @@ class Store:
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
         self.images = ImageVerbs(database)
+        self.routed_experts = RoutedExpertVerbs(database)
         self.malformed = MalformedVerbs(database)
         self.settlements = SettlementVerbs(database, self.malformed)
         self.data = RecordDataVerbs(database, self.malformed, self.signals)

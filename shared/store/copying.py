@@ -1,7 +1,7 @@
 """Copies whole groups from one run to another or to a file, for offline training.
 
-A group is its task, all attempts at its slots, their requests, the tools and images that these name, and the training data. The
-data is written last, so that an interrupted copy counts as missing and is repeated.
+A group is its task, all attempts at its slots, their requests, the tools, images and routed experts that these name, and the
+training data. The data is written last, so that an interrupted copy counts as missing and is repeated.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -12,6 +12,7 @@ from pymongo import UpdateOne
 from shared.documents.states import DataStatus, TaskStatus
 from shared.store.image_copies import copy_images, image_documents, images_of
 from shared.store.retry import repeated
+from shared.store.routed_experts import copy_experts, expert_chunks_of, expert_documents
 
 if TYPE_CHECKING:
     from shared.store import Store
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Copied = tuple[str, Document]  # collection, document
 # In write order.
-COLLECTIONS = ("image_chunks", "images", "tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
+COLLECTIONS = (
+    "image_chunks",
+    "images",
+    "routed_experts",
+    "tool_schemas",
+    "tasks",
+    "records",
+    "dispatched_sampling_tasks",
+    "record_data",
+)
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
 OF_RUN = "rules"  # a number of the source's own rules: the group is settled, and the target may have others
@@ -42,7 +52,7 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
 
 async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]:
     """Yield the documents of every settled group of `policy` with training data, in batches of groups and in write order. Images
-    come one by one, before the first batch that names them."""
+    and routed experts come one by one, before the first batch that names them."""
     task_ids = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
     images: set[str] = set()
     for start in range(0, len(task_ids), GROUPS_AT_ONCE):
@@ -51,6 +61,8 @@ async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]
         async for image in image_documents(source.database, new):
             yield [image]
         images |= new
+        async for chunk in expert_documents(source.database, expert_chunks_of(copied)):
+            yield [chunk]
         yield copied
 
 
@@ -69,6 +81,7 @@ async def _tasks_of(store: "Store", where: Document) -> list[str]:
 async def _copy(source: "Store", target: "Store", task_ids: Sequence[str]) -> int:
     copied = await _read(source, task_ids)
     await copy_images(source, target, images_of(copied))
+    await copy_experts(source, target, expert_chunks_of(copied))
     return await write(target, copied)
 
 

@@ -40,13 +40,14 @@ WRITTEN_WITH_THE_ANSWER = {
     "response",
     "weight_versions",
     "continuations",
+    "routed_experts",
     "usage",
     "tool_calls",
     "score",
 }
 TOKENS = [
     *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "images"),
-    *("weight_versions", "service", "engines", "sampled_by"),
+    *("weight_versions", "service", "engines", "sampled_by", "routed_experts"),
     *("response.output_ids", "response.output_logprobs", "response.truncated_logprobs"),
 ]
 

@@ -35,7 +35,16 @@ BROWSE = (
     "changeStream",
 )
 
-DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "images", "image_chunks")
+DATA = (
+    "tasks",
+    "records",
+    "dispatched_sampling_tasks",
+    "record_data",
+    "tool_schemas",
+    "images",
+    "image_chunks",
+    "routed_experts",
+)
 RULES = ("run_rules",)  # what decides what is learned: read, and declared by the first sampler
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
 PUBLISHED = ("policy_versions", "inference_services", "environment_services", "leases")

@@ -5,7 +5,8 @@
     dispatch 2   shared: part of 0 ─▶ prompt_ids     output        a branch
 
 A turn that another policy's engine sampled is context: it has no loss. Every id and log-prob is copied from the dispatches;
-nothing is encoded or decoded. An image of a dispatch's prompt keeps its place among the prompt's tokens. Settlement flattens to
+nothing is encoded or decoded. An image of a dispatch's prompt keeps its place among the prompt's tokens, and routed experts their
+places in the request. Settlement flattens to
 count, and stores the tree's `digest` in the record's data; a reader of the data flattens again and must get the same tree, bit
 for bit.
 """
@@ -21,8 +22,10 @@ import numpy.typing as npt
 from shared.documents import DataDispatch, DBRecordData, DispatchedSamplingTask, DispatchTokens
 from shared.documents.images import PlacedImage
 from shared.documents.packed import unpack_floats, unpack_ints
+from shared.documents.routed_experts import RoutedExperts
 from shared.documents.states import DispatchStatus
 from shared.errors import DataError
+from shared.tokens.expert_span import ExpertSpan
 from shared.tokens.image_span import ImageSpan
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from shared.truncation import WHOLE, Truncation
@@ -146,13 +149,17 @@ def _engines(dispatch: AnyDispatch) -> tuple[tuple[str, int | None], ...]:
 
 
 def digest(tree: RecordTree) -> str:
-    """16 hexadecimal digits of ids, structure, log-probs and versions, and of images where there are some."""
+    """16 hexadecimal digits of ids, structure, log-probs and versions, and of images and routed experts where there are some."""
     arrays = (tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N)
     checksum = hashlib.blake2b(digest_size=8)
     for array in arrays:
         checksum.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
     for image in tree.images:
         checksum.update(f"{image.sha256}:{image.first}:{image.count}:{image.grid}\n".encode())
+    for span in tree.experts:
+        checksum.update(
+            f"{span.stored.sha256}:{span.before}:{span.start}:{span.stored.count}:{span.stored.choices}\n".encode()
+        )
     return checksum.hexdigest()
 
 
@@ -163,7 +170,8 @@ def digest(tree: RecordTree) -> str:
 class _Chain:
     """The tokens that one dispatch adds below node `parent`. Nodes are numbered in order of creation, starting at `start`.
 
-    `images`: of its prompt, each with its first token counted from `start`."""
+    `images`: of its prompt, each with its first token counted from `start`. `experts`: with the place of their first row
+    counted from `start`; -1: it is the row of `parent`."""
 
     start: int
     parent: int
@@ -172,6 +180,7 @@ class _Chain:
     logprobs: npt.NDArray[np.float32]
     versions: npt.NDArray[np.int32]
     images: Sequence[PlacedImage] = ()
+    experts: tuple[RoutedExperts, int] | None = None
 
     @property
     def end(self) -> int:
@@ -203,7 +212,7 @@ def _tree(record_id: str, in_tree: Sequence[AnyDispatch], used: Sequence[TreeDis
     for dispatch in in_tree:
         parent = _parent(dispatch, paths)
         num_shared = 0 if parent is None else dispatch.shared_length
-        chain = _chain(dispatch, created, -1 if parent is None else parent.node(num_shared - 1))
+        chain = _chain(dispatch, created, -1 if parent is None else parent.node(num_shared - 1), num_shared)
         chains.append(chain)
         paths[dispatch.id] = _Path(parent, num_shared, chain.start, num_shared + len(chain.token_ids))
         created = chain.end
@@ -222,7 +231,7 @@ def _parent(dispatch: AnyDispatch, paths: Mapping[str, _Path]) -> _Path | None:
     return parent
 
 
-def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:
+def _chain(dispatch: AnyDispatch, start: int, parent: int, num_shared: int) -> _Chain:
     if dispatch.response is None:
         raise DataError(f"dispatch {dispatch.id}: has no reply, but its record's training data needs it")
     prompt = unpack_ints(dispatch.prompt_ids)
@@ -242,9 +251,23 @@ def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:
         )
     for image in dispatch.images:
         _check_placed(dispatch.id, image, prompt)
-    return _Chain(
-        start, parent, np.concatenate([prompt, output]), len(prompt), logprobs, versions, images=dispatch.images
-    )
+    token_ids = np.concatenate([prompt, output])
+    experts = _placed_experts(dispatch, num_shared, len(token_ids))
+    return _Chain(start, parent, token_ids, len(prompt), logprobs, versions, images=dispatch.images, experts=experts)
+
+
+def _placed_experts(dispatch: AnyDispatch, num_shared: int, num_new: int) -> tuple[RoutedExperts, int] | None:
+    """Raises DataError for routed experts of tokens that the request does not add, its parent's last one aside."""
+    experts = dispatch.routed_experts
+    if experts is None:
+        return None
+    first, stop = experts.first - num_shared, experts.first - num_shared + experts.count
+    if not (-1 if num_shared else 0) <= first < stop <= num_new:
+        raise DataError(
+            f"dispatch {dispatch.id}: routed experts of its tokens {experts.first} to {experts.first + experts.count - 1}; "
+            f"expected some of {max(0, num_shared - 1)} to {num_shared + num_new - 1}"
+        )
+    return experts, first
 
 
 def _check_placed(dispatch_id: str, image: PlacedImage, prompt: npt.NDArray[np.int32]) -> None:
@@ -266,6 +289,7 @@ def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispa
     moved = np.zeros(total, dtype=np.int32)  # creation number of a node ─▶ its position in the row
     place = 0
     images: list[ImageSpan] = []
+    starts: dict[int, int] = {}
     for index in _depth_first(chains):
         chain = chains[index]
         end, sampled = place + len(chain.token_ids), slice(place + chain.num_prompt, place + len(chain.token_ids))
@@ -275,9 +299,18 @@ def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispa
         token_ids[place:end] = chain.token_ids
         dispatches[sampled], logprobs[sampled], versions[sampled] = index, chain.logprobs, chain.versions
         images += [ImageSpan(image.sha256, place + image.first, image.count, image.grid) for image in chain.images]
+        starts[index] = place
         place = end
+    experts = [
+        ExpertSpan(chain.experts[0], int(moved[chain.parent]), starts[index])
+        if chain.experts[1] < 0
+        else ExpertSpan(chain.experts[0], -1, starts[index] + chain.experts[1])
+        for index, chain in enumerate(chains)
+        if chain.experts is not None
+    ]
+    arrays = (token_ids, parents, dispatches, logprobs, versions)
     try:
-        return RecordTree(record_id, token_ids, parents, dispatches, logprobs, versions, tuple(used), tuple(images))
+        return RecordTree(record_id, *arrays, tuple(used), tuple(images), tuple(experts))
     except ValueError as exc:  # the dispatches contradict each other
         raise DataError(str(exc)) from exc
 

@@ -11,7 +11,8 @@ subtree is one contiguous range.
     logprobs_N      [ 0,  0, -.3,   0, -.1, -.7]      of the sampled tokens, in the distribution that they were drawn from
     versions_N      [-1, -1,   7,  -1,   7,   8 ]      weight version that sampled it
 
-`images` says which tokens are the placeholders of which image (`shared/tokens/image_span.py`).
+`images` says which tokens are the placeholders of which image (`shared/tokens/image_span.py`), `experts` which experts the engine
+chose for which tokens (`shared/tokens/expert_span.py`).
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shared.tokens.expert_span import ExpertSpan, check_experts
 from shared.tokens.image_span import ImageSpan, check_images
 from shared.truncation import WHOLE, Truncation
 
@@ -52,6 +54,7 @@ class RecordTree:
     versions_N: Int32
     dispatches: tuple[TreeDispatch, ...]
     images: tuple[ImageSpan, ...] = ()  # in the order of their first tokens
+    experts: tuple[ExpertSpan, ...] = ()  # in the order of their requests
 
     def __post_init__(self) -> None:
         n = len(self.token_ids_N)
@@ -72,6 +75,7 @@ class RecordTree:
         if (sampled_N & (self.parents_N < 0)).any():
             raise ValueError(f"record {self.record_id}: a sampled token without anything before it")
         check_images(self)
+        check_experts(self)
 
     @property
     def num_tokens(self) -> int:

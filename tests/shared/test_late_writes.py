@@ -57,6 +57,7 @@ READS = {
         "images.read",
         "images.described",
         "images.sizes",
+        "routed_experts.read",
     ),
     *(
         "runs.get",

@@ -30,7 +30,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 UNAUTHORIZED, LOGIN_FAILED = 13, 18
 RUN = "somerun"
 NOTED_RUN = "notedrun"
-DATA = ["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "images", "image_chunks"]
+DATA = [
+    "tasks",
+    "records",
+    "dispatched_sampling_tasks",
+    "record_data",
+    "tool_schemas",
+    "images",
+    "image_chunks",
+    "routed_experts",
+]
 # Commands on each collection: f(ind), i(nsert), u(pdate), d(elete). Written out, so that a wider role is seen here too.
 ALLOWED = {
     "sampler": {

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
+from tests.trainer.replayed import replayed_group
 from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.checkpoints.folders import latest
 from trainer.checkpoints.restore import load
@@ -59,26 +60,42 @@ def exact_learner(
 
 
 def rows_of_step(
-    step: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False, linear: bool = False
+# 7 parameters: each is a property of the rows
+def rows_of_step(
+    step: int,
+    max_tokens: int,
+    parallel: Parallel,
+    *,
+    every_token: bool = False,
+    linear: bool = False,
+    replayed: bool = False,
 ) -> tuple[list[Row], Denominators]:
-    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one; `linear`:
-    a row for each sequence."""
+    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one. `linear`:
+    a row for each sequence. `replayed`: with experts for `tiny_experts_model` to repeat."""
     seeds = range(step * GROUPS_PER_STEP, (step + 1) * GROUPS_PER_STEP)
     merging = Merging.LINEAR if linear else Merging.TREE
-    trees = [merge(random_group(seed), merging=merging) for seed in seeds][parallel.data.rank :: parallel.data.size]
+    groups = [replayed_group(seed) if replayed else (random_group(seed), None) for seed in seeds]
+    every = [merge(records, merging=merging, experts=experts) for records, experts in groups]
+    trees = every[parallel.data.rank :: parallel.data.size]
     counts = [torch.zeros(0, dtype=torch.int64), *(torch.from_numpy(tree.trained_tokens_T) for tree in trees)]
     rows = pack(trees, max_tokens, every_token=every_token, one_sequence_per_row=linear)
     return rows, Denominators.count(torch.cat(counts))
 
 
 def take_steps(
-    learner: Learner, stop: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False
+    learner: Learner,
+    stop: int,
+    max_tokens: int,
+    parallel: Parallel,
+    *,
+    every_token: bool = False,
+    replayed: bool = False,
 ) -> dict[str, float]:
     """From `learner.steps_done` to `stop`, in true float64; returns the metrics of the last step."""
     metrics: dict[str, float] = {}
     with exact_norms(learner.causal_lm):
         while learner.steps_done < stop:
-            kind = {"every_token": every_token, "linear": learner.linear}
+            kind = {"every_token": every_token, "linear": learner.linear, "replayed": replayed}
             rows = rows_of_step(learner.steps_done, max_tokens, parallel, **kind)
             metrics = learner.step(*rows).metrics
     return metrics

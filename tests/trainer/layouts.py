@@ -1,4 +1,4 @@
-"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2] [--experts]
+"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2] [--experts] [--replay]
 
 A layout is DATAxTPxCPxPPxEP: so many parts of the data, so many processes for each layer, so many for each row's tokens, so many
 stages, and so many processes that hold the experts together. Every layout takes 3 float64 steps on the same groups, and leaves a
@@ -104,10 +104,13 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
 class Comparison:
     """Parameters after the steps, by layout; `metrics` of the last step of those that began at the start."""
 
-    def __init__(self, folder: Path, model: PreTrainedModel, loss: LossConfig, trainable: Trainable) -> None:
+    def __init__(
+        self, folder: Path, model: PreTrainedModel, loss: LossConfig, trainable: Trainable, *, replayed: bool
+    ) -> None:
         self._folder = folder
         self._loss = loss
         self._trainable = trainable
+        self._replayed = replayed
         self._model = folder / "model"
         self.metrics: dict[Layout, dict[str, float]] = {}
         model.save_pretrained(self._model)
@@ -139,7 +142,8 @@ class Comparison:
         return self._result(layout, work)[0]
 
     def _take_steps(self, learner: Learner, stop: int, parallel: Parallel) -> dict[str, float]:
-        return take_steps(learner, stop, MAX_TOKENS, parallel, every_token=self._loss.router_aux_loss_coef > 0)
+        every_token = self._loss.router_aux_loss_coef > 0
+        return take_steps(learner, stop, MAX_TOKENS, parallel, every_token=every_token, replayed=self._replayed)
 
     def _write(self, parameters: dict[str, Tensor], metrics: dict[str, float], parallel: Parallel) -> None:
         if parallel.is_main:
@@ -154,10 +158,14 @@ class Comparison:
 
 @contextmanager
 def comparison(
-    trainable: Trainable = EVERYTHING, *, model: PreTrainedModel | None = None, loss: LossConfig = LossConfig()
+    trainable: Trainable = EVERYTHING,
+    *,
+    model: PreTrainedModel | None = None,
+    loss: LossConfig = LossConfig(),
+    replayed: bool = False,
 ) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Comparison(Path(folder), model or tiny_model(), loss, trainable)
+        yield Comparison(Path(folder), model or tiny_model(), loss, trainable, replayed=replayed)
 
 
 def main() -> None:
@@ -168,10 +176,13 @@ def main() -> None:
         help="the first is compared with (default: %(default)s)",
     )
     parser.add_argument("--experts", action="store_true", help="a mixture of experts, and the loss that balances them")
+    parser.add_argument("--replay", action="store_true", help="with --experts: tokens get the experts of an engine")
     args = parser.parse_args()
+    if args.replay and not args.experts:
+        parser.error("--replay needs --experts: a dense model has no routers")
     layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
     chosen = {"model": tiny_experts_model(), "loss": BALANCED} if args.experts else {}
-    with comparison(**chosen) as compared:
+    with comparison(**chosen, replayed=args.replay) as compared:
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         table = Table(

@@ -31,6 +31,7 @@ ONE, TWO, FOUR = Layout(1), Layout(2), Layout(4)
 TWO_FOR_A_LAYER, TWO_BY_TWO = Layout(1, tp=2), Layout(2, tp=2)
 TWO_FOR_A_ROW, FOUR_FOR_A_ROW = Layout(1, cp=2), Layout(1, cp=4)  # of two key heads: four processes need copies of them
 ROWS_AND_DATA, ROWS_AND_LAYERS = Layout(2, cp=2), Layout(1, tp=2, cp=2)
+REPLAYED = ("experts/replayed_fraction", "experts/replay_differs_fraction")
 REPORTED = ("learner/grad_norm", "loss/loss", "loss/router_aux_loss", "experts/load_imbalance_mean")
 OF_A_ROW = ("minirl, proximal", "grpo, entropy", "gspo", "gspo, entropy and kl")
 
@@ -141,6 +142,18 @@ def test_experts_shared_out_train_the_parameters_of_one_process_and_report_its_n
         for saved_by, layout in ((ROWS_AND_LAYERS, ONE),):
             found = compared.continued(saved_by, layout)
             assert relative_difference(found, expected) < 1e-9, f"{layout} from the checkpoint of {saved_by}"
+
+
+def test_replayed_experts_train_the_parameters_of_one_process_and_report_its_numbers() -> None:
+    """With the loss that balances them, which counts the experts that the tokens got."""
+    with comparison(model=tiny_experts_model(), loss=BALANCED, replayed=True) as compared:
+        expected = compared.trained(ONE)
+        for layout in (TWO, ROWS_AND_LAYERS):
+            assert relative_difference(compared.trained(layout), expected) < 1e-9, layout
+            for name in (*REPORTED, *REPLAYED):
+                found, wanted = compared.metrics[layout][name], compared.metrics[ONE][name]
+                assert found == pytest.approx(wanted, rel=1e-9), f"{name} of {layout}"
+        assert 0 < compared.metrics[ONE][REPLAYED[0]] < 1
 
 
 @pytest.mark.thorough

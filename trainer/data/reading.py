@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from shared.documents import DBRecordData
+from shared.documents.routed_experts import Experts
 from shared.engine_mismatch import engine_number
 from shared.errors import ConfigError, DataError
 from shared.outside_text import error_text
@@ -27,6 +28,7 @@ from trainer.data.images import RecordImages, TowerImage, inputs_of
 from trainer.process.store_bridge import StoreBridge
 from trainer.settings.config import TrainerConfig
 from trainer.settings.normalizations import AdvantageNormalization
+from trainer.trees.experts import ModelBounds, check_routed
 from trainer.trees.minibatch import Minibatch, count_entries
 from trainer.trees.packing import Row, pack
 from trainer.trees.staleness import Staleness
@@ -35,12 +37,14 @@ from trainer.trees.tree import Merging, TokenTree, merge
 
 @dataclass(frozen=True, slots=True)
 class LoadedGroup:
-    """`tree` is None where advantages are not final yet. `images`: what the vision tower reads, by digest."""
+    """`tree` is None where advantages are not final yet. `images`: what the vision tower reads, by digest. `experts`: the
+    arrays that the records name, by digest, until there is a tree."""
 
     data: list[DBRecordData]
     records: list[RecordTree]
     tree: TokenTree | None
     images: Mapping[str, TowerImage] = field(default_factory=dict)
+    experts: Mapping[str, Experts] = field(default_factory=dict)
 
     @property
     def digests(self) -> Collection[str]:
@@ -82,12 +86,12 @@ FORESEEN = (DataError, ValueError, LookupError, TypeError, OverflowError)  # wha
 
 
 class Reader:
-    """`linear`, `short_rows`, `vocab_size`: see `RecordStream`."""
+    """`linear`, `short_rows`, `bounds`: see `RecordStream`."""
 
     def __init__(
-        self, bridge: StoreBridge, config: TrainerConfig, *, linear: bool, short_rows: bool, vocab_size: int | None
+        self, bridge: StoreBridge, config: TrainerConfig, *, linear: bool, short_rows: bool, bounds: ModelBounds
     ) -> None:
-        self._vocab_size = vocab_size
+        self._bounds = bounds
         self._bridge = bridge
         self._config = config
         self._linear = linear
@@ -122,14 +126,27 @@ class Reader:
         data = {d.id: d for d in stored}
         trees = {d.id: tree_of(d, tokens[d.record]) for d in stored}
         for tree in trees.values():
-            check_tokens(tree, self._vocab_size)
+            check_tokens(tree, self._bounds.vocab_size)
             check_temperatures(tree)
         loaded = {g.task: self._loaded([data[r] for r in g.records], [trees[r] for r in g.records]) for g in groups}
         return self._with_images(loaded) if any(tree.images for tree in trees.values()) else loaded
 
     def _loaded(self, data: list[DBRecordData], records: list[RecordTree]) -> LoadedGroup:
-        tree = self._merged(records) if self.advantages_are_final else None
-        return LoadedGroup(data, records, tree)
+        experts = self._experts(records)
+        if self.advantages_are_final:
+            return LoadedGroup(data, records, self._merged(records, experts))
+        return LoadedGroup(data, records, None, experts=experts)
+
+    def _experts(self, records: Sequence[RecordTree]) -> dict[str, Experts]:
+        """{digest: array} of those that the records name."""
+        stored = {record.record_id: [span.stored for span in record.experts] for record in records if record.experts}
+        if not stored:
+            return {}
+        arrays = self._bridge(self._bridge.store.routed_experts.read([one for of in stored.values() for one in of]))
+        if self._bounds.routers is not None:
+            for record_id, of_record in stored.items():
+                check_routed(record_id, [arrays[one.sha256] for one in of_record], self._bounds.routers)
+        return arrays
 
     def _with_images(self, groups: Mapping[str, LoadedGroup]) -> dict[str, LoadedGroup]:
         """Of records that advantages leave out, images are not read."""
@@ -141,7 +158,7 @@ class Reader:
             for task, group in groups.items()
         }
 
-    def _merged(self, records: Sequence[RecordTree]) -> TokenTree:
+    def _merged(self, records: Sequence[RecordTree], experts: Mapping[str, Experts]) -> TokenTree:
         """Of one group, whose advantages are final."""
         return merge(
             records,
@@ -149,6 +166,7 @@ class Reader:
             minimal_advantage=self._config.data.minimal_advantage,
             skip_non_positive_advantage=self._config.data.skip_non_positive_advantage,
             merging=Merging.LINEAR if self._linear else Merging.TREE,
+            experts=experts,
         )
 
     def shares(
@@ -166,7 +184,10 @@ class Reader:
         )
         rest = iter(records)
         final = [[next(rest) for _ in group.records] for group in groups]
-        changed = iter(replace(g, records=own, tree=self._merged(own)) for g, own in zip(groups, final, strict=True))
+        changed = iter(
+            replace(g, records=own, tree=self._merged(own, g.experts), experts={})
+            for g, own in zip(groups, final, strict=True)
+        )
         return [self.share([next(changed) for _ in update], staleness) for update in updates], metrics
 
     def share(self, groups: Sequence[LoadedGroup], staleness: Staleness) -> Share:

@@ -32,6 +32,7 @@ from trainer.process.parallel import Parallel, rank_0_wait
 from trainer.process.store_bridge import StoreBridge
 from trainer.reporting.token_logprobs import TokenLogprobs, documents
 from trainer.settings.config import TrainerConfig
+from trainer.trees.experts import ModelBounds
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.staleness import Staleness
 
@@ -59,8 +60,8 @@ class Batch:
 
 class RecordStream:
     """`linear`: one sequence per row, for a model that no prefix tree can go through (`Learner.linear`). `short_rows`: as in
-    `Learner`. `vocab_size`: ids of the model; a group with another one is dropped, with the reason, as is one with a spoilt
-    document. Enter it to prefetch; without that it reads when it is asked.
+    `Learner`. `bounds`: of the model; a group with other ids or experts is dropped, with the reason, as is one with a
+    spoilt document. Enter it to prefetch; without that it reads when it is asked.
     """
 
     # 7 parameters: the trainer's term, and what the model needs of its rows
@@ -73,7 +74,7 @@ class RecordStream:
         trainer_generation: int,
         linear: bool = False,
         short_rows: bool = False,
-        vocab_size: int | None = None,
+        bounds: ModelBounds = ModelBounds(),
     ) -> None:
         self._bridge = bridge
         self._store = bridge.store
@@ -84,7 +85,7 @@ class RecordStream:
         self._supply = TaskSupply(bridge, config)
         self._timer = PollTimer(bridge.store.signals, (Signal.DATA, Signal.RUN, Signal.TASKS), POLL_S)
         self._equal = EqualGroups(config)
-        self._reader = Reader(bridge, config, linear=linear, short_rows=short_rows, vocab_size=vocab_size)
+        self._reader = Reader(bridge, config, linear=linear, short_rows=short_rows, bounds=bounds)
         self._prefetch: Prefetch | None = None
         self._buffer = PrefetchBuffer()
         self._wait_result: WaitResult = None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from shared.errors import DataError
+from shared.errors import ConfigError, DataError
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, over_slices, own_part, plain_name
 from trainer.modeling.forward_ways import Head, Way
@@ -25,6 +25,7 @@ from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.pipeline_parallel import Stage
 from trainer.modeling.products import TOKENS, padding
+from trainer.modeling.router_replay import RouterReplay, router_replay
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.modeling.truncation import columns
 from trainer.modeling.vision import VisionTower, vision_parts
@@ -71,6 +72,7 @@ class TreeLM(nn.Module):
     context: Peers | None
     experts_per_token: int | None
     stage: Stage | None
+    replay: RouterReplay | None  # None: no routers
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class TreeLM(nn.Module):
         self.causal_lm = causal_lm
         self.way = Way(attention_name(causal_lm), trees=True)
         self.experts_per_token = experts_per_token(causal_lm)
+        self.replay = router_replay(causal_lm)
         self._vision = VisionTower(causal_lm) if vision_parts(causal_lm) else None
         rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
@@ -132,6 +135,7 @@ class TreeLM(nn.Module):
         if own_U is not None:
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
             truncation_U = None if truncation_U is None else truncation_U[own_U]
+        self._replay(row, here)
         arguments = self._arguments(row, mask, here)
         if received is not None:
             del arguments["input_ids"]
@@ -163,12 +167,23 @@ class TreeLM(nn.Module):
             scores = scores.each(partial(of_all, own_U=own_U, count=len(row.node_U), context=context))
         routing = None
         if self.experts_per_token is not None:
-            routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token)
+            choices = () if self.replay is None else self.replay.all_choices()
+            routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token, choices)
         logprob_E, entropy_E, outside_E = scores.each(lambda of_U: of_U[row.edge_E])
         unused = None if self._vision is None or row.images is not None else self._vision.unused()
         if unused is not None:
             logprob_E = logprob_E + unused
         return Forwarded(logprob_E, entropy_E, outside_E, routing)
+
+    def _replay(self, row: Row, here: slice) -> None:
+        """Raises ConfigError for a row with routed experts and a model without."""
+        if self.replay is not None:
+            self.replay.use(row, here)
+        elif row.experts is not None:
+            raise ConfigError(
+                f"a row has routed experts, but a model of type {self.causal_lm.config.model_type} has no routers that can "
+                "repeat them; expected router_replay false"
+            )
 
     def _arguments(self, row: Row, mask: Mask, here: slice) -> dict[str, Any]:
         """The model's arguments. For a row with one sequence the model makes its own positions: some start at 2.

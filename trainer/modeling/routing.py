@@ -43,19 +43,31 @@ def experts_per_token(model: PreTrainedModel) -> int | None:
     return int(model.config.num_experts_per_tok)
 
 
-def routing_of(logits: Sequence[Tensor], copies_N: Tensor, chosen: int) -> Routing | None:
-    """The routing of one forward, from its routers' logits (N, X) per layer; None without routers."""
+def routing_of(
+    logits: Sequence[Tensor], copies_N: Tensor, chosen: int, replayed: Sequence[tuple[Tensor, Tensor]] = ()
+) -> Routing | None:
+    """The routing of one forward, from its routers' logits (N, X) per layer; None without routers. `replayed`: of each layer the
+    experts that the tokens got instead of their routers' choice, and which tokens did; (): none.
+    """
     if not logits:
         return None
     weight_N = copies_N.to(torch.float64)
-    layers = [_of_layer(of_layer, weight_N, chosen) for of_layer in logits]
+    given = replayed or [None] * len(logits)
+    layers = [_of_layer(one, weight_N, chosen, known) for one, known in zip(logits, given, strict=True)]
     return Routing(torch.stack([c for c, _ in layers]), torch.stack([p for _, p in layers]), weight_N.sum())
 
 
-def _of_layer(logits_NX: Tensor, weight_N: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
+def _of_layer(
+    logits_NX: Tensor, weight_N: Tensor, chosen: int, replayed: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
     probability_NX = torch.softmax(logits_NX, -1, dtype=torch.promote_types(logits_NX.dtype, torch.float32))
-    indices = torch.topk(probability_NX, chosen, dim=-1).indices.flatten()
-    chosen_X = weight_N.new_zeros(logits_NX.shape[-1]).scatter_add_(0, indices, weight_N.repeat_interleave(chosen))
+    indices_NK = torch.topk(probability_NX, chosen, dim=-1).indices
+    if replayed is not None:
+        experts_NK, given_N = replayed
+        indices_NK = torch.where(given_N[:, None], experts_NK, indices_NK)
+    chosen_X = weight_N.new_zeros(logits_NX.shape[-1]).scatter_add_(
+        0, indices_NK.flatten(), weight_N.repeat_interleave(chosen)
+    )
     return chosen_X, (weight_N.to(probability_NX.dtype) @ probability_NX).double()
 
 

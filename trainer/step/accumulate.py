@@ -272,7 +272,7 @@ class Accumulator:
             return None
         below = adapters_off(self.lm) if self.reference is self.lm else nullcontext()
         with torch.no_grad(), below:
-            return row_logprobs(self.reference, row, chunk=self.chunk, attn=self.mask)[0]
+            return row_logprobs(self.reference, row.without_experts(), chunk=self.chunk, attn=self.mask)[0]
 
     def _forward(self, row: Row) -> Forwarded:
         return forward_row(

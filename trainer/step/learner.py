@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from trainer.losses import Denominators
 from trainer.modeling.attention import mask_counts
 from trainer.modeling.pipeline_parallel import counted_elsewhere
+from trainer.modeling.router_replay import replay_metrics
 from trainer.modeling.routing import load_metrics, router_aux_loss, total
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.reporting.token_logprobs import TokenLogprobs
@@ -28,6 +29,7 @@ from trainer.settings.optimizer import OptimizerConfig
 from trainer.step.accumulate import Accumulator, Pass
 from trainer.step.optimizer import by_mesh, make_optimizers, set_learning_rate, total_norm
 from trainer.step.schedule import learning_rate
+from trainer.trees.experts import ModelBounds
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row
 
@@ -81,9 +83,11 @@ class Learner:
         return self._parallel.settings.offload_params
 
     @property
-    def vocab_size(self) -> int:
-        """Ids from 0 up to here, without it, can be embedded."""
-        return int(self.causal_lm.config.get_text_config().vocab_size)
+    def bounds(self) -> ModelBounds:
+        """What its rows may have."""
+        replay = self._accumulator.lm.replay
+        vocab_size = int(self.causal_lm.config.get_text_config().vocab_size)
+        return ModelBounds(vocab_size, None if replay is None else replay.shape)
 
     def step(self, rows: Sequence[Row], denominators: Denominators) -> StepResult:
         """A step of one update from this rank's rows; see `step_in_minibatches`."""
@@ -101,6 +105,9 @@ class Learner:
         norms, trajectories = [], 0
         logprobs: list[TokenLogprobs | None] = []
         not_finite: list[str] = []
+        replay = self._accumulator.lm.replay
+        if replay is not None:
+            replay.restart()
         proximals = self._accumulator.proximal_logprobs(minibatches)
         for minibatch, proximal in zip(minibatches, proximals, strict=True):
             update = self._accumulator.run(minibatch, proximal)
@@ -125,6 +132,8 @@ class Learner:
         }
         metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
         metrics |= self._routing_metrics(done, metrics["loss/loss"])
+        if replay is not None:
+            metrics |= replay_metrics(self._parallel.sum_over_tokens(replay.counts.to(self._parallel.device)))
         return StepResult(metrics, skipped=not moved, logprobs=logprobs, not_finite=next(iter(not_finite), None))
 
     def _not_finite(self, update: Pass) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from shared.tokens.trie import Int64
 from trainer.losses.entries import TrainedTokens
+from trainer.trees.experts import RowExperts, TreeExperts, experts_of_row
 from trainer.trees.images import Pixels, RowImages, TreeImages, images_of_row, with_pixels
 from trainer.trees.tree import NOT_TRUNCATED, Entries, Float32, TokenTree, concatenate
 
@@ -46,6 +47,7 @@ class Row(TrainedTokens):
     truncation_U: Tensor  # [U, 3] as in `Entries`, or [0, 3]: no token was drawn from a truncated distribution
     edge_E: Tensor  # which of the _U log-probs an entry reads
     images: RowImages | None = None
+    experts: RowExperts | None = None  # that the engine chose: routers repeat them
 
     @property
     def num_tokens(self) -> int:
@@ -76,6 +78,10 @@ class Row(TrainedTokens):
         columns = {name: column for name, column in self.columns().items() if column is not None}
         return Row(**{name: column.to(device, non_blocking=True) for name, column in columns.items()})
 
+    def without_experts(self) -> "Row":
+        """The same row, in which every router chooses by itself."""
+        return dataclasses.replace(self, experts=None)
+
     def with_pixels(self, pixels: Pixels, *, on_demand: bool = False) -> "Row":
         """The same row with what the vision tower reads of its images, now or when it is computed."""
         if self.images is None:
@@ -101,6 +107,7 @@ class Row(TrainedTokens):
             ends_N=torch.cat([ends_N, torch.full_like(places, n + extra)]),
             copies_N=torch.cat([self.copies_N, torch.zeros_like(places)]),
             images=None if self.images is None else self.images.padded(extra),
+            experts=None if self.experts is None else self.experts.padded(extra),
         )
 
 
@@ -115,6 +122,7 @@ class _Part:
     copies_N: Int64
     entries: Entries
     images: TreeImages | None = None
+    experts: TreeExperts | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -175,7 +183,8 @@ def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
     trajectories = 0
     for tree in trees:
         entries = dataclasses.replace(tree.entries, trajectory_E=tree.entries.trajectory_E + trajectories)
-        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N, entries, tree.images)
+        arrays = (tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N)
+        yield _Part(*arrays, entries, tree.images, tree.experts)
         trajectories += tree.num_trajectories
 
 
@@ -232,6 +241,7 @@ def _piece(tree: _Part, nodes: Int64, owned_from: int) -> _Part:
         copies_N=np.where(nodes >= owned_from, tree.copies_N[nodes], 0),
         entries=dataclasses.replace(entries, node_E=np.searchsorted(nodes, entries.node_E)),
         images=None if tree.images is None else tree.images.take(nodes),
+        experts=None if tree.experts is None else tree.experts.take(nodes),
     )
 
 
@@ -255,7 +265,9 @@ def _row(parts: Sequence[_Part]) -> Row:
     }
     arrays |= {field.name: getattr(entries, field.name) for field in dataclasses.fields(TrainedTokens)}
     images = images_of_row([(part.images, part.positions_N) for part in parts])
-    return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}, images=images)
+    experts = experts_of_row([(part.experts, part.num_tokens) for part in parts])
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return Row(**tensors, images=images, experts=experts)
 
 
 def _edges(entries: Entries) -> tuple[Int64, Float32, Float32, Int64]:

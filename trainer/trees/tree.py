@@ -14,18 +14,20 @@ independently sampled the same token give two entries on one node: they are two 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
+from shared.documents.routed_experts import Experts
 from shared.engine_mismatch import engine_number
 from shared.tokens.merging import LossRules, insert_all, sequence_counts, sequence_ends
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import Int32, Int64, TreeLayout
 from shared.truncation import WHOLE, Truncation
+from trainer.trees.experts import TreeExperts, experts_of_tree
 from trainer.trees.images import TreeImages, images_of_tree
 from trainer.trees.staleness import Staleness
 
@@ -93,6 +95,7 @@ class TokenTree:
     num_flat: int
     num_linear: int
     images: TreeImages | None = None
+    experts: TreeExperts | None = None
 
     @property
     def num_tree(self) -> int:
@@ -125,23 +128,29 @@ def merge(
     minimal_advantage: float = 0.0,
     skip_non_positive_advantage: bool = False,
     merging: Merging = Merging.TREE,
+    experts: Mapping[str, Experts] | None = None,
 ) -> TokenTree:
     """Merge the records of a group. Every entry has staleness 0 until `TokenTree.at` says otherwise.
 
     With another `merging` the result is a forest of chains that share nothing; a record's token is still trained once, in the
     first chain that has it.
 
-    The three rules on advantages: `LossRules`.
+    The three rules on advantages: `LossRules`. `experts`: the arrays of routed experts that the records name, by digest; None: no
+    choice is replayed.
     """
     rules = LossRules(drop_zero_advantage, minimal_advantage, skip_non_positive_advantage)
     included = rules.kept(records)
     if merging is Merging.TREE:
         layout, node_of_token = insert_all(records, included)
-        places = [(t, node_of_token[t], np.arange(records[t].num_tokens)) for t in included if records[t].images]
+        places = [(t, node_of_token[t], np.arange(records[t].num_tokens)) for t in included]
     else:
         layout, node_of_token, places = _chains(records, included, merging)
     parts = [_entries(records[t], rules.loss_mask(records[t]), node_of_token[t], t) for t in included]
     counts = [sequence_counts(records[t]) for t in included]
+    replayed = None
+    if experts is not None and any(records[t].experts for t in included):
+        trie_nodes = node_of_token if merging is Merging.TREE else insert_all(records, included)[1]
+        replayed = experts_of_tree(records, experts, trie_nodes, places, len(layout.ids_N))
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
     for t in included:
         np.add.at(copies_N, node_of_token[t], 1)
@@ -157,6 +166,7 @@ def merge(
         num_flat=sum(flat for flat, _ in counts),
         num_linear=sum(linear for _, linear in counts),
         images=images_of_tree(records, places, layout.parents_N),
+        experts=replayed,
     )
 
 
@@ -186,8 +196,7 @@ def _chains(
             node_of_token[t][new] = offset + len(path) - len(new) + np.arange(len(new))
             ids.append(records[t].token_ids_N[path])
             lengths.append(len(path))
-            if records[t].images:
-                places.append((t, offset + np.arange(len(path)), path.astype(np.int64)))
+            places.append((t, offset + np.arange(len(path)), path.astype(np.int64)))
             offset += len(path)
     starts = np.cumsum([0, *lengths])
     index_N, start_N = np.arange(offset), np.repeat(starts[:-1], lengths).astype(np.int64)

@@ -1,5 +1,6 @@
 """Makes the document of one request to the engine, and the values that its reply adds."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ from sampler.core.rendering.view import View
 from sampler.core.settings.core_config import CoreConfig
 from shared.documents import DispatchedSamplingTask, SampledResponse, Task
 from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.routed_experts import pack_experts
 from shared.documents.states import BranchCause, DispatchStatus
 from shared.names import TRAIN_SPLIT
 from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.rules.temperatures import temperature_problem
+from shared.store import Store
 from shared.truncation import Truncation
 
 
@@ -85,6 +88,22 @@ def check_distribution(reply: EngineReply, dispatch: DispatchedSamplingTask) -> 
             f"{generation.url}: {truncation} in training, and the log-probs of the reply to {dispatch.id} are those before "
             "truncation; expected an engine that reports them after it (local or vLLM; SGLang does not), or a run without"
         )
+
+
+def experts_from(parent: Parent) -> int:
+    """Position of the first token whose experts its request says first: the last one that it shares, which nothing was sampled
+    behind."""
+    return max(0, parent.shared - 1)
+
+
+async def keep_experts(store: Store, reply: EngineReply, parent: Parent) -> dict[str, Any]:
+    """Store what the reply says of experts, before the request names it; returns the field of the dispatch."""
+    experts = reply.generation.experts
+    if experts is None:
+        return {}
+    packed = await asyncio.to_thread(pack_experts, experts, experts_from(parent))
+    await store.routed_experts.keep(packed)
+    return {"routed_experts": packed.described}
 
 
 def answer_values(reply: EngineReply, source: Source, message: Reply) -> dict[str, Any]:

@@ -24,7 +24,14 @@ from pydantic import BaseModel
 
 from sampler.core.engines.pool.turn_sources import draw
 from sampler.core.episode.clock import EpisodeClock
-from sampler.core.episode.dispatch import answer_values, check_distribution, new_dispatch, sampling_params
+from sampler.core.episode.dispatch import (
+    answer_values,
+    check_distribution,
+    experts_from,
+    keep_experts,
+    new_dispatch,
+    sampling_params,
+)
 from sampler.core.episode.in_flight import InFlight
 from sampler.core.episode.journal import Journal, Thread
 from sampler.core.episode.log import EpisodeLog
@@ -345,6 +352,9 @@ class AsyncSampler(ABC):
         client = self.resources.policy_client(view.policy)
         source = await draw(client.pool, self.resources.sources if mixed else ())
         token_listener = listener_for(asking.listener, dispatch.id, view)
+        trained = (
+            self.task.split == TRAIN_SPLIT and source.policy is None and view.policy in self.config.trained_policies
+        )
         reply = await source.pool.generate(
             view.encoded_prompt(),
             dispatch.sampling_params,
@@ -354,9 +364,11 @@ class AsyncSampler(ABC):
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
             images=await self.resources.images.prompt_images(view.context.images, view.context.template.images),
+            experts_from=experts_from(parent) if trained and self.config.sampling.router_replay else None,
         )
-        if self.task.split == TRAIN_SPLIT and source.policy is None and view.policy in self.config.trained_policies:
+        if trained:
             check_distribution(reply, dispatch)
+        experts = await keep_experts(self.resources.store, reply, parent)
         generation = reply.generation
         view.affinity[source.name] = generation.url
         text = view.text_of(generation.output_ids)
@@ -364,7 +376,7 @@ class AsyncSampler(ABC):
             token_listener.whole(text)
         options = {"restart": asking.restart, "may_call": asking.options.may_call}
         message = self._threads.replied(view, dispatch, parent, generation.output_ids, text, **options)
-        values = answer_values(reply, source, message)
+        values = answer_values(reply, source, message) | experts
         self._journal.amend(dispatch.id, **values)
         self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
         await self._journal.answered(dispatch.id)

@@ -5,6 +5,7 @@ SGLang's fields without a meaning here are omitted, except those that its client
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ def generation_json(g: ServedSequence, decode: Decode, count: int | None = None)
     meta |= {"reasoning_tokens": 0, "completion_tokens": len(output), "cached_tokens": g.cached_tokens or 0}
     if done:
         meta["weight_versions"] = g.weight_versions()
+    if done and g.experts_start is not None:
+        meta["routed_experts"] = base64.b64encode(b"".join(g.experts)).decode()
     meta["cached_tokens_details"] = {"device": g.cached_tokens, "host": 0} if g.cached_tokens else None
     meta["dp_rank"] = None
     if done:

@@ -68,12 +68,14 @@ class ServedSequence:
     logprob_start: int | None = None  # log-probs of the prompt are wanted from this position on; None: of no token
     images: tuple[bytes, ...] = ()  # one file for each image token of the prompt, in order
     return_prompt: bool = False  # whether the answer has the token ids that the model has read
+    experts_start: int | None = None  # the experts of tokens are wanted from this position on; None: of no token
     notify: Callable[[], None] | None = None  # called on the event loop, when finished or (stream) at an event
 
     output: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     read_ids: list[int] | None = None  # the prompt with its images as tokens; None: `prompt`, or not known yet
     prompt_logprobs: list[float] = field(default_factory=list)  # of `prompt[logprob_start + 1 :]`, at temperature 1
+    experts: list[bytes] = field(default_factory=list)  # int32 [tokens, layers, experts of a token]
     finish: dict[str, Any] | None = None
     cached_tokens: int | None = None  # None until first admitted
     retractions: int = 0
@@ -116,3 +118,4 @@ class Limits:
     sampling: frozenset[str] = frozenset()
     adapters: bool = False  # whether requests may name one
     images: int = 0  # the most of one prompt; 0: the model reads none
+    experts: bool = False  # whether the engine says which experts computed a token

@@ -33,6 +33,7 @@ def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[ServedSeq
     parsed = [parse_sampling(raw, limits) for raw in raws]
     flags = [bool(flag) for flag in _per_prompt(body.get("return_logprob", False), count, "return_logprob")]
     starts = _prompt_logprobs(body, prompts, flags, limits.name)
+    experts_start = _experts_start(body, prompts, limits)
     rids, adapters = _rids(body.get("rid"), count), _adapters(body.get("lora_path"), count)
     images, return_prompt = images_of(body, count, limits, batched=batched), bool(body.get("return_prompt_token_ids"))
     generations = []
@@ -46,7 +47,18 @@ def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[ServedSeq
             stream = bool(body.get("stream"))
             generations.append(
                 limits.sequence(
-                    name, prompt, params, limit, stop_ids, flag, stream, adapter, start, shown_images, return_prompt
+                    name,
+                    prompt,
+                    params,
+                    limit,
+                    stop_ids,
+                    flag,
+                    stream,
+                    adapter,
+                    start,
+                    shown_images,
+                    return_prompt,
+                    experts_start,
                 )
             )
     answer_is_list = batched or len(generations) > 1
@@ -151,6 +163,20 @@ def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list
     ):
         raise bad_value(f"top_logprobs_num and token_ids_logprob are not supported by {name}.")
     return per_prompt
+
+
+def _experts_start(body: dict[str, Any], prompts: list[list[int]], limits: Limits) -> int | None:
+    """The position from which the tokens' experts are wanted; None: of no token."""
+    if not body.get("return_routed_experts"):
+        return None
+    if not limits.experts:
+        raise bad_value(
+            f"return_routed_experts is not supported by {limits.name} for this model: it has no experts whose choice is recorded."
+        )
+    start, most = body.get("routed_experts_start_len", 0), min(map(len, prompts))
+    if type(start) is not int or not 0 <= start <= most:
+        raise bad_value(f"routed_experts_start_len is {start!r}; expected 0 to {most}, the number of input tokens.")
+    return start
 
 
 def _limit(prompt: list[int], params: SamplingParams, limits: Limits, *, explicit: bool) -> int:

@@ -194,6 +194,9 @@ class Batching:
     def _leave(self, g: RunningSequence) -> None:
         """Remove `g` from its slot; the decode rows close the gap."""
         row = g.slot
+        if g.experts_start is not None:
+            g.experts.append(self.kv.experts_of(row, g.with_experts, g.kv_length))
+            g.with_experts = max(g.with_experts, g.kv_length)
         self.kv.release(g)
         if g.decoding:
             last = len(self.running) - 1

@@ -92,6 +92,7 @@ class Engine:
             self.encode,
             sequence=RunningSequence,
             images=0 if reader is None else MOST_IMAGES,
+            experts=loaded.kv.experts is not None,
         )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

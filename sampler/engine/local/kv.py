@@ -32,6 +32,9 @@ class KvSlots:
         self.num_slots, self.layers, self.kv_heads, self.max_len = num_slots, layers, kv_heads, max_len
         self._shape = (num_slots, layers, 2, kv_heads, max_len, head_dim)
         self.allocate()
+        self.experts: torch.Tensor | None = (
+            None  # [slots, max_len, layers, experts of a token]; None: the model has none
+        )
         self.tokens: NDArray[np.int32] = np.zeros((num_slots, max_len), dtype=np.int32)
         self.length: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)  # reusable tokens
         self.owner: list[RunningSequence | None] = [None] * num_slots
@@ -40,6 +43,16 @@ class KvSlots:
         heads = torch.arange(2 * kv_heads)
         self._row_of_head = (torch.arange(layers)[:, None] * 2 * kv_heads + heads) * max_len  # [layers, 2 * kv_heads]
         self._rows_per_slot = layers * 2 * kv_heads * max_len
+
+    def record_experts(self, top_k: int, num_experts: int) -> None:
+        """From now on a forward writes which experts computed each token, beside its keys and values."""
+        kind = torch.uint8 if num_experts <= 256 else torch.int16
+        self.experts = torch.zeros((self.num_slots, self.max_len, self.layers, top_k), dtype=kind)
+
+    def experts_of(self, slot: int, start: int, stop: int) -> bytes:
+        """int32 [tokens, layers, experts of a token] of these positions."""
+        assert self.experts is not None, "only where they are recorded can they be asked for"
+        return self.experts[slot, start:stop].to(torch.int32).numpy().tobytes()
 
     def allocate(self) -> None:
         # Zeros, since a masked position still contributes 0 * value and an uninitialized value may be NaN.
@@ -81,6 +94,8 @@ class KvSlots:
         target = source if in_place else oldest
         if target != source and reused:
             self.data[target, ..., :reused, :] = self.data[source, ..., :reused, :]
+            if self.experts is not None:
+                self.experts[target, :reused] = self.experts[source, :reused]
         self.tokens[target, : len(generation.compared)] = generation.compared
         self.length[target] = reused
         self.owner[target] = generation
@@ -110,6 +125,8 @@ class KvSlots:
         copy = self.data[a, ..., :size, :].clone()
         self.data[a, ..., :size, :] = self.data[b, ..., :size, :]
         self.data[b, ..., :size, :] = copy
+        if self.experts is not None:
+            self.experts[[a, b], :size] = self.experts[[b, a], :size]
         self.tokens[[a, b]] = self.tokens[[b, a]]
         self.length[[a, b]] = self.length[[b, a]]
         self._used[a], self._used[b] = self._used[b], self._used[a]

@@ -104,6 +104,8 @@ def load(model_path: Path, size: EngineSize, family: Family | None = None) -> Lo
     kv = KvSlots(plan.slots, shape.layers, shape.kv_heads, plan.context, shape.head_dim)
     with torch.inference_mode():
         forward = choose_forward(model, kv) if family is None else vision_forward(model, kv, family)
+    if isinstance(forward, StockForward) and forward.records_experts:
+        kv.record_experts(text_config.num_experts_per_tok, _num_experts(text_config))
     log.info(
         "model loaded path=%s type=%s parameters=%d forward=%s threads=%d",
         model_path,
@@ -113,6 +115,11 @@ def load(model_path: Path, size: EngineSize, family: Family | None = None) -> Lo
         torch.get_num_threads(),
     )
     return LoadedModel(model, forward, kv, plan.context, text_config.vocab_size)
+
+
+def _num_experts(config: PretrainedConfig) -> int:
+    sizes = (getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    return max(size for size in (*sizes, 0) if isinstance(size, int))
 
 
 def _read(model_path: Path) -> PreTrainedModel:

@@ -27,12 +27,14 @@ class RunningSequence(ServedSequence):
     shown: PromptImages | None = None  # None: a prompt without images
     slot: int = -1
     computed: int = 0  # tokens of `context` whose KV is in the slot
+    with_experts: int = 0  # the position up to which `experts` has them: a forward after a retraction replaces none
     decoding: bool = False
     kv_stale: bool = False  # its KV outlived a weight update (pause in_place, flush_cache false): never shared
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.begin()
+        self.with_experts = self.experts_start or 0
         self.rng = _UNSEEDED if self.params.sampling_seed is None else random.Random(self.params.sampling_seed)
 
     def show(self, prompt: list[int], shown: PromptImages) -> None:

@@ -14,6 +14,7 @@ from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.states import NEVER_OPENED, OVER, DataStatus
 from shared.store import Store
 from tandem.audit.data import Owner, audit_data
+from tandem.audit.experts import audit_experts
 from tandem.audit.forks import audit_forks
 from tandem.audit.held_out import audit_held_out
 from tandem.audit.report import AuditReport, Check
@@ -62,6 +63,7 @@ async def _audit_groups(store: Store, ids: Sequence[Any], scope: AuditScope) -> 
     for part in _parts(report.read_all(DBRecordData, data)):
         dispatches = await store.stored.dispatches([one.record for one in part])
         read = {name: report.read_all(DispatchedSamplingTask, those) for name, those in dispatches.items()}
+        await audit_experts(store, report, (dispatch for those in read.values() for dispatch in those))
         for one in part:
             owner = Owner(records.get(one.record), episodes.get(one.record), stored.get(one.task))
             audit_data(report, one, owner, {dispatch.id: dispatch for dispatch in read[one.record]}, scope)

@@ -41,6 +41,7 @@ class Check(StrEnum):
     TOOLS = "the tools that a request names are stored unchanged"
     RULES = "the rules that a group was opened with are stored unchanged"
     TOKENS = "trained tokens equal those of the dispatches"
+    EXPERTS = "the routed experts that a turn names are stored unchanged"
     SAMPLED = "sampled tokens in the tree equal those of the engine's replies"
     LOGPROBS = "log-probs equal those of the engine's replies"
     VERSIONS = "weight versions equal those that sampled the tokens"

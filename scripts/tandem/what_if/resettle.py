@@ -46,6 +46,7 @@ from shared.outside_text import visible
 from shared.rules.run_rules import RULE_NAMES, Rules
 from shared.store import Store
 from shared.store.image_copies import copy_images, images_of
+from shared.store.routed_experts import copy_experts, expert_chunks_of
 from shared.user_code.frames import cause_of
 from tandem.what_if.rescored import rescored, unsettled, unsettled_task
 from tandem.what_if.resettled import Resettled, print_outcome
@@ -189,8 +190,9 @@ async def _copy_one(
     except (ScorerFailed, AgentFailed) as exc:
         outcome.failed[task_id] = str(exc)
         return
-    named = images_of((name, document) for name, documents in group.items() for document in documents)
-    await copy_images(source, target, named)
+    documents = [(name, document) for name, of_name in group.items() for document in of_name]
+    await copy_images(source, target, images_of(documents))
+    await copy_experts(source, target, expert_chunks_of(documents))
     await target.resettling.write(unsettled(group, scored))
     stored = await target.resettling.scores(task_id)  # those of an earlier call, if it wrote them
     task = unsettled_task(group["tasks"][0], stored, scored, config.new_scorers)

@@ -1,9 +1,12 @@
 """Late writes to what a run has once: its document, settings, steps, versions, services and leases."""
 
+import numpy as np
+
 from shared.documents.images import MAX_INLINE_BYTES
 from shared.documents.notes import Note
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.packed import pack_floats
+from shared.documents.routed_experts import pack_experts
 from shared.documents.rules import RunRules
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
 from shared.documents.states import LeaseKind, OfferState
@@ -80,6 +83,13 @@ async def _(store: Store, late: Late) -> None:
     await late(store.images.keep(files))
     for file in files:
         assert await store.images.read(file.sha256) == file.data
+
+
+@row("routed_experts.keep")
+async def _(store: Store, late: Late) -> None:
+    packed = pack_experts(np.arange(12).reshape(3, 4), 0)
+    await late(store.routed_experts.keep(packed))
+    assert list(await store.routed_experts.read([packed.described])) == [packed.described.sha256]
 
 
 @row("settings.keep")

@@ -13,7 +13,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ from sampler.core.engines.client.reports import (
     read_model_info,
     read_server_info,
 )
+from sampler.core.engines.client.routed_experts import experts_request, read_experts
 from sampler.core.engines.client.streamed import OnIds, StreamedAnswer, interval_of
 from sampler.core.engines.client.transport import KeepAliveTransport, OnPart
 from sampler.core.errors import EngineContractBroken, EngineRefused, EngineUnavailable
@@ -81,7 +82,7 @@ class EngineClient:
     async def close(self) -> None:
         await self._transport.aclose()
 
-    # 9 parameters: the engine's own request; five are optional
+    # 10 parameters: the engine's own request; six are optional
     async def generate(
         self,
         url: str,
@@ -94,12 +95,14 @@ class EngineClient:
         on_ids: OnIds | None = None,
         adapter: NamedAdapter | None = None,
         images: Sequence[PromptImage] = (),
+        experts_from: int | None = None,
     ) -> Generation:
         """One generation with log-probs. `rid` must be unique, and not a prefix of another one in flight.
 
         `adapter`: a loaded one, by which the engine samples; all output ids are of its version. Raises AdapterNotLoaded.
         `vocabulary`: size of the model's vocabulary, if known. `on_ids` hears the output ids while they are sampled.
         `images`: in the order of their tokens. Raises EngineContractBroken where the engine reads other tokens for them.
+        `experts_from`: position of the first token whose experts are wanted; None: of no token.
         """
         if not input_ids:
             raise EngineRefused(f"{url}: request {rid} has no input ids")
@@ -114,6 +117,8 @@ class EngineClient:
             body |= image_request(ids.ids, images)
         if adapter is not None:
             body["lora_path"] = adapter.name
+        if experts_from is not None:  # an engine that reads images counts other positions before it has read them
+            body |= experts_request(0 if images else experts_from)
         most, limit_s = sampling_params.get("max_new_tokens"), timeout_s or self.timeouts.generate_s
         if on_ids is None:
             answer = await self._json(url, "POST", "/generate", limit_s, body)
@@ -127,6 +132,10 @@ class EngineClient:
         reply = read_generation(url, rid, answer, bounds)
         if images:
             require_read(f"{url}: request {rid}", answer, ids.ids)
+        if experts_from is not None and reply.output_ids:
+            rows, skipped = len(input_ids) + len(reply.output_ids) - 1 - experts_from, experts_from if images else 0
+            experts = read_experts(f"{url}: request {rid}", answer, rows, skipped=skipped)
+            reply = replace(reply, experts=experts)
         if on_ids is not None:
             self._tokens_per_s[url] = len(reply.output_ids) / max(1e-3, time.monotonic() - began)
         return reply

@@ -126,7 +126,7 @@ class EnginePool:
         if self._aborting:
             await asyncio.wait(self._aborting, timeout=self._limits.abort_s)
 
-    # 8 parameters: one request, and what decides which engine takes it
+    # 9 parameters: one request, and what decides which engine takes it
     async def generate(
         self,
         prompt_ids: Sequence[int] | EncodedIds,
@@ -137,15 +137,17 @@ class EnginePool:
         version: int | None = None,
         on_ids: OnIds | None = None,
         images: Sequence[PromptImage] = (),
+        experts_from: int | None = None,
     ) -> EngineReply:
         """One whole reply to `prompt_ids`. `sampling_params` must contain `max_new_tokens`.
 
         `version`: use only engines that serve it (evaluation). `timeout_s` bounds each request, not their sum. `on_ids` hears
-        all ids of the reply so far; after an engine failed, it may hear fewer and others. A stop *string* split over two parts
-        is not detected; stop tokens are. Raises EngineRefused at once, EngineUnavailable when the retries are used up.
+        all ids of the reply so far; after an engine failed, it may hear fewer and others. `experts_from`: as in
+        `EngineClient`; each part says those of its own forwards. A stop *string* split over two parts is not detected; stop
+        tokens are. Raises EngineRefused at once, EngineUnavailable when the retries are used up.
         """
         budget = int(sampling_params["max_new_tokens"])
-        prompt, progress, began = EncodedIds.of(prompt_ids), Progress(), time.monotonic()
+        prompt, progress, began = EncodedIds.of(prompt_ids), Progress(experts_from), time.monotonic()
         while True:
             service = await self._choose(affinity, version)
             most = self.contexts.budget(service.url, len(prompt), budget)
@@ -159,6 +161,7 @@ class EnginePool:
                     timeout_s,
                     progress.listener_for(on_ids),
                     images,
+                    progress.experts_from,
                 )
             except EngineUnavailable as exc:
                 await self._after_failure(service.url, exc, progress)
@@ -176,7 +179,7 @@ class EnginePool:
                 return self._finished(part, progress, len(prompt), time.monotonic() - began)
             await self._after_abort(part, progress)
 
-    # 7 parameters: one request at one engine, as `generate` has it
+    # 8 parameters: one request at one engine, as `generate` has it
     async def _request(
         self,
         service: Service,
@@ -186,6 +189,7 @@ class EnginePool:
         timeout_s: float | None,
         on_ids: OnIds | None,
         images: Sequence[PromptImage],
+        experts_from: int | None,
     ) -> Generation:
         # Engines abort by prefix and refuse a known id: every request gets a unique id, all of one length.
         request_id, url = f"{rid}-{uuid.uuid4().hex}", service.url
@@ -204,6 +208,7 @@ class EnginePool:
                 on_ids=on_ids,
                 adapter=adapter,
                 images=images,
+                experts_from=experts_from,
             )
         except (asyncio.CancelledError, EngineUnavailable):
             self._abort(url, request_id)  # it may still be running there, unneeded

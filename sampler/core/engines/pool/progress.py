@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+import numpy as np
+
 from sampler.core.engines.client.generation import Generation, append_run
+from sampler.core.engines.client.routed_experts import Int32
 from sampler.core.engines.client.streamed import OnIds
+from sampler.core.errors import EngineContractBroken
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,15 @@ class EngineReply:
 
 @dataclass(slots=True)
 class Progress:
-    """One reply in progress."""
+    """One reply in progress. `experts_from`: position of the first token whose experts no part has said; None: they are not asked
+    for."""
 
+    experts_from: int | None = None
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     version_runs: list[list[int]] = field(default_factory=list)
     continuations: list[Continuation] = field(default_factory=list)
+    experts: list[Int32] = field(default_factory=list)
     failures: int = 0
     whole_logprobs: bool = False  # some part's log-probs are not of a truncated distribution
 
@@ -56,6 +63,19 @@ class Progress:
         for version, n_tokens in part.version_runs:
             append_run(self.version_runs, version, n_tokens)
 
+        if part.experts is not None and self.experts_from is not None:
+            self._add_experts(part.url, part.experts)
+
+    def _add_experts(self, url: str, experts: Int32) -> None:
+        """Raises EngineContractBroken for an engine with another model than the one before."""
+        if self.experts and self.experts[0].shape[1] != experts.shape[1]:
+            raise EngineContractBroken(
+                f"{url}: {experts.shape[1]} routed experts of a token; expected {self.experts[0].shape[1]}, as "
+                "the engine before said of the same reply: one model, and engines of one kind"
+            )
+        self.experts.append(experts)
+        self.experts_from = (self.experts_from or 0) + len(experts)
+
     def reply(self, last: Generation, prompt_tokens: int, duration_s: float) -> EngineReply:
         """`last`: the part that ended it."""
         whole = replace(
@@ -67,5 +87,6 @@ class Progress:
             prompt_tokens=prompt_tokens,
             cached_tokens=min(last.cached_tokens, prompt_tokens),
             truncated_logprobs=bool(self.output_ids) and not self.whole_logprobs,
+            experts=np.concatenate(self.experts) if self.experts else None,
         )
         return EngineReply(whole, tuple(self.continuations), self.failures, duration_s)
