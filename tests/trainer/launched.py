@@ -60,8 +60,6 @@ def exact_learner(
 
 
 def rows_of_step(
-# 7 parameters: each is a property of the rows
-def rows_of_step(
     step: int,
     max_tokens: int,
     parallel: Parallel,

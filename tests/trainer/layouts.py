@@ -1,9 +1,11 @@
 """The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2] [--experts] [--replay]
+    [--device cuda] [--steps_only]
 
 A layout is DATAxTPxCPxPPxEP: so many parts of the data, so many processes for each layer, so many for each row's tokens, so many
 stages, and so many processes that hold the experts together. Every layout takes 3 float64 steps on the same groups, and leaves a
 checkpoint after 2, from which each other layout continues. Printed: the largest difference of any parameter from those of one
-process, relative to that parameter. Processes are forked from one, which spares each the import of torch.
+process, relative to that parameter; the exit status is 1 beyond `--most`. Processes are forked from one, which spares each the
+import of torch; with `--device cuda` each has a GPU.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from shared.processes.mongod import free_port
+from tests import hostgpu
 from tests.trainer.builders import relative_difference, tiny_experts_model, tiny_model
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer.checkpoints import checkpoint, folders, restore
@@ -54,7 +57,7 @@ class Layout:
         return f"{self.data}x{self.tp}x{self.cp}x{self.pp}" + (f"x{self.ep}" if self.ep > 1 else "")
 
 
-def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
+def run(layout: Layout, work: Callable[[Parallel], None], device: str = "cpu") -> None:
     """`work` in as many forked processes as the layout has. Raises RuntimeError when one of them fails."""
     if not _forks_compute_gradients():
         pytest.skip(
@@ -62,7 +65,7 @@ def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
         )
     gc.collect()  # groups of earlier sessions: a child that collects them waits forever for threads that it does not have
     port = str(free_port())
-    children = [_fork(rank, layout, port, work) for rank in range(layout.processes)]
+    children = [_fork(rank, layout, port, work, device) for rank in range(layout.processes)]
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     if any(statuses):
         raise RuntimeError(f"layout {layout}: the processes ended with {statuses}; see their messages above")
@@ -80,7 +83,7 @@ def _forks_compute_gradients() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]) -> int:
+def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None], device: str) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -91,7 +94,7 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
         place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
         sizes = {"tp_size": layout.tp, "cp_size": layout.cp, "pp_size": layout.pp, "ep_size": layout.ep}
-        with parallel_session("cpu", num_threads=1, **sizes) as parallel:
+        with parallel_session(device, num_threads=1, **sizes) as parallel:
             work(parallel)
         status = 0
     except BaseException:  # noqa: BLE001  # a forked process must never return into its parent's stack
@@ -108,6 +111,7 @@ class Comparison:
         self, folder: Path, model: PreTrainedModel, loss: LossConfig, trainable: Trainable, *, replayed: bool
     ) -> None:
         self._folder = folder
+        self.device = "cpu"
         self._loss = loss
         self._trainable = trainable
         self._replayed = replayed
@@ -147,11 +151,12 @@ class Comparison:
 
     def _write(self, parameters: dict[str, Tensor], metrics: dict[str, float], parallel: Parallel) -> None:
         if parallel.is_main:
-            torch.save((parameters, metrics), self._folder / "result.pt")
+            on_host = {name: tensor.cpu() for name, tensor in parameters.items()}
+            torch.save((on_host, metrics), self._folder / "result.pt")
 
     def _result(self, layout: Layout, work: Callable[[Parallel], None]) -> tuple[dict[str, Tensor], dict[str, float]]:
         (self._folder / "result.pt").unlink(missing_ok=True)
-        run(layout, work)
+        run(layout, work, self.device)
         parameters, metrics = torch.load(self._folder / "result.pt", weights_only=True)
         return parameters, metrics
 
@@ -177,28 +182,42 @@ def main() -> None:
     )
     parser.add_argument("--experts", action="store_true", help="a mixture of experts, and the loss that balances them")
     parser.add_argument("--replay", action="store_true", help="with --experts: tokens get the experts of an engine")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, or hostgpu (tests/hostgpu)")
+    parser.add_argument(
+        "--reference_device", help="where the first layout is computed that all are compared with: as --device"
+    )
+    parser.add_argument("--most", type=float, default=1e-9, help="the bound of the differences (default: %(default)s)")
+    parser.add_argument("--steps_only", action="store_true", help="no layout continues another's checkpoint")
     args = parser.parse_args()
     if args.replay and not args.experts:
         parser.error("--replay needs --experts: a dense model has no routers")
+    if args.device == hostgpu.NAME:
+        hostgpu.install()
     layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
     chosen = {"model": tiny_experts_model(), "loss": BALANCED} if args.experts else {}
     with comparison(**chosen, replayed=args.replay) as compared:
+        compared.device = args.device
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
+        if args.reference_device:
+            with comparison(**chosen, replayed=args.replay) as reference:
+                reference.device = args.reference_device
+                expected = reference.trained(layouts[0])
+        savers = [] if args.steps_only else layouts
         table = Table(
             "layout (data x tp x cp x pp x ep)",
             "processes",
             "from the start",
-            *(f"from {saved}'s checkpoint" for saved in layouts),
+            *(f"from {saved}'s checkpoint" for saved in savers),
         )
         worst = 0.0
         for layout in layouts:
-            found = [trained[layout], *(compared.continued(saved, layout) for saved in layouts)]
+            found = [trained[layout], *(compared.continued(saved, layout) for saved in savers)]
             differences = [relative_difference(parameters, expected) for parameters in found]
             table.add_row(str(layout), str(layout.processes), *(f"{d:.1e}" for d in differences))
             worst = max(worst, *differences)
     Console().print(table)
-    sys.exit(0 if worst <= 1e-9 else 1)
+    sys.exit(0 if worst <= args.most else 1)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 
 from shared.weights.files import WEIGHTS_FILE
+from tests.trainer.accelerated import DEVICE, by_triton, device_module, on_an_accelerator
 from tests.trainer.builders import (
     FLEX_HEAD_DIM,
     STALENESS,
@@ -37,10 +38,7 @@ from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = on_an_accelerator
 
 EXACT = 1e-6  # float64, but rotary positions are made in float32 on both devices
 BY_FLEX = 5e-3  # float32
@@ -59,7 +57,7 @@ RECORDS = random_group(21)
 
 @pytest.fixture
 def on_gpu() -> Iterator[Parallel]:
-    with parallel_session("cuda", num_threads=1) as parallel:
+    with parallel_session(DEVICE, num_threads=1) as parallel:
         yield parallel
 
 
@@ -118,6 +116,7 @@ def test_the_gradient_is_that_of_one_forward_per_sequence_on_a_cpu(
         assert relative_difference(gradients_of(learner), expected_gradients()) < EXACT
 
 
+@by_triton
 @pytest.mark.parametrize("prefix_trees", [True, False], ids=["trees", "linear"])
 @every_setting
 def test_flex_attention_is_chosen_and_gives_that_gradient(
@@ -129,6 +128,7 @@ def test_flex_attention_is_chosen_and_gives_that_gradient(
     assert relative_difference(gradients_of(learner, 200), expected_gradients(FLEX_HEAD_DIM)) < BY_FLEX
 
 
+@by_triton
 @every_setting
 def test_in_mixed_precision_trees_go_through_flex_attention_too(
     memory: MemorySettings, wide_directory: Path, on_gpu: Parallel
@@ -148,6 +148,7 @@ def test_a_model_that_flex_attention_cannot_compute_is_computed_with_a_dense_mas
     assert (learner.lm.way.attention, learner.lm.way.trees) == ("sdpa", True)
 
 
+@by_triton
 def test_rows_of_many_lengths_compile_flex_attention_a_few_times(wide_directory: Path, on_gpu: Parallel) -> None:
     """Beyond its limit of 8 PyTorch would go on without compiled code, with N × N numbers."""
     learner = learner_of(wide_directory, on_gpu, dtype="float32")
@@ -170,6 +171,7 @@ def test_a_mixture_of_experts_has_the_gradient_of_a_cpu(tmp_path: Path, on_gpu: 
         assert relative_difference(gradients_of(learner), expected) < EXACT
 
 
+@by_triton
 @pytest.mark.parametrize("attention", ["sdpa", "flex_attention"])
 @pytest.mark.parametrize("memory", [SETTINGS["plain"], SETTINGS["checkpointed"]], ids=["plain", "checkpointed"])
 def test_compiled_layers_have_the_same_gradient(
@@ -191,7 +193,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     learner = learner_of(model_directory, on_gpu, memory=memory)
     take_steps(learner, SAVED_STEP, 30, on_gpu)
     checkpoints = checkpoint.Checkpoints(tmp_path, on_gpu, asynchronous=asynchronous)
-    torch.cuda.manual_seed(7)
+    device_module.manual_seed(7)
     checkpoints.save(learner, {"seen": ["a", 1]})
     drawn = torch.rand(3, device=on_gpu.device)
     take_steps(learner, LAST_STEP, 30, on_gpu)
@@ -205,7 +207,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     assert relative_difference(cpu_parameters(resumed), cpu_parameters(learner)) < REPEATED
 
 
-@pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda")])
+@pytest.mark.parametrize(("first", "second"), [(DEVICE, "cpu"), ("cpu", DEVICE)], ids=["on a CPU", "on a GPU"])
 def test_a_checkpoint_continues_on_the_other_kind_of_device(
     first: str, second: str, tmp_path: Path, model_directory: Path
 ) -> None:
@@ -242,10 +244,10 @@ def test_states_leave_the_gpu_between_turns_and_steps_go_on(
     expected = cpu_parameters(unmoved)
     del unmoved
     for step in range(1, LAST_STEP + 1):
-        held = torch.cuda.memory_allocated()
+        held = device_module.memory_allocated()
         to_host(moved, on_gpu.device)
         assert all(parameter.device.type == "cpu" for parameter in moved.lm.parameters())
-        assert held - torch.cuda.memory_allocated() >= states_bytes(moved), "cuBLAS keeps its own memory"
+        assert held - device_module.memory_allocated() >= states_bytes(moved), "cuBLAS keeps its own memory"
         to_device(moved, on_gpu.device)
         take_steps(moved, step, 30, on_gpu)
     assert relative_difference(cpu_parameters(moved), expected) < REPEATED

@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import inspect
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import peft
 import pytest
@@ -71,6 +72,19 @@ def test_tensors_stand_in_the_place_of_parameters_and_go_again() -> None:
     with private_apis.with_tensors(module, {"weight": 2 * weight}):
         assert torch.equal(module(torch.eye(2)), 2 * weight.T)
     assert module.weight is weight
+
+
+def test_an_older_torch_has_one_group_of_parameters_and_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.11: `_fsdp_param_group`, which may be None, and a limit of recompilations for all functions."""
+    assert private_apis._parameter_groups(SimpleNamespace(_fsdp_param_group="a group"), "a test") == ["a group"]
+    assert private_apis._parameter_groups(SimpleNamespace(_fsdp_param_group=None), "a test") == []
+    with pytest.raises(PrivateMissing, match="_fsdp_param_group"):
+        private_apis._parameter_groups(SimpleNamespace(), "a test")
+    assert private_apis.recompile_options(64) == {"recompile_limit": 64}
+    monkeypatch.setattr(torch, "compile", lambda model, *, backend: model)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    assert private_apis.recompile_options(64) == {}
+    assert torch._dynamo.config.recompile_limit == 64
 
 
 def test_torch_logs_its_redistributions_under_the_silenced_name() -> None:

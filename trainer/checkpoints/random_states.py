@@ -19,8 +19,8 @@ def random_states(device: torch.device) -> dict[str, Any]:
         *rest,
     )  # only tensors and numbers
     state = {"torch": torch.get_rng_state(), "numpy": numpy, "python": random.getstate()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type != "cpu":
+        state[device.type] = torch.get_device_module(device).get_rng_state(device)
     return state
 
 
@@ -37,8 +37,8 @@ def restore_random_states(folder: Path, parallel: Parallel) -> None:
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     random.setstate(state["python"])
-    if "cuda" in state and parallel.device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], parallel.device)
+    if parallel.device.type in state:
+        torch.get_device_module(parallel.device).set_rng_state(state[parallel.device.type], parallel.device)
     if file is not own:
         _seed_from_here(parallel.data.rank)
 

@@ -26,7 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from shared.errors import ConfigError
 from trainer.modeling.trainable import lora_layers
 from trainer.process.parallel import Parallel
-from trainer.process.private_apis import layer_class_names
+from trainer.process.private_apis import layer_class_names, recompile_options
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _compiled(kind: type[nn.Module]) -> type:
     """
     plain: Any = kind.forward
     forward = torch.compile(  # type: ignore[call-overload]  # its stubs lag behind
-        getattr(plain, "__wrapped__", plain), backend=BACKEND, recompile_limit=VARIANTS
+        getattr(plain, "__wrapped__", plain), backend=BACKEND, **recompile_options(VARIANTS)
     )
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 

@@ -53,7 +53,7 @@ def attentions(attention: str, device: torch.device | str, *, dropout: bool = Fa
     With dropout only transformers' own: ours does not drop attention weights. Raises ConfigError for ours with dropout.
     """
     if attention == "auto":
-        tried = ON_CUDA if torch.device(device).type == "cuda" else ON_CPU
+        tried = ON_CPU if torch.device(device).type == "cpu" else ON_CUDA
         return tuple(name for name in tried if not dropout or name not in WITHOUT_DROPOUT)
     if dropout and attention in WITHOUT_DROPOUT:
         raise ConfigError(

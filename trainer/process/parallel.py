@@ -149,22 +149,25 @@ def parallel_session(
 ) -> Iterator[Parallel]:
     """Join the launched processes (or run as a single one), and leave the group cleanly at the end.
 
-    `device` is auto, cpu or cuda. `num_threads`: CPU threads per process; 0: OMP_NUM_THREADS, else one. Raises LaunchError
-    if fewer processes started than were launched, or if `tp_size` × `cp_size` × `pp_size`, or `ep_size`, does not divide their
-    number.
+    `device` is cpu, or the kind of an accelerator of PyTorch, such as cuda; auto: the one that is there, else cpu.
+    `num_threads`: CPU threads per process; 0: OMP_NUM_THREADS, else one. Raises LaunchError if fewer processes started than were
+    launched, or if `tp_size` × `cp_size` × `pp_size`, or `ep_size`, does not divide their number.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = _accelerator() or "cpu"
     if device == "cpu":
         # One by default: next to a busy process, spinning threads made steps up to 50 times slower.
         torch.set_num_threads(num_threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
         os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else Accelerate warns and chooses
     _init_process_group(device, world_size)
     try:
-        state = PartialState(cpu=device == "cpu")
-        _check_world_size(state, world_size)
-        parallel = _described(state.device, world_size, Sizes(tp_size, cp_size, pp_size, ep_size))
+        state = PartialState(cpu=device != "cuda")  # of other accelerators it has a list of its own
+        own = (
+            torch.device(device) if device == "cpu" else torch.device(device, torch.accelerator.current_device_index())
+        )
+        _check_world_size(state.num_processes, own, world_size)
+        parallel = _described(own, world_size, Sizes(tp_size, cp_size, pp_size, ep_size))
         if parallel.is_main:
             log.info(
                 "parallel world_size=%d tp_size=%d cp_size=%d pp_size=%d ep_size=%d device=%s settings=%s",
@@ -229,6 +232,12 @@ def rank_0_wait(what: str) -> Wait:
     return Wait("rank 0", f"it waits for {what}, and its own heartbeat says why", f"it has {what}")
 
 
+def _accelerator() -> str | None:
+    """The kind of PyTorch's accelerator on this machine, or None."""
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else device.type
+
+
 def _launched_processes(environment: Mapping[str, str]) -> int:
     """Total number of processes, from the launcher's environment. Raises LaunchError, see below."""
     launched_by_accelerate = "ACCELERATE_MIXED_PRECISION" in environment
@@ -253,21 +262,22 @@ def _launched_processes(environment: Mapping[str, str]) -> int:
 
 def _init_process_group(device: str, world_size: int) -> None:
     """Call before Accelerate's state, which then uses this group instead of creating one."""
-    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"  # gloo carries objects and checkpoints, NCCL tensors
+    backend = "gloo"
+    if device != "cpu":  # gloo carries objects and checkpoints; tensors the device's own: NCCL for CUDA
+        backend = f"cpu:gloo,{device}:{dist.get_default_backend_for_device(device)}"
+        torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout)
     else:  # a single process needs no port
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=world_size, timeout=timeout)
 
 
-def _check_world_size(state: PartialState, world_size: int) -> None:
+def _check_world_size(reported: int, device: torch.device, world_size: int) -> None:
     """Refuse independent copies that each act as main process."""
-    present = torch.ones(1, device=state.device)
+    present = torch.ones(1, device=device)
     dist.all_reduce(present)
-    counts = {"Accelerate reports": state.num_processes, "the group counts": int(present.item())}
+    counts = {"Accelerate reports": reported, "the group counts": int(present.item())}
     if any(count != world_size for count in counts.values()):
         raise LaunchError(f"{world_size} processes were launched, but {counts}; launch with assets/fsdp2.yml")
 

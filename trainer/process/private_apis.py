@@ -4,6 +4,7 @@ Each says what it is for, and what is done where it is missing. `tests/trainer/t
 another version has renamed or changed, and finds private uses in other files.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -92,12 +93,28 @@ def end_sharded_forward(module: Any) -> None:
     context = required(state, "_state_ctx", purpose)
     for name in ("iter_forward_root", "post_backward_final_callback_queued"):
         required(context, name, purpose)
-    groups = required(state, "_fsdp_param_groups", purpose)
-    for part in (state, *groups):
+    for part in (state, *_parameter_groups(state, purpose)):
         part._training_state = required(type(required(part, "_training_state", purpose)), "IDLE", purpose)
     context.iter_forward_root = None
     context.post_backward_final_callback_queued = False
     module.reshard()
+
+
+def _parameter_groups(state: Any, purpose: str) -> list[Any]:
+    """Of an FSDPState. torch 2.11 has one or None, later versions have a list."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        group = required(state, "_fsdp_param_group", purpose)
+        groups = [] if group is None else [group]
+    return list(groups)
+
+
+def recompile_options(limit: int) -> dict[str, int]:
+    """Arguments of torch.compile for a number of recompilations. torch 2.11 has one limit for all functions, which is raised."""
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        return {"recompile_limit": limit}
+    torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
+    return {}
 
 
 # ------------------------------------------------------------------ broadcasts (publishing/send.py)

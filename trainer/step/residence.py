@@ -19,10 +19,10 @@ def to_host(learner: Learner, device: torch.device) -> None:
     for module in _models(learner):
         module.free_features()
     _move(learner, HOST, device)
-    if device.type == "cuda":
+    if device.type != "cpu":
         gc.collect()
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
+        torch.accelerator.synchronize(device)
+        torch.get_device_module(device).empty_cache()
 
 
 def to_device(learner: Learner, device: torch.device) -> None:
@@ -30,7 +30,7 @@ def to_device(learner: Learner, device: torch.device) -> None:
 
 
 def _move(learner: Learner, target: torch.device, device: torch.device) -> None:
-    if device.type != "cuda" or learner.lives_on_host:
+    if device.type == "cpu" or learner.lives_on_host:
         return
     for module in _models(learner):
         module.to(target)

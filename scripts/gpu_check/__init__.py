@@ -1,0 +1,1 @@
+"""What a GPU must show, in ten minutes: `python -m scripts.gpu_check`."""

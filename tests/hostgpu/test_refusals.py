@@ -1,0 +1,116 @@
+"""What `hostgpu` refuses, as CUDA does, and what it finds that a CPU hides. Run by tests/trainer/test_on_hostgpu.py."""
+
+import ctypes
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.accelerated import DEVICE, device_module, on_an_accelerator
+
+pytestmark = [*on_an_accelerator, pytest.mark.skipif(DEVICE == "cuda", reason="a GPU would not notice a race")]
+TWO_DEVICES = "Expected all tensors to be on the same device"
+
+
+@pytest.fixture
+def matrix() -> Tensor:
+    return torch.arange(12.0).view(3, 4).to(DEVICE)
+
+
+def test_a_mask_on_the_host_is_refused(matrix: Tensor) -> None:
+    with pytest.raises(RuntimeError, match=TWO_DEVICES):
+        torch.where(torch.ones(3, 4, dtype=torch.bool), matrix, 0.0)
+    with pytest.raises(RuntimeError, match=TWO_DEVICES):
+        matrix.masked_fill(torch.ones(3, 4, dtype=torch.bool), 0.0)
+
+
+def test_a_tensor_of_the_host_in_arithmetic_is_refused_and_a_number_is_not(matrix: Tensor) -> None:
+    with pytest.raises(RuntimeError, match=TWO_DEVICES):
+        matrix + torch.ones(3, 4)
+    assert (matrix + torch.tensor(1.0)).sum().item() == 78.0
+
+
+def test_a_number_of_the_host_is_refused_by_what_checks_every_tensor(matrix: Tensor) -> None:
+    with pytest.raises(RuntimeError, match=TWO_DEVICES):
+        matrix.index_select(0, torch.tensor(0))
+
+
+def test_indices_of_the_host_select_by_brackets(matrix: Tensor) -> None:
+    assert matrix[torch.tensor([2])].tolist() == [[8.0, 9.0, 10.0, 11.0]]
+
+
+def test_two_devices_of_its_kind_are_two(matrix: Tensor) -> None:
+    with pytest.raises(RuntimeError, match=TWO_DEVICES):
+        matrix + torch.ones(3, 4, device=f"{DEVICE}:1")
+
+
+def test_numpy_is_refused(matrix: Tensor) -> None:
+    with pytest.raises(TypeError, match="can't convert"):
+        matrix.numpy()
+
+
+def test_an_operator_for_cpus_is_refused() -> None:
+    query = torch.ones(1, 1, 4, 8, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="Could not run"):
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)
+
+
+def test_products_of_integers_are_refused(matrix: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="not implemented"):
+        matrix.long() @ matrix.long().T
+
+
+def test_new_memory_is_not_zero() -> None:
+    assert torch.empty(5, device=DEVICE).isnan().all()
+
+
+def test_its_memory_is_closed_to_code_for_the_host() -> None:
+    code = (
+        "import ctypes, torch; from tests.trainer import accelerated; "
+        f"ctypes.string_at(torch.ones(4, device={DEVICE!r}).data_ptr(), 4)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGSEGV
+    assert ctypes.string_at(torch.ones(4).data_ptr(), 4)
+
+
+def test_a_stream_that_does_not_wait_is_found(matrix: Tensor) -> None:
+    side = device_module.Stream()
+    with device_module.stream(side), pytest.raises(RuntimeError, match="reads memory that stream 0 has written"):
+        matrix + 1
+    side.wait_stream(device_module.current_stream())
+    with device_module.stream(side):
+        more = matrix + 1
+    with pytest.raises(RuntimeError, match="waits neither for it nor for an event"):
+        more * 2
+    event = side.record_event()
+    device_module.current_stream().wait_event(event)
+    assert (more * 2)[0, 0].item() == 2.0
+
+
+def test_what_another_stream_still_reads_is_not_overwritten(matrix: Tensor) -> None:
+    side = device_module.Stream()
+    side.wait_stream(device_module.current_stream())
+    with device_module.stream(side):
+        matrix.sum()
+    with pytest.raises(RuntimeError, match="writes memory that stream"):
+        matrix.zero_()
+
+
+def test_a_copy_to_the_host_has_no_values_before_it_is_waited_for(matrix: Tensor) -> None:
+    copied = matrix.to("cpu", non_blocking=True)
+    assert copied.isnan().all()
+    torch.accelerator.synchronize()
+    assert torch.equal(copied, torch.arange(12.0).view(3, 4))
+
+
+def test_it_has_random_numbers_of_its_own() -> None:
+    torch.random.default_generator.manual_seed(3)
+    before = torch.get_rng_state()
+    state = device_module.get_rng_state()
+    drawn = torch.rand(4, device=DEVICE)
+    assert torch.equal(torch.get_rng_state(), before)
+    device_module.set_rng_state(state)
+    assert torch.equal(torch.rand(4, device=DEVICE), drawn)

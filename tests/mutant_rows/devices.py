@@ -1,0 +1,66 @@
+"""Lines that hold on a device that is not the CPU, found on a GPU of host memory (tests/hostgpu)."""
+
+from tests.mutant_rows.mutant import Mutant
+
+LEARNER = "tests/trainer/test_on_hostgpu.py::test_a_learner_computes_there_what_it_computes_on_a_cpu"
+WHOLE = "tests/trainer/test_on_hostgpu.py::test_images_and_the_whole_trainer_run_there"
+LAYOUTS = "tests/trainer/test_on_hostgpu.py::test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu"
+
+MUTANTS = (
+    Mutant(
+        "hostgpu: the loss makes its tensors where the row is",
+        "trainer/step/accumulate.py",
+        "torch.zeros_like(truncated_E)",
+        "torch.zeros(truncated_E.shape, dtype=truncated_E.dtype)",
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: counts are moved to the device",
+        "trainer/step/accumulate.py",
+        "own.tokens_T.to(device), entries_T",
+        "own.tokens_T, entries_T",
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: the mask lies where the row is",
+        "trainer/modeling/attention.py",
+        "    index_N = torch.arange(len(ends_N), device=ends_N.device)",
+        "    index_N = torch.arange(len(ends_N))",
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: a copy to the host is waited for",
+        "trainer/modeling/forward_choice.py",
+        "SAMPLE))].double().cpu()",
+        'SAMPLE))].double().to("cpu", non_blocking=True)',
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: log-probs are copied before NumPy gets them",
+        "trainer/reporting/token_logprobs.py",
+        "(of_E.detach().double().cpu() for",
+        "(of_E.detach().double() for",
+        WHOLE,
+    ),
+    Mutant(
+        "hostgpu: a checkpoint has the device's random numbers",
+        "trainer/checkpoints/random_states.py",
+        '    if device.type != "cpu":',
+        '    if device.type == "cuda":',
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: states leave any device",
+        "trainer/step/residence.py",
+        'if device.type == "cpu" or learner',
+        'if device.type != "cuda" or learner',
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: a slice's log-probs are gathered on the device",
+        "trainer/modeling/context_parallel.py",
+        "whole = own.new_zeros(count).index_copy_(",
+        "whole = torch.zeros(count, dtype=own.dtype).index_copy_(",
+        LAYOUTS,
+    ),
+)

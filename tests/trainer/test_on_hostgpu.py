@@ -1,0 +1,82 @@
+"""The tests for GPUs and the layouts, on a GPU of host memory (tests/hostgpu): what needs no Triton is shown anywhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests import hostgpu
+
+pytestmark = [
+    pytest.mark.skipif(not hostgpu.can_be_built(), reason=f"needs {hostgpu.COMPILER} to compile tests/hostgpu"),
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),  # on a busy machine a compilation and a hundred forwards wait for processor time
+]
+ROOT = Path(__file__).parents[2]
+NEEDS_TRITON = "Triton compiles for CUDA"
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    """A program on the device, to its end. What it registers with PyTorch would change every other test of this process."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == status, done.stdout[-8000:]
+    return done.stdout
+
+
+def outcomes(report: Path, *selection: str) -> dict[str, str]:
+    """{test: "passed", or the reason for which it was skipped}"""
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={report}", *selection)
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        skipped = case.find("skipped")
+        found[case.attrib["name"]] = "passed" if skipped is None else skipped.attrib["message"]
+    return found
+
+
+def test_it_refuses_what_cuda_refuses(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/hostgpu/test_refusals.py")
+    assert len(found) >= 14
+    assert set(found.values()) == {"passed"}
+
+
+def test_a_learner_computes_there_what_it_computes_on_a_cpu(tmp_path: Path) -> None:
+    found = outcomes(
+        tmp_path / "report.xml",
+        "tests/trainer/test_on_a_gpu.py",
+        "-k",
+        "not by_flex and not linear and not offloaded-True",
+    )
+    assert set(found.values()) == {"passed", NEEDS_TRITON}
+    passed = {name.partition("[")[0] for name, outcome in found.items() if outcome == "passed"}
+    assert passed >= {
+        "test_the_gradient_is_that_of_one_forward_per_sequence_on_a_cpu",
+        "test_a_resumed_run_equals_the_uninterrupted_one",
+        "test_a_checkpoint_continues_on_the_other_kind_of_device",
+        "test_states_leave_the_gpu_between_turns_and_steps_go_on",
+        "test_written_weights_are_those_of_the_gpu",
+        "test_a_mixture_of_experts_has_the_gradient_of_a_cpu",
+    }
+
+
+def test_images_and_the_whole_trainer_run_there(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_training_on_a_gpu.py")
+    assert set(found.values()) == {"passed"}
+
+
+def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
+    """Data, layers and tokens over two devices; to 1e-9, which the program itself checks."""
+    printed = run(
+        *("-m", "tests.trainer.layouts", "--device", hostgpu.NAME, "--reference_device", "cpu", "--steps_only"),
+        *("--layouts", "1,2,1x2,1x1x2"),
+    )
+    assert all(layout in printed for layout in ("1x1x1", "2x1x1", "1x2x1", "1x1x2")), printed
