@@ -15,7 +15,7 @@ from tandem.plan.rank_memory import moments, peak
 from tandem.plan.rank_sizes import published_bytes
 from tests.tandem.plan.shapes import ON_AN_H200
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a busy machine is no failure
 GIB = 2**30
 FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
 CASES = {
