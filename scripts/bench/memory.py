@@ -18,10 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
-from scripts.bench.memory_parts import OPTIMIZERS, measure_parts
+from scripts.bench.memory_parts import measure_parts
 from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.synthetic import add_computing, growing, rewritten, write_model
 from shared.tokens.record_tree import RecordTree
+from tandem.launch.trainer_memory import OPTIMIZERS
 from trainer.losses import Denominators, LossBatch, LossConfig, compute
 from trainer.modeling.forward import row_logprobs
 from trainer.process.parallel import parallel_session

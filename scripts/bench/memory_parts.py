@@ -43,7 +43,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "DoRA": {"lora_rank": RANK, "use_dora": True},
     "QLoRA": {"lora_rank": RANK, "base_quantization": "nf4"},
 }
-OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor", "muon")
 SMOLLM2: dict[str, Any] = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192,

