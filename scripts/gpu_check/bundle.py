@@ -43,7 +43,7 @@ def main() -> None:
                 sys.stderr.write(f"{name} is not installed here, and not packed\n")
                 continue
             for file in found.files or ():
-                if ".." not in file.parts and file.suffix != ".pyc" and Path(found.locate_file(file)).is_file():
+                if ".." not in file.parts and file.suffix != ".pyc" and Path(str(found.locate_file(file))).is_file():
                     archive.add(str(found.locate_file(file)), str(file))
     sys.stdout.write(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB\n")
 
