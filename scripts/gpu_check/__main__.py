@@ -106,14 +106,12 @@ def versions(args: argparse.Namespace, clock: Clock) -> Iterator[Shown]:
 def tests(args: argparse.Namespace, clock: Clock) -> Iterator[Shown]:
     for file, functions in EXPECTED["tests"].items():
         chosen = [name for name in functions if not (args.device == HOST and name in EXPECTED["needs_triton"])]
-        if not _has_mongod():
-            chosen = [name for name in chosen if name not in EXPECTED["needs_mongod"]]
         passed: dict[str, int] = {}
         if chosen and clock.left_s() > 0:
             passed = _passed(file, chosen, args, clock)
         for name, count in functions.items():
             if name not in chosen:
-                yield Shown(_sentence(name), f"{count} passed", "not shown: needs Triton or mongod", None)
+                yield Shown(_sentence(name), f"{count} passed", "not shown: needs Triton", None)
             elif name not in passed and clock.left_s() <= 0:
                 yield Shown(_sentence(name), f"{count} passed", "the time was over", None)
             else:
@@ -208,17 +206,6 @@ def _run(arguments: Sequence[str], args: argparse.Namespace, clock: Clock, log: 
             except subprocess.TimeoutExpired:
                 status = 124
         return status, path.read_text(encoding="utf-8", errors="replace")
-
-
-def _has_mongod() -> bool:
-    from shared.errors import ConfigError
-    from shared.processes.mongod import find_mongod
-
-    try:
-        find_mongod()
-    except ConfigError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

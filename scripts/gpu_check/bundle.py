@@ -1,9 +1,9 @@
-"""The Python packages of this environment that a machine with torch alone lacks: python -m scripts.gpu_check.bundle OUT.tar.xz
+"""The Python packages of this environment that a machine with torch alone lacks: python -m scripts.gpu_check.bundle OUT.tar.gz
 
 It packs what is installed here, without a network, and prints the size. The other machine needs Linux, the same processor and the
 same version of Python. There, in the root of the checkout:
 
-    tar xf OUT.tar.xz -C .packages && PYTHONPATH=.packages python -m scripts.gpu_check
+    tar xf OUT.tar.gz -C .packages && PYTHONPATH=.packages python -m scripts.gpu_check
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
-    with tarfile.open(args.out, "w:xz", preset=6) as archive:
+    with tarfile.open(args.out, "w:gz") as archive:
         for name in PACKED:
             try:
                 found = importlib.metadata.distribution(name)
@@ -43,7 +43,7 @@ def main() -> None:
                 sys.stderr.write(f"{name} is not installed here, and not packed\n")
                 continue
             for file in found.files or ():
-                if ".." not in file.parts and file.suffix != ".pyc" and Path(found.locate_file(file)).is_file():
+                if ".." not in file.parts and file.suffix != ".pyc" and Path(str(found.locate_file(file))).is_file():
                     archive.add(str(found.locate_file(file)), str(file))
     sys.stdout.write(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB\n")
 

@@ -3,7 +3,6 @@
 from tests.mutant_rows.mutant import Mutant
 
 LEARNER = "tests/trainer/test_on_hostgpu.py::test_a_learner_computes_there_what_it_computes_on_a_cpu"
-WHOLE = "tests/trainer/test_on_hostgpu.py::test_images_and_the_whole_trainer_run_there"
 LAYOUTS = "tests/trainer/test_on_hostgpu.py::test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu"
 
 MUTANTS = (
@@ -34,13 +33,6 @@ MUTANTS = (
         "SAMPLE))].double().cpu()",
         'SAMPLE))].double().to("cpu", non_blocking=True)',
         LEARNER,
-    ),
-    Mutant(
-        "hostgpu: log-probs are copied before NumPy gets them",
-        "trainer/reporting/token_logprobs.py",
-        "(of_E.detach().double().cpu() for",
-        "(of_E.detach().double() for",
-        WHOLE,
     ),
     Mutant(
         "hostgpu: a checkpoint has the device's random numbers",

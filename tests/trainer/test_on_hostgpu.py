@@ -68,11 +68,6 @@ def test_a_learner_computes_there_what_it_computes_on_a_cpu(tmp_path: Path) -> N
     }
 
 
-def test_images_and_the_whole_trainer_run_there(tmp_path: Path) -> None:
-    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_training_on_a_gpu.py")
-    assert set(found.values()) == {"passed"}
-
-
 def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
     """Data, layers and tokens over two devices; to 1e-9, which the program itself checks."""
     printed = run(

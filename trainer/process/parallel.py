@@ -159,6 +159,7 @@ def parallel_session(
     if device == "cpu":
         # One by default: next to a busy process, spinning threads made steps up to 50 times slower.
         torch.set_num_threads(num_threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if device != "cuda":
         os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else Accelerate warns and chooses
     _init_process_group(device, world_size)
     try:
