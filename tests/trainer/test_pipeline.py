@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import peft  # noqa: F401  # takes seconds, which forks share
 import pytest
 import torch
 from safetensors.torch import load_file

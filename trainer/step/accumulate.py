@@ -147,31 +147,12 @@ class Accumulator:
             pairs = [self._batch(row, proximal_E) for row, proximal_E in zip(self._moved(rows), proximals, strict=True)]
         batch = LossBatch.concatenate([of_row for of_row, _ in pairs])
         routing = self._of_all_ranks([of_row for _, of_row in pairs if of_row is not None])
-        linear, outcome = self._linear_loss(batch, rows, totals)
+        linear, outcome = _linear_loss(batch, rows, totals, self.loss)
         for index, row in enumerate(self._moved(rows)):
             self._sync_only_after_last(index, len(rows))
             forwarded = self._forward(row)
             self._backward(linear(index, forwarded), forwarded.routing, routing)
         return batch.detached(), outcome, routing
-
-    def _linear_loss(
-        self, batch: LossBatch, rows: Sequence[Row], totals: Denominators
-    ) -> tuple[Callable[[int, Forwarded], Tensor], Outcome]:
-        """For a row, by its number, a loss with the gradient that the loss of the whole `batch` has there."""
-        leaves = [leaf for leaf in (batch.new_logprob_E, batch.entropy_E) if leaf is not None]
-        for leaf in leaves:
-            leaf.requires_grad_()
-        loss, outcome = compute(batch, totals, self.loss)
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        lengths = [row.num_entries for row in rows]
-        coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
-
-        def linear(index: int, forwarded: Forwarded) -> Tensor:
-            outputs = [output for output in (forwarded.logprob_E, forwarded.entropy_E) if output is not None]
-            weighted = zip(outputs, coefficients, strict=True)
-            return torch.stack([(c[index] * output).sum() for output, c in weighted if c is not None]).sum()
-
-        return linear, outcome
 
     def _in_stages(
         self,
@@ -183,19 +164,22 @@ class Accumulator:
         two_passes: bool,
     ) -> tuple[LossBatch, Outcome, Routing | None]:
         """Either number of passes, through the stages of a pipeline. Log-probs of a reference model come before both."""
-        references = [None] * len(rows) if self.reference is None else self._below(rows)
+        references: list[Tensor | None] = [None] * len(rows)
+        if self.reference is not None:
+            with adapters_off(self.lm) if self.reference is self.lm else nullcontext():
+                references = [below.logprob_E for below in self._pipeline(self.reference).scores(rows)]
         pipeline = self._pipeline(self.lm)
 
         def of_row(index: int, forwarded: Forwarded) -> LossBatch:
             row = rows[index].to(self.parallel.device)
-            return self._batch_of(row, forwarded, proximals[index], references[index])
+            return _batch_of(row, forwarded, proximals[index], references[index])
 
         def loss_of_row(index: int, forwarded: Forwarded) -> Tensor:
             return compute(of_row(index, forwarded), totals, self.loss)[0] * self.parallel.num_shards
 
         if two_passes:
             batch = LossBatch.concatenate([of_row(*numbered) for numbered in enumerate(pipeline.scores(rows))])
-            linear, outcome = self._linear_loss(batch, rows, totals)
+            linear, outcome = _linear_loss(batch, rows, totals, self.loss)
             pipeline.train(rows, lambda index, forwarded: linear(index, forwarded) * self.parallel.num_shards)
         else:
             batches = [of_row(*numbered) for numbered in enumerate(pipeline.train(rows, loss_of_row))]
@@ -203,13 +187,6 @@ class Accumulator:
             batch = LossBatch.concatenate(batches)
         add_tied_gradients(self.lm.causal_lm, stage)
         return batch.detached(), outcome, None
-
-    def _below(self, rows: Sequence[Row]) -> list[Tensor | None]:
-        """Log-probs of the reference model, by row."""
-        assert self.reference is not None, "of a loss with a KL term"
-        below = adapters_off(self.lm) if self.reference is self.lm else nullcontext()
-        with below:
-            return [of_row.logprob_E for of_row in self._pipeline(self.reference).scores(rows)]
 
     @torch.no_grad()
     def _scores(self, rows: Sequence[Row]) -> list[Forwarded]:
@@ -251,21 +228,7 @@ class Accumulator:
     def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
         reference_E = self._reference_logprobs(row)
         forwarded = self._forward(row)
-        return self._batch_of(row, forwarded, proximal_E, reference_E), forwarded.routing
-
-    def _batch_of(
-        self, row: Row, forwarded: Forwarded, proximal_E: Tensor | None, reference_E: Tensor | None
-    ) -> LossBatch:
-        truncated_E = row.truncated_E
-        return LossBatch.of(
-            row,
-            forwarded.logprob_E,
-            entropy_E=forwarded.entropy_E,
-            proximal_logprob_E=proximal_E,
-            reference_logprob_E=reference_E,
-            truncated_E=truncated_E,
-            outside_E=torch.zeros_like(truncated_E) if forwarded.outside_E is None else forwarded.outside_E,
-        )
+        return _batch_of(row, forwarded, proximal_E, reference_E), forwarded.routing
 
     def _reference_logprobs(self, row: Row) -> Tensor | None:
         if self.reference is None:
@@ -286,3 +249,36 @@ class Accumulator:
     @property
     def _needs_entropy(self) -> bool:
         return self.with_entropy or self.loss.entropy_coefficient != 0.0
+
+
+def _linear_loss(
+    batch: LossBatch, rows: Sequence[Row], totals: Denominators, config: LossConfig
+) -> tuple[Callable[[int, Forwarded], Tensor], Outcome]:
+    """For a row, by its number, a loss with the gradient that the loss of the whole `batch` has there."""
+    leaves = [leaf for leaf in (batch.new_logprob_E, batch.entropy_E) if leaf is not None]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    loss, outcome = compute(batch, totals, config)
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    lengths = [row.num_entries for row in rows]
+    coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
+
+    def linear(index: int, forwarded: Forwarded) -> Tensor:
+        outputs = [output for output in (forwarded.logprob_E, forwarded.entropy_E) if output is not None]
+        weighted = zip(outputs, coefficients, strict=True)
+        return torch.stack([(c[index] * output).sum() for output, c in weighted if c is not None]).sum()
+
+    return linear, outcome
+
+
+def _batch_of(row: Row, forwarded: Forwarded, proximal_E: Tensor | None, reference_E: Tensor | None) -> LossBatch:
+    truncated_E = row.truncated_E
+    return LossBatch.of(
+        row,
+        forwarded.logprob_E,
+        entropy_E=forwarded.entropy_E,
+        proximal_logprob_E=proximal_E,
+        reference_logprob_E=reference_E,
+        truncated_E=truncated_E,
+        outside_E=torch.zeros_like(truncated_E) if forwarded.outside_E is None else forwarded.outside_E,
+    )
