@@ -1,7 +1,7 @@
 """What router replay takes from the difference between an engine in bfloat16 and a trainer in float32:
 python -m tests.trainer.replay_mismatch [--seeds 3]
 
-A random Qwen3-MoE samples 32 sequences of 64 tokens in bfloat16, and says experts and log-probs; the trainer computes the same
+A random Qwen3-MoE samples 16 sequences of 48 tokens in bfloat16, and says experts and log-probs; the trainer computes the same
 tokens in float32, with routers that choose by themselves, and with those that repeat. Printed, over the sampled tokens: mean and
 largest |trainer - engine| in nats, k3, and the share of experts that the trainer's routers would not have chosen.
 """
@@ -21,7 +21,7 @@ from trainer.trees.experts import RowExperts
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
-SEQUENCES, LENGTH, LAYERS, EXPERTS, TOP_K = 32, 64, 6, 32, 4
+SEQUENCES, LENGTH, LAYERS, EXPERTS, TOP_K = 16, 48, 6, 32, 4
 
 
 def tiny_experts(seed: int) -> PreTrainedModel:
