@@ -259,7 +259,7 @@ class Record(Document):
         return self.session is None or dispatch in self.traj
 
 
-# 31 fields: one document: a request and its reply, written at once
+# 32 fields: one document: a request and its reply, written at once
 class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 

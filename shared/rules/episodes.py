@@ -81,8 +81,8 @@ class SamplingRules(Section):
     router_replay: bool = Field(
         False,
         description="Of a mixture of experts: engines say which experts computed each token of a training episode, and the "
-        "trainer's routers repeat them (docs/train/models.md). The local engine, and SGLang with --enable-return-routed-experts; "
-        "384 bytes a token for 48 layers with 8 experts each.",
+        "trainer's routers repeat them (docs/train/training.md). The local engine, and SGLang with "
+        "--enable-return-routed-experts; 384 bytes a token for 48 layers with 8 experts each.",
     )
     eval_temperature: float | None = Field(
         None, ge=0, description="Temperature of evaluation episodes. None: as in training."

@@ -27,7 +27,7 @@ class ExpertSpan:
     start: int
 
 
-class _Record(Protocol):
+class _WithExperts(Protocol):
     @property
     def record_id(self) -> str: ...
     @property
@@ -36,7 +36,7 @@ class _Record(Protocol):
     def experts(self) -> tuple[ExpertSpan, ...]: ...
 
 
-def check_experts(record: _Record) -> None:
+def check_experts(record: _WithExperts) -> None:
     """Raises ValueError for rows outside of the record, and for arrays with another number of choices."""
     for span in record.experts:
         where = f"record {record.record_id}: routed experts {span.stored.sha256[:12]}"
@@ -53,7 +53,7 @@ def _stop(span: ExpertSpan) -> int:
     return span.start + span.stored.count - (span.before >= 0)
 
 
-def experts_of_record(record: _Record, arrays: Mapping[str, Experts]) -> tuple[Experts, Bool]:
+def experts_of_record(record: _WithExperts, arrays: Mapping[str, Experts]) -> tuple[Experts, Bool]:
     """[tokens, choices] and which tokens have any, of a record with spans; zeros where there are none."""
     widest = np.result_type(*(arrays[span.stored.sha256].dtype for span in record.experts))
     experts_NC, given_N = (

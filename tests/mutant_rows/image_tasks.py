@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "copies: images come with groups that are settled anew",
         "scripts/tandem/what_if/resettle.py",
-        "    await copy_images(source, target, named)\n",
+        "    await copy_images(source, target, images_of(documents))\n",
         "",
         "tests/tandem/test_resettle.py::test_images_come_with_the_groups_that_name_them",
     ),
