@@ -12,7 +12,7 @@ round-trips.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -49,7 +49,8 @@ def main() -> None:
     print(f"{arguments.out}: {model.num_parameters():,} parameters, vocabulary {model.config.vocab_size}")
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str] | None = None) -> PreTrainedTokenizerFast:
+    """`texts`: whose pieces are merged; None: those of the bundled example."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -64,7 +65,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(structural_texts(), trainer)
+    backend.train_from_iterator(structural_texts() if texts is None else texts, trainer)
     backend.add_tokens([AddedToken(marker, normalized=False, special=False) for marker in MARKERS])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -53,7 +53,8 @@ if [[ -f "$folder/warmup.yml" ]]; then
   if [[ ! -r "$tasks/warm.stamp" || "$(<"$tasks/warm.stamp")" != "$stamp" ]]; then
     say "warm-up: $(sed -n '1s/^# //p' "$folder/warmup.yml")"
     rm -rf "$tasks/warm" "$tasks/warm.stamp"
-    .venv/bin/python -m trainer.sft --config "$folder/warmup.yml" --model_name_or_path "$MODEL" --num_threads "$(nproc)" \
+    threads=(--num_threads "$(nproc)"); if grep -q '^ *num_threads:' "$folder/warmup.yml"; then threads=(); fi
+    .venv/bin/python -m trainer.sft --config "$folder/warmup.yml" --model_name_or_path "$MODEL" "${threads[@]}" \
       --train_file "$tasks/warmup.jsonl" --output_dir "$tasks/warm" || die "the warm-up failed"
     echo "$stamp" > "$tasks/warm.stamp"
   fi
