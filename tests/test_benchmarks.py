@@ -215,17 +215,27 @@ def image_inputs(folder: Path) -> None:
     assert all(row["equal"] and row["ours ms"] > 0 and row["transformers ms"] > 0 for row in rows)
 
 
+def image_episodes(folder: Path) -> None:
+    tables = figures(folder, "image_episodes")
+    counts = {row["collection"]: row["documents"] for row in tables["stored"]}
+    assert counts == {"images": 4, "dispatched_sampling_tasks": 3, "records": 1, "tasks": 1}
+    [turn] = tables["a turn"]
+    assert turn["screenshots"] == 3
+    assert 0 < turn["first sent MB"] < turn["last sent MB"]
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     check.__name__: check
     for check in (
-        *(adapters, engine_speed, environments, fleet, gateway, growth, image_inputs, images, logprobs),
+        *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, images),
+        logprobs,
         *(math_verdicts, mcp_docker, memory, plain_loop, publish, sampler, schedule, tool_calls, tree),
     )
 }
 
 
 # The others compute for 10 s to a minute each.
-SHORT = {"fleet", "growth", "image_inputs", "images", "memory"}
+SHORT = {"fleet", "growth", "image_episodes", "image_inputs", "images", "memory"}
 
 
 @pytest.mark.thorough

@@ -12,6 +12,7 @@ from typing import Any
 from shared.documents.images import ImageFile
 
 Block = dict[str, Any]
+IMAGE_BLOCKS = ("image", "image_url")  # types of blocks that bring an image, in requests and in data sets
 
 
 def image_block(file: ImageFile) -> Block:

@@ -41,12 +41,16 @@ def load_all(
     return decode_all(files, bounds)
 
 
-def bytes_of(block: Mapping[str, Any], folder: Path, where: str, bounds: ImageBounds = DEFAULT) -> bytes:
-    """The image's bytes as they are, at most `bounds.max_bytes`. Raises DataError."""
+def bytes_of(block: Mapping[str, Any], folder: Path | None, where: str, bounds: ImageBounds = DEFAULT) -> bytes:
+    """The image's bytes as they are, at most `bounds.max_bytes`. `folder`: None for messages, which read no files. Raises
+    DataError."""
     name, value = _form(block, where)
+    if name == "path" and folder is None:
+        raise DataError(f"{where}: a path in a message; expected a data: URL, base64 or bytes: messages read no files")
     if isinstance(value, bytes):
         return _bounded(value, where, bounds)
     if name == "path":
+        assert folder is not None, "refused above"
         with _opened(value, folder, where, bounds) as file:
             return _bounded(file.read(bounds.max_bytes + 1), where, bounds)
     return _of_base64(value, where, bounds) if name == "base64" else _of_url(value, where, bounds)

@@ -39,8 +39,8 @@ MUTANTS = (
     Mutant(
         "held values: messages of a user's sampler are made whole",
         "sampler/core/episode/sampler.py",
-        "self._next_turn(view, held_messages(new_messages), asking)",
-        "self._next_turn(view, new_messages, asking)",
+        "messages = held_messages(await self.resources.images.of_request(new_messages))",
+        "messages = list(new_messages)",
         f"{OUTSIDE}::test_texts_that_a_users_class_passes_on_are_made_whole",
     ),
     Mutant(
@@ -52,9 +52,9 @@ MUTANTS = (
     ),
     Mutant(
         "templates: a question stays in the prompt where a reply has no header",
-        "sampler/core/rendering/context.py",
-        "            return at + seen + message.start() - read",
-        "            pass",
+        "sampler/core/rendering/shown_reply.py",
+        "        return at + seen + message.start() - read",
+        "        pass",
         f"{TRAITS}::test_a_question_before_a_reply_that_the_template_shows_without_its_header_stays_in_the_prompt",
     ),
     Mutant(

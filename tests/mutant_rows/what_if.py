@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "fork: a repeated tool call with another result ends the slot",
         "sampler/core/kinds/forked.py",
-        "            if (result.text, result.is_error) != (call.result, call.is_error):\n",
+        "            if (result.text, result.blocks, result.is_error) != (call.result, call.blocks, call.is_error):\n",
         "            if False:\n",
         f"{FORK}::test_earlier_calls_are_made_again_and_a_result_that_differs_ends_the_slot_with_both",
     ),

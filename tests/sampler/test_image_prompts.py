@@ -105,6 +105,8 @@ def test_a_history_with_another_picture_begins_a_branch_at_it(template: ChatTemp
     first = context.images[0].first
     again = context.restart([user("before", reference(2, 40, 50), "what?")], reply(template, "yes"))
     assert again.shared_length == first
+    same = context.restart([user("before", reference(2, 40, 50), "what?")], reply(template, "yes"))
+    assert same.shared_length == len(context.ids), "the same picture is shared"
     assert context.fork().images == context.images
 
 

@@ -14,6 +14,7 @@ from shared.weights.layout import read_layout
 from tandem.launch import check_model as program
 from tandem.launch import model_check
 from tandem.launch.model_check import DEFAULT_CHOICE, CheckFinding, CheckState, check_model, failures
+from tests.shared.vision_models import write_vision_model
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"
 EMBEDDING, NORM = "model.embed_tokens.weight", "model.layers.1.input_layernorm.weight"
@@ -123,3 +124,30 @@ def test_an_index_that_is_none_is_named(model: Path, index: str) -> None:
     file.write_text(index)
     with pytest.raises(DataError, match=r"index\.json is not a safetensors index: "):
         read_layout(model)
+
+
+def test_a_vision_model_has_a_row_about_its_images(tmp_path: Path) -> None:
+    rows = {row.name: row for row in check_model(write_vision_model(tmp_path / "model", "smolvlm"))}
+    assert {row.verdict for row in rows.values()} == {CheckState.OK}
+    assert rows["images"].found == "smolvlm: an image of 1024 x 768 has 52 tokens"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda folder: (folder / "preprocessor_config.json").unlink(), "preprocessor_config.json"),
+        (
+            lambda folder: (folder / "chat_template.jinja").write_text((EXAMPLE / "chat_template.jinja").read_text()),
+            "the prompt has '<image>' 0 times, for 1 images",
+        ),
+        (lambda folder: change_config(folder, model_type="llava"), "model_type is 'llava', a vision model of a family"),
+    ],
+)
+def test_a_vision_model_whose_images_cannot_be_used_has_a_row_that_failed(
+    tmp_path: Path, change: Callable[[Path], Any], found: str
+) -> None:
+    folder = write_vision_model(tmp_path / "model", "smolvlm")
+    change(folder)
+    row = next(row for row in check_model(folder) if row.name == "images")
+    assert row.verdict is CheckState.FAILED
+    assert found in row.found

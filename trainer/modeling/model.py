@@ -18,9 +18,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from shared.errors import ConfigError
 from shared.files.text_file import read_text_file
+from shared.images.families.model_class import auto_class
 from shared.weights.whole_model import check_loaded, check_tied
 from trainer.modeling.trainable import choose_trained
-from trainer.modeling.vision import auto_class
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}

@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
+from shared.images.families.model_class import auto_class
 from trainer.modeling.model import DTYPES, experts_implementation_for, load_config, load_model
 from trainer.modeling.trainable import choose_trained
-from trainer.modeling.vision import auto_class
 from trainer.process.parallel import Parallel
 from trainer.settings.trained_parts import Trainable
 

@@ -11,17 +11,15 @@ that the model computes in its own way, it gets the pixels of the images instead
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import PretrainedConfig, PreTrainedModel
 
-from shared.errors import ConfigError, DataError
+from shared.errors import DataError
 from shared.images.families.idefics3 import TILED
 from trainer.trees.images import Grid, RowImages
 
@@ -33,18 +31,6 @@ CACHE_BYTES = 1 << 28  # of the features of a frozen tower
 def has_vision(config: PretrainedConfig) -> bool:
     """Whether the model is computed with images."""
     return config.model_type in (*TILED, *GRIDDED)
-
-
-def auto_class(config: PretrainedConfig, directory: Path) -> Any:
-    """The class of transformers that loads the model. Raises ConfigError for a vision-language model of another family."""
-    if has_vision(config):
-        return AutoModelForImageTextToText
-    if getattr(config, "vision_config", None) and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise ConfigError(
-            f"{directory}: model_type is {config.model_type}, a vision-language model of an unknown family; expected one of "
-            f"{', '.join((*TILED, *GRIDDED))}, or a model of text"
-        )
-    return AutoModelForCausalLM
 
 
 def vision_parts(model: PreTrainedModel) -> dict[str, nn.Module]:

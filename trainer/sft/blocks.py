@@ -8,9 +8,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shared.documents.content import IMAGE_BLOCKS
 from shared.errors import ConfigError
 
-IMAGE_BLOCKS = ("image", "image_url")
 SOURCES = ("path", "url", "base64", "image", "image_url")
 
 

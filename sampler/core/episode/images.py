@@ -12,21 +12,19 @@ import hashlib
 import io
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.rendering.images import ImagePlace
-from shared.documents.content import Block, image_block, is_reference
+from shared.documents.content import IMAGE_BLOCKS, Block, image_block, is_reference
 from shared.documents.images import ImageFile
-from shared.errors import DataError
+from shared.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from shared.images.bounds import ImageBounds
     from shared.images.picture import Picture
     from shared.store import Store
 
-IMAGE_TYPES = ("image", "image_url")
 MOST_BYTES = 256 << 20  # of the files held for engines
 MOST_BLOCKS = 10_000  # references of images that this process has stored or read
 _PLAIN_PNG = (b"\x08\x00", b"\x08\x02")  # bit depth and colour type: 8 bits of gray, or of red, green and blue
@@ -65,6 +63,13 @@ class ImageFiles:
             await self._referenced(message, f"message {at + 1}") if _has_images(message) else message
             for at, message in enumerate(messages)
         ]
+
+    async def of_request(self, messages: Sequence[Message]) -> list[Any]:
+        """As `referenced`, of a sampler's own messages. Raises ConfigError in place of DataError."""
+        try:
+            return await self.referenced(messages)
+        except DataError as exc:
+            raise ConfigError(str(exc)) from exc
 
     async def prompt_images(self, places: Sequence[ImagePlace], token: int | None) -> list[PromptImage]:
         """As an engine is sent them. `token`: the one that it replaces by an image. Raises DataError for an image that is not in
@@ -145,7 +150,7 @@ def _has_images(message: Message) -> bool:
 
 
 def _is_image(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") in IMAGE_TYPES
+    return isinstance(block, Mapping) and block.get("type") in IMAGE_BLOCKS
 
 
 def _digest_of(block: Block) -> str | None:
@@ -163,10 +168,7 @@ def _data_of(block: Block, where: str, bounds: "ImageBounds | None") -> bytes:
     from shared.images.decode import DEFAULT  # Pillow's part of images: for those who have some
     from shared.images.source import bytes_of
 
-    inner = block.get("image")
-    if "path" in block or (isinstance(inner, Mapping) and "path" in inner):
-        raise DataError(f"{where}: a path in a message; expected a data: URL, base64 or bytes: messages read no files")
-    return bytes_of(block, Path("."), where, bounds or DEFAULT)
+    return bytes_of(block, None, where, bounds or DEFAULT)
 
 
 def _decoded(data: bytes, where: str, bounds: "ImageBounds | None") -> "tuple[Picture, ImageFile, bytes]":

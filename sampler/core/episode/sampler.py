@@ -35,6 +35,7 @@ from sampler.core.episode.threads import EpisodeThreads
 from sampler.core.errors import ContextTooLong
 from sampler.core.rendering.ahead import encode_ahead, length_of_next_prompt, next_prompt
 from sampler.core.rendering.context import Prompt
+from sampler.core.rendering.images import placeholder_of
 from sampler.core.rendering.recorded import Parent
 from sampler.core.rendering.reply_message import Message
 from sampler.core.rendering.template import PromptTooLong, ToolSchema
@@ -48,7 +49,7 @@ from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.agent_sessions import ClientRequest
 from shared.documents.scoring import WeightedScorer
 from shared.documents.states import DispatchStatus, Termination
-from shared.errors import ConfigError, DataError
+from shared.errors import ConfigError
 from shared.held_values import held_documents, held_messages
 from shared.names import TRAIN_SPLIT
 from shared.scores import EXPECTED, is_usable, real_number, usable_score
@@ -59,7 +60,7 @@ __all__ = ["AsyncSampler", "Turn"]
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
 MAX_THREAD_CHARS = 200
-MOST_IMAGES = 256  # of one prompt; more are as if the context were full
+MOST_PROMPT_IMAGES = 256  # of one prompt; more are as if the context were full
 
 
 # 29 methods: the class that users extend: its methods are the interface (docs/reference/api.md)
@@ -171,7 +172,7 @@ class AsyncSampler(ABC):
             before, turn = view.fork(sharing=True), None
             try:
                 asking = Asking(max_new_tokens or self.config.budget.max_new_tokens, restart, listener, options)
-                messages = held_messages(await self._referenced(new_messages))
+                messages = held_messages(await self.resources.images.of_request(new_messages))
                 with suppress(ContextTooLong):  # the prompt fills an engine's context, which the pool has logged
                     turn = await self._next_turn(view, messages, asking)
             finally:
@@ -301,18 +302,9 @@ class AsyncSampler(ABC):
             raise ValueError("the episode has threads: say which reply is meant, by turn=")
         return self._journal.newest()
 
-    async def _referenced(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """With references in place of images. Raises ConfigError for one that cannot be read."""
-        if all(isinstance(message.get("content"), str | None) for message in messages):
-            return messages
-        try:
-            return await self.resources.images.referenced(messages)
-        except DataError as exc:
-            raise ConfigError(str(exc)) from exc
-
     async def _next_turn(self, view: View, messages: Sequence[Message], asking: Asking) -> Turn | None:
         prompt = None if view.is_closed else await next_prompt(view, messages, restart=asking.restart)
-        if prompt is None or len(view.context.images) > MOST_IMAGES:
+        if prompt is None or len(view.context.images) > MOST_PROMPT_IMAGES:
             return None
         ids = view.context.ids
         of_engines = self.resources.policy_client(view.policy).pool.contexts.room(len(ids))
@@ -362,9 +354,9 @@ class AsyncSampler(ABC):
             timeout_s=self.config.engines.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=token_listener,
-            images=await self.resources.images.prompt_images(view.context.images, view.context.image_token)
-            if view.context.images
-            else (),
+            images=await self.resources.images.prompt_images(
+                view.context.images, placeholder_of(view.context.template.images)
+            ),
         )
         if self.task.split == TRAIN_SPLIT and source.policy is None and view.policy in self.config.trained_policies:
             check_distribution(reply, dispatch)

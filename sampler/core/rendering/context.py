@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Literal
 
 from sampler.core.parsers.reasoning import ends_in_reasoning
-from sampler.core.rendering.images import ImagePlace, compared_ids
+from sampler.core.rendering.images import ImagePlace, compared_ids, placeholder_of
 from sampler.core.rendering.known_replies import START, SampledReplies, history_with
 from sampler.core.rendering.reply_message import prefix_of, without_prefix
 from sampler.core.rendering.resumed import RenderMemory
@@ -116,11 +116,6 @@ class Context:
         """The ids by which prompts are compared: of different images they differ."""
         return compared_ids(self.ids, self.images)
 
-    @property
-    def image_token(self) -> int | None:
-        """The token that stands for a part of an image, which no reply may have; None: a model of text."""
-        return None if self.template.images is None else self.template.images.placeholder
-
     def restart(self, messages: Sequence[Message], output: Sampled = (), message: Message | None = None) -> Prompt:
         """Replace the history, as a context policy does; shares the longest prefix with the last request and its reply.
 
@@ -137,7 +132,7 @@ class Context:
         if isinstance(output, SampledReply):
             return output
         reply = SampledReply(self.format, self.template, output, message, self._text, self._prefix)
-        if self.image_token not in reply.body_ids:  # in other histories it is text
+        if placeholder_of(self.template.images) not in reply.body_ids:  # in other histories it is text
             self._known.add(reply, self._history, self._thread)
         return reply
 

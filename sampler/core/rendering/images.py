@@ -133,6 +133,11 @@ def image_tokens(folder: Path, encode: Callable[[str], list[int]]) -> ImageToken
     return None if family is None else ImageTokens(family, encode)
 
 
+def placeholder_of(images: ImageTokens | None) -> int | None:
+    """The token that stands for a part of an image, which no reply may have; None: a model of text."""
+    return None if images is None else images.placeholder
+
+
 def compared_ids(ids: Sequence[int], images: Sequence[ImagePlace]) -> Sequence[int]:
     """The ids by which prompts are compared: a feature is a negative number of its own, equal for equal images alone."""
     if not images:

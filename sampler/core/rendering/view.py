@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sampler.core.rendering.context import Context, Prompt, Rewrites
+from sampler.core.rendering.images import placeholder_of
 from sampler.core.rendering.known_replies import SampledReplies
 from sampler.core.rendering.new_messages import SentMessages
 from sampler.core.rendering.recorded import Parent, RecordedRequests
@@ -68,7 +69,7 @@ class View:
     @property
     def is_closed(self) -> bool:
         """Whether its last reply has the token of images, which engines would read as one in the next prompt."""
-        return self._reply is not None and self.context.image_token in self._reply.body_ids
+        return self._reply is not None and placeholder_of(self.context.template.images) in self._reply.body_ids
 
     @property
     def is_opening(self) -> bool:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from shared.errors import ConfigError
+from shared.images.families.model_class import auto_class
 
 
 def main() -> None:
@@ -18,11 +21,12 @@ def main() -> None:
     set_verbosity_error()
     folder = Path(sys.argv[1])
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        loaded: Any = auto_class(config, folder).from_pretrained(
             folder, device_map="meta", local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
         model, loading = loaded  # so with `output_loading_info`
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as exc:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, ConfigError) as exc:
         sys.stdout.write(json.dumps({"error": f"{type(exc).__name__}: {' '.join(str(exc).split())}"}))
         return
     report = {

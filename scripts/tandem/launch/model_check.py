@@ -1,6 +1,7 @@
 """One table of what a model must have before it is trained or served: `tandem check-model MODEL`, and the launcher at its start.
 
-    files ─▶ tensors ─▶ head ─▶ dtype ─▶ tokenizer ─▶ end of a reply ─▶ chat template      each a row: found, expected, remedy
+    files ─▶ tensors ─▶ head ─▶ dtype ─▶ tokenizer ─▶ end of a reply ─▶ chat template ─▶ images      each a row: found, expected,
+                                                                       (of a model with a vision tower)            remedy
 
 A row that failed is what trainer, engine or sampler would refuse later, or would compute differently from each other. Torch-free
 but for the tensors' names, which a program of its own reads where torch is installed.
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from sampler.core.engines.pool.engines import check_vocabulary, vocabulary_of
 from sampler.core.rendering.chosen_template import TemplateChoice, chosen_template
+from sampler.core.rendering.context import Context
 from sampler.core.rendering.template import ChatTemplate
 from sampler.core.rendering.tool_prompt import shows_tools
 from shared.errors import ConfigError, DataError
@@ -28,6 +30,7 @@ from shared.weights.layout import CONVERTIBLE, CheckpointLayout, read_layout, we
 from shared.weights.whole_model import check_loaded, check_tied, is_tied, some
 
 DEFAULT_CHOICE = TemplateChoice("auto", "hermes", {})
+SHOWN_SIZE = (768, 1024)  # height, width of an image, for its number of tokens
 
 
 class CheckState(StrEnum):
@@ -74,7 +77,16 @@ def check_model(folder: Path, choice: TemplateChoice = DEFAULT_CHOICE) -> list[M
             folder, "chat template", "exact turns, and the tools in the prompt", lambda: _template(folder, choice)
         ),
     ]
+    if sees(folder):
+        expected = "a processor whose tokens are known, and a chat template that shows images"
+        rows.append(_checked(folder, "images", expected, lambda: _images(folder, choice)))
     return [ModelCheck("files", CheckState.OK, read, "every file whole"), *rows]
+
+
+def sees(folder: Path) -> bool:
+    """Whether the model has a vision tower. Raises ConfigError, DataError."""
+    config = read_json_file(folder / "config.json", "a model's configuration", keys_once=False)
+    return isinstance(config, dict) and isinstance(config.get("vision_config"), dict)
 
 
 def failures(rows: Sequence[ModelCheck]) -> list[ModelCheck]:
@@ -183,3 +195,18 @@ def _template(folder: Path, choice: TemplateChoice) -> CheckFinding:
         text = f"it shows no tools: they are put into the system message, in the format of {choice.parser}"
         return CheckFinding(CheckState.NOTE, text, "none, or a template of yours (chat_template)")
     return CheckFinding(CheckState.OK, f"digest {template.digest}")
+
+
+def _images(folder: Path, choice: TemplateChoice) -> CheckFinding:
+    """Renders a prompt with an image."""
+    template = chosen_template(folder, choice)
+    images = template.require_images()
+    if images is None:
+        return CheckFinding(CheckState.NOTE, "none: the model is used as one of text")
+    height, width = SHOWN_SIZE
+    reference = {"type": "image", "sha256": "0" * 64, "height": height, "width": width}
+    context = Context(template)
+    context.start([{"role": "user", "content": [reference, {"type": "text", "text": "."}]}])
+    return CheckFinding(
+        CheckState.OK, f"{images.family.name}: an image of {width} x {height} has {context.images[0].count} tokens"
+    )

@@ -174,7 +174,7 @@ class EnginePool:
                 return self._finished(part, progress, len(prompt), time.monotonic() - began)
             await self._after_abort(part, progress)
 
-    # 7 parameters: as of `generate`
+    # 7 parameters: one request at one engine, as `generate` has it
     async def _request(
         self,
         service: Service,
