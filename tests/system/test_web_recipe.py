@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 from mcp import Client
 from PIL import Image
+from transformers import AutoTokenizer
 
 from assets.recipes.web import make
 from assets.recipes.web.site import CLICKS, LOST, Site
-from assets.vision.drawing import EDGE
+from assets.vision.drawing import COLOURS, EDGE
+from assets.vision.untrained import write_untrained
+from sampler.core.parsers.hermes import parse_hermes
 from scripts.chromium import chromium_path
+from shared.images.families import family_of
 from tests.conftest import ROOT
+from trainer.sft.conversations import read_conversations, rendered
 
 START_S = 120.0
 
@@ -58,6 +63,26 @@ def test_the_demonstrations_answer_with_the_code_exactly_where_all_clicks_are_ri
     for messages, end in zip(demonstrations, ends, strict=True):
         clicks = sum("click" in str(message.get("tool_calls")) for message in messages)
         assert clicks == CLICKS if end != LOST else 1 <= clicks <= CLICKS
+
+
+def test_the_model_reads_a_screenshot_as_16_tokens_and_the_demonstrations_render(written: Path, tmp_path: Path) -> None:
+    write_untrained(tmp_path)
+    family = family_of(tmp_path)
+    assert family is not None
+    assert family.tokens(EDGE, EDGE).count(family.image_token) == 16
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    conversations = read_conversations(written / "warmup.jsonl")
+    for conversation in conversations:
+        *_, (_, reply) = rendered(conversation, tokenizer)
+        assert reply.endswith("<|im_end|>")
+    demonstration = next(one for one in conversations if one.tools)
+    context, reply = next(rendered(demonstration, tokenizer))
+    assert "# Tools\nopen(page)\nclick(x, y)" in context
+    (call,) = parse_hermes(reply.removesuffix("<|im_end|>")).tool_calls
+    assert call.name == "open"
+    assert set(call.arguments) == {"page"}
+    for colour in COLOURS:
+        assert len(tokenizer.encode(f" {colour}", add_special_tokens=False)) == 1
 
 
 @pytest.fixture
