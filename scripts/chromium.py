@@ -104,6 +104,13 @@ class PageOfChromium:
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
+    async def follow(self, x: float, y: float) -> None:
+        """Click a link, and wait for its page."""
+        self._loaded.clear()
+        await self.click(x, y)
+        async with asyncio.timeout(LIMIT_S):
+            await self._loaded.wait()
+
     async def press(self, key: str) -> None:
         """One key of the keyboard, by its name: `Enter`, `ArrowLeft`, `j`."""
         text = "\r" if key == "Enter" else key if len(key) == 1 else ""

@@ -1,0 +1,84 @@
+"""Tasks of the recipe: three clicks in a browser, and the code that the last page has in its title.
+
+python -m assets.recipes.web.make FOLDER     writes train.jsonl, eval.jsonl and warmup.jsonl
+
+The pages of the evaluation, of training and of the warm-up are different ones. In the warm-up's demonstrations each click is a
+wrong one in a third of the cases, which leads to an empty page.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from assets.jsonl import write
+from assets.recipes.web.site import CLICKS, LINKS, LOST, Site
+from assets.vision.conversations import called, described_tool, image, shown
+
+EVAL, TRAIN, WARMUP = range(100, 228), range(300, 940), range(1_000, 1_000_000)
+LOOKS, CONVERSATIONS = 5_000, 5_000
+WRONG = 0.33  # of the clicks
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pages in (("train", TRAIN), ("eval", EVAL)):
+        write(folder / f"{name}.jsonl", [task(f"{name}-{page}", Site(page)) for page in pages])
+    write(folder / "warmup.jsonl", warmup(random.Random(8)))
+
+
+def task(name: str, site: Site) -> dict[str, Any]:
+    query = question(site.page, site.route)
+    return {"id": name, "query": query, "answer": str(site.code), "scorer": "last_number"}
+
+
+def question(page: int, route: list[str]) -> str:
+    return f"Open page {page}. Click {' then '.join(route)}. "
+
+
+def warmup(rng: random.Random) -> Iterator[dict[str, Any]]:
+    kinds = [look] * LOOKS + [conversation] * CONVERSATIONS
+    rng.shuffle(kinds)
+    for kind in kinds:
+        yield kind(Site(rng.choice(WARMUP)), rng)
+
+
+def look(site: Site, rng: random.Random) -> dict[str, Any]:
+    """Where each link of a page is."""
+    step = rng.randrange(CLICKS)
+    links = rng.sample(site.links(step), LINKS)
+    messages: list[dict[str, Any]] = []
+    for number, link in enumerate(links):
+        text = {"type": "text", "text": f"Where is {link.colour}"}
+        seen = [image(site.picture(site.route[:step]))] if number == 0 else []
+        answer = {"role": "assistant", "content": "{}, {}".format(*link.middle)}
+        messages += [{"role": "user", "content": [*seen, text]}, answer]
+    return {"messages": messages}
+
+
+def conversation(site: Site, rng: random.Random) -> dict[str, Any]:
+    """Of a clicker who is often wrong."""
+    name = rng.randint(100, 999)
+    messages = [{"role": "user", "content": question(name, site.route)}, called("open", page=name)]
+    path: list[str] = []
+    messages.append(shown(seen(site, path)))
+    while len(path) < CLICKS and path == site.route[: len(path)]:
+        right, *others = site.links(len(path))
+        link = rng.choice(others) if rng.random() < WRONG else right
+        path.append(link.colour if link is right else LOST)
+        x, y = link.middle
+        messages += [called("click", x=x, y=y), shown(seen(site, path))]
+    messages.append({"role": "assistant", "content": site.title(path)})
+    return {"messages": messages, "tools": TOOLS}
+
+
+def seen(site: Site, path: list[str]) -> list[dict[str, Any]]:
+    return [image(site.picture(path)), {"type": "text", "text": site.title(path)}]
+
+
+TOOLS = [described_tool("open", page="integer"), described_tool("click", x="integer", y="integer")]
+
+if __name__ == "__main__":
+    main()
