@@ -8,20 +8,21 @@ async with browser() as page:
 import asyncio
 import base64
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
+from shared.processes.environment import plain_environment
+from shared.processes.guarded import ChildCommand, end_process, start_process
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_S = 120.0  # of a start, a page, a wait
-STOP_LIMIT_S = 20.0
 MESSAGES = "messages.txt"
 SHORT_FOLDER = "/tmp"  # Chromium makes a socket in TMPDIR: above 107 bytes of path it ends at its start
 FLAGS = (
@@ -104,13 +105,6 @@ class PageOfChromium:
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
-    async def follow(self, x: float, y: float) -> None:
-        """Click a link, and wait for its page."""
-        self._loaded.clear()
-        await self.click(x, y)
-        async with asyncio.timeout(LIMIT_S):
-            await self._loaded.wait()
-
     async def press(self, key: str) -> None:
         """One key of the keyboard, by its name: `Enter`, `ArrowLeft`, `j`."""
         text = "\r" if key == "Enter" else key if len(key) == 1 else ""
@@ -134,6 +128,11 @@ class PageOfChromium:
         reply = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         return base64.b64decode(reply["data"])
 
+    async def screenshot(self) -> bytes:
+        """What the view shows, as PNG: half of the processor time of `picture`."""
+        reply = await self.ask("Page.captureScreenshot", format="png", optimizeForSpeed=True)
+        return base64.b64decode(reply["data"])
+
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[PageOfChromium]:
@@ -146,12 +145,10 @@ async def browser() -> AsyncIterator[PageOfChromium]:
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as folder:
         arguments = (*FLAGS, f"--user-data-dir={folder}", "about:blank")
         messages = Path(folder, MESSAGES)
-        with messages.open("wb") as out:
-            started = await asyncio.create_subprocess_exec(
-                program, *arguments, stdout=out, stderr=out, env=os.environ | {"TMPDIR": SHORT_FOLDER}
-            )
+        words = ("/bin/sh", "-c", 'exec "$@" >"$0" 2>&1', str(messages), program, *arguments)
+        started = await start_process(ChildCommand(words, plain_environment() | {"TMPDIR": SHORT_FOLDER}))  # ends with this process, if it is killed too
         try:
-            async with connect(await _address(Path(folder), started), max_size=None) as socket:
+            async with connect(await _address(Path(folder), started.process), max_size=None) as socket:
                 page = PageOfChromium(socket)
                 listening = asyncio.create_task(page.listen(), name="chromium")
                 for domain in ("Page", "Runtime", "Log"):
@@ -163,13 +160,9 @@ async def browser() -> AsyncIterator[PageOfChromium]:
                     listening.cancel()
                     await asyncio.gather(listening, return_exceptions=True)
         finally:
-            started.terminate()
-            try:
-                async with asyncio.timeout(STOP_LIMIT_S):
-                    await started.wait()
-            except TimeoutError:
-                started.kill()
-                await started.wait()
+            with suppress(ProcessLookupError):
+                started.process.terminate()
+            await end_process(started)
 
 
 async def _address(folder: Path, started: asyncio.subprocess.Process) -> str:

@@ -39,7 +39,7 @@ class Browser:
 
     async def open(self, episode: str, page: int) -> list[Any]:
         async with self._lock:
-            await self._show(f"{self._site}/page/{page}")
+            await self._show(f"/page/{page}")
             return await self._screenshot(episode)
 
     async def click(self, episode: str, x: int, y: int) -> list[Any]:
@@ -50,22 +50,24 @@ class Browser:
             return [f"the page has {EDGE} x {EDGE} pixels"]
         async with self._lock:
             await self._show(self._pages[episode])
-            if await self._tab.run(f"Boolean(document.elementFromPoint({x}, {y})?.closest('a'))"):
-                await self._tab.follow(x, y)
-                self._shown = await self._tab.run("location.href")
+            await self._tab.click(x, y)
+            await self._tab.run("showing")  # of the link's page, if a link is there
+            self._shown = await self._tab.run("location.pathname")
             return await self._screenshot(episode)
 
-    async def _show(self, url: str) -> None:
-        if self._shown != url:
-            await self._tab.open(url)
-            self._shown = url
+    async def _show(self, page: str) -> None:
+        if not self._shown:
+            await self._tab.open(f"{self._site}{page}")
+        elif self._shown != page:
+            await self._tab.run(f"show('{page}')")
+        self._shown = page
 
     async def _screenshot(self, episode: str) -> list[Any]:
         self._pages[episode] = self._shown
         self._pages.move_to_end(episode)
         if len(self._pages) > MOST_EPISODES:
             self._pages.popitem(last=False)
-        return [Image(data=await self._tab.picture(EDGE), format="png"), await self._tab.run("document.title")]
+        return [Image(data=await self._tab.screenshot(), format="png"), await self._tab.run("document.title")]
 
 
 def tools_of(browser_of_all: Browser) -> MCPServer:
