@@ -146,7 +146,8 @@ async def browser() -> AsyncIterator[PageOfChromium]:
         arguments = (*FLAGS, f"--user-data-dir={folder}", "about:blank")
         messages = Path(folder, MESSAGES)
         words = ("/bin/sh", "-c", 'exec "$@" >"$0" 2>&1', str(messages), program, *arguments)
-        started = await start_process(ChildCommand(words, plain_environment() | {"TMPDIR": SHORT_FOLDER}))  # ends with this process, if it is killed too
+        command = ChildCommand(words, plain_environment() | {"TMPDIR": SHORT_FOLDER})
+        started = await start_process(command)  # its guard ends it with this process, if that is killed too
         try:
             async with connect(await _address(Path(folder), started.process), max_size=None) as socket:
                 page = PageOfChromium(socket)
@@ -172,7 +173,9 @@ async def _address(folder: Path, started: asyncio.subprocess.Process) -> str:
         while True:
             if started.returncode is not None:
                 wrote = (folder / MESSAGES).read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"Chromium ended with status {started.returncode} before it listened; it wrote: {wrote}")
+                raise RuntimeError(
+                    f"Chromium ended with status {started.returncode} before it listened; it wrote: {wrote}"
+                )
             written = port_file.read_text().split() if port_file.exists() else []
             tabs = (await client.get(f"http://127.0.0.1:{written[0]}/json")).json() if written else []
             for tab in tabs:

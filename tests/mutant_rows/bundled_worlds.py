@@ -109,8 +109,15 @@ MUTANTS = (
     Mutant(
         "web: a wrong link leads to no code",
         "assets/recipes/web/site.py",
-        'if path == self.route else "page" if path == self.route[: len(path)] else LOST',
-        "if path else LOST",
+        'return "page" if path == ROUTE[: len(path)] else f"lost {self.wrong_code}"',
+        'return f"code {self.code}"',
         f"{WEB}::test_a_wrong_link_leads_to_no_code_and_a_click_beside_all_links_to_the_same_page",
+    ),
+    Mutant(
+        "web: the browser ends with its server",
+        "scripts/chromium.py",
+        "await start_process(command)",
+        '__import__("types").SimpleNamespace(process=await asyncio.create_subprocess_exec(*command.words, env=command.env))',
+        f"{WEB}::test_the_browser_ends_with_its_server",
     ),
 )

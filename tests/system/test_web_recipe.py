@@ -5,19 +5,22 @@ import base64
 import io
 import itertools
 import json
+import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mcp import Client
 from PIL import Image
 from transformers import AutoTokenizer
 
 from assets.recipes.web import make
-from assets.recipes.web.site import CLICKS, LOST, Site
-from assets.vision.drawing import COLOURS, EDGE
+from assets.recipes.web.site import CLICKS, LOST, RIGHT, ROUTE, Link, Site
+from assets.vision.drawing import EDGE
 from assets.vision.untrained import write_untrained
 from sampler.core.parsers.hermes import parse_hermes
 from scripts.chromium import chromium_path
@@ -50,7 +53,6 @@ def test_no_page_is_both_trained_and_held_out_and_each_answer_is_the_code_of_its
     for task in (*train, *held_out):
         site = Site(int(task["id"].rpartition("-")[2]))
         assert task["answer"] == str(site.code)
-        assert all(colour in task["query"] for colour in site.route)
     assert not {*make.WARMUP} & {*make.TRAIN, *make.EVAL}
 
 
@@ -62,7 +64,7 @@ def test_the_demonstrations_answer_with_the_code_exactly_where_all_clicks_are_ri
     assert {end.partition(" ")[0] for end in ends} == {"code", LOST}
     for messages, end in zip(demonstrations, ends, strict=True):
         clicks = sum("click" in str(message.get("tool_calls")) for message in messages)
-        assert clicks == CLICKS if end != LOST else 1 <= clicks <= CLICKS
+        assert clicks == CLICKS if not end.startswith(LOST) else 1 <= clicks <= CLICKS
 
 
 def test_the_model_reads_a_screenshot_as_16_tokens_and_the_demonstrations_render(written: Path, tmp_path: Path) -> None:
@@ -81,12 +83,12 @@ def test_the_model_reads_a_screenshot_as_16_tokens_and_the_demonstrations_render
     (call,) = parse_hermes(reply.removesuffix("<|im_end|>")).tool_calls
     assert call.name == "open"
     assert set(call.arguments) == {"page"}
-    for colour in COLOURS:
-        assert len(tokenizer.encode(f" {colour}", add_special_tokens=False)) == 1
+    assert len(tokenizer.encode(f" {RIGHT}", add_special_tokens=False)) == 1
 
 
 @pytest.fixture
-async def address(tmp_path: Path) -> AsyncIterator[str]:
+async def server(tmp_path: Path) -> AsyncIterator[Process]:
+    """Once it serves: its URL is in `server.url`."""
     if chromium_path() is None:
         pytest.skip("no Chromium: apt-get install chromium")
     file = tmp_path / "server.url"
@@ -96,11 +98,27 @@ async def address(tmp_path: Path) -> AsyncIterator[str]:
             while not file.exists():
                 assert server.returncode is None, "the server ended"
                 await asyncio.sleep(0.05)  # it writes the file once it serves
-        yield file.read_text(encoding="utf-8").strip()
+        yield server
     finally:
         if server.returncode is None:
             server.terminate()
         await server.wait()
+
+
+@pytest.fixture
+def address(server: Process, tmp_path: Path) -> str:
+    return (tmp_path / "server.url").read_text(encoding="utf-8").strip()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_browser_ends_with_its_server(server: Process, number: signal.Signals) -> None:
+    started = psutil.Process(server.pid).children(recursive=True)
+    assert any("--headless=new" in process.cmdline() for process in started)
+    server.send_signal(number)
+    await server.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, started, timeout=START_S)
+    assert alive == []
 
 
 def pixels(answer: Any) -> list[tuple[int, ...]]:
@@ -113,8 +131,7 @@ def drawn(site: Site, path: list[str]) -> list[tuple[int, ...]]:
     return list(Image.open(io.BytesIO(site.picture(path))).get_flattened_data())
 
 
-async def click(client: Client, site: Site, step: int, colour: str) -> Any:
-    link = next(link for link in site.links(step) if link.colour == colour)
+async def click(client: Client, link: Link) -> Any:
     x, y = link.middle
     return await client.call_tool("click", {"x": x, "y": y})
 
@@ -130,8 +147,8 @@ async def test_each_episode_has_a_page_of_its_own_and_sees_what_the_warm_up_draw
             answer = await client.call_tool("open", {"page": site.page})
             assert pixels(answer) == drawn(site, [])
         for step, (site, client) in itertools.product(range(CLICKS), zip(sites, clients, strict=True)):
-            answer = await click(client, site, step, site.route[step])
-            assert pixels(answer) == drawn(site, site.route[: step + 1])
+            answer = await click(client, site.links(ROUTE[:step])[0])
+            assert pixels(answer) == drawn(site, ROUTE[: step + 1])
             assert answer.content[1].text == (f"code {site.code}" if step == CLICKS - 1 else "page")
         assert "112 x 112" in (await first.call_tool("click", {"x": 112, "y": 0})).content[0].text
 
@@ -143,5 +160,6 @@ async def test_a_wrong_link_leads_to_no_code_and_a_click_beside_all_links_to_the
         await client.call_tool("open", {"page": site.page})
         beside = await client.call_tool("click", {"x": 0, "y": 0})
         assert (pixels(beside), beside.content[1].text) == (drawn(site, []), "page")
-        wrong = await click(client, site, 0, site.links(0)[1].colour)
-        assert (pixels(wrong), wrong.content[1].text) == (drawn(site, [LOST]), LOST)
+        wrong = await click(client, site.links([])[1])
+        assert (pixels(wrong), wrong.content[1].text) == (drawn(site, [LOST]), f"lost {site.wrong_code}")
+        assert site.wrong_code != site.code

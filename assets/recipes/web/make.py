@@ -3,7 +3,7 @@
 python -m assets.recipes.web.make FOLDER     writes train.jsonl, eval.jsonl and warmup.jsonl
 
 The pages of the evaluation, of training and of the warm-up are different ones. In the warm-up's demonstrations each click is a
-wrong one in a third of the cases, which leads to an empty page.
+wrong one in a third of the cases, which leads to a page with a wrong code.
 """
 
 import random
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from assets.jsonl import write
-from assets.recipes.web.site import CLICKS, LINKS, LOST, Site
+from assets.recipes.web.site import CLICKS, LOST, RIGHT, ROUTE, Site
 from assets.vision.conversations import called, described_tool, image, shown
 
 EVAL, TRAIN, WARMUP = range(100, 228), range(300, 940), range(1_000, 1_000_000)
-LOOKS, CONVERSATIONS = 5_000, 5_000
+LOOKS, CONVERSATIONS = 7_500, 2_500
 WRONG = 0.33  # of the clicks
 
 
@@ -30,12 +30,11 @@ def main() -> None:
 
 
 def task(name: str, site: Site) -> dict[str, Any]:
-    query = question(site.page, site.route)
-    return {"id": name, "query": query, "answer": str(site.code), "scorer": "last_number"}
+    return {"id": name, "query": question(site.page), "answer": str(site.code), "scorer": "last_number"}
 
 
-def question(page: int, route: list[str]) -> str:
-    return f"Open page {page}. Click {' then '.join(route)}. "
+def question(page: int) -> str:
+    return f"Open page {page}. Click {' then '.join(ROUTE)}. "
 
 
 def warmup(rng: random.Random) -> Iterator[dict[str, Any]]:
@@ -46,28 +45,23 @@ def warmup(rng: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def look(site: Site, rng: random.Random) -> dict[str, Any]:
-    """Where each link of a page is."""
-    step = rng.randrange(CLICKS)
-    links = rng.sample(site.links(step), LINKS)
-    messages: list[dict[str, Any]] = []
-    for number, link in enumerate(links):
-        text = {"type": "text", "text": f"Where is {link.colour}"}
-        seen = [image(site.picture(site.route[:step]))] if number == 0 else []
-        answer = {"role": "assistant", "content": "{}, {}".format(*link.middle)}
-        messages += [{"role": "user", "content": [*seen, text]}, answer]
-    return {"messages": messages}
+    """Where the right link of a page is."""
+    path = ROUTE[: rng.randrange(CLICKS)]
+    x, y = site.links(path)[0].middle
+    asked = [image(site.picture(path)), {"type": "text", "text": f"Where is {RIGHT}"}]
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": f"{x}, {y}"}]}
 
 
 def conversation(site: Site, rng: random.Random) -> dict[str, Any]:
     """Of a clicker who is often wrong."""
     name = rng.randint(100, 999)
-    messages = [{"role": "user", "content": question(name, site.route)}, called("open", page=name)]
+    messages = [{"role": "user", "content": question(name)}, called("open", page=name)]
     path: list[str] = []
     messages.append(shown(seen(site, path)))
-    while len(path) < CLICKS and path == site.route[: len(path)]:
-        right, *others = site.links(len(path))
+    while links := site.links(path):
+        right, *others = links
         link = rng.choice(others) if rng.random() < WRONG else right
-        path.append(link.colour if link is right else LOST)
+        path.append(RIGHT if link is right else LOST)
         x, y = link.middle
         messages += [called("click", x=x, y=y), shown(seen(site, path))]
     messages.append({"role": "assistant", "content": site.title(path)})
