@@ -120,4 +120,11 @@ MUTANTS = (
         '__import__("types").SimpleNamespace(process=await asyncio.create_subprocess_exec(*command.words, env=command.env))',
         f"{WEB}::test_the_browser_ends_with_its_server",
     ),
+    Mutant(
+        "web: the first demonstrations are right",
+        "assets/recipes/web/make.py",
+        "x, y = site.links(path)[0].middle",
+        "x, y = site.links(path)[1].middle",
+        f"{WEB}::test_the_first_demonstrations_are_of_pages_that_are_not_held_out_and_right",
+    ),
 )

@@ -19,7 +19,7 @@ from PIL import Image
 from transformers import AutoTokenizer
 
 from assets.recipes.web import make
-from assets.recipes.web.site import CLICKS, LOST, RIGHT, ROUTE, Link, Site
+from assets.recipes.web.site import CLICKS, LOST, PAINTS, RIGHT, ROUTE, Link, Site
 from assets.vision.drawing import EDGE
 from assets.vision.untrained import write_untrained
 from sampler.core.parsers.hermes import parse_hermes
@@ -36,6 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("web")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["make", str(folder)])
+        patch.setattr(make, "FIRST_LOOKS", 30)
         patch.setattr(make, "LOOKS", 20)
         patch.setattr(make, "CONVERSATIONS", 60)
         make.main()
@@ -67,8 +68,24 @@ def test_the_demonstrations_answer_with_the_code_exactly_where_all_clicks_are_ri
         assert clicks == CLICKS if not end.startswith(LOST) else 1 <= clicks <= CLICKS
 
 
+def test_the_first_demonstrations_are_of_pages_that_are_not_held_out_and_right(written: Path) -> None:
+    def shown(name: str) -> list[tuple[str, str]]:
+        asked_and_answered = [line["messages"] for line in read(written / name) if "tools" not in line]
+        return [(asked["content"][0]["base64"], answer["content"]) for asked, answer in asked_and_answered]
+
+    looks = shown("looks.jsonl")
+    assert len(looks) == 30
+    held_out = {Site(page).picture(ROUTE[:step]) for page in make.EVAL for step in range(CLICKS)}
+    assert len(held_out) == len(make.EVAL) * CLICKS, "no two pages are alike"
+    for data, answer in looks + shown("warmup.jsonl"):
+        assert base64.b64decode(data) not in held_out
+        x, y = map(int, answer.split(", "))
+        picture = Image.open(io.BytesIO(base64.b64decode(data)))
+        assert picture.getpixel((x, y)) == PAINTS[RIGHT]
+
+
 def test_the_model_reads_a_screenshot_as_16_tokens_and_the_demonstrations_render(written: Path, tmp_path: Path) -> None:
-    write_untrained(tmp_path)
+    write_untrained(tmp_path, wide=True)
     family = family_of(tmp_path)
     assert family is not None
     assert family.tokens(EDGE, EDGE).count(family.image_token) == 16

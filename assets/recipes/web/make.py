@@ -1,6 +1,6 @@
 """Tasks of the recipe: three clicks in a browser, and the code that the last page has in its title.
 
-python -m assets.recipes.web.make FOLDER     writes train.jsonl, eval.jsonl and warmup.jsonl
+python -m assets.recipes.web.make FOLDER     writes train.jsonl, eval.jsonl, looks.jsonl and warmup.jsonl
 
 The pages of the evaluation, of training and of the warm-up are different ones. In the warm-up's demonstrations each click is a
 wrong one in a third of the cases, which leads to a page with a wrong code.
@@ -8,7 +8,7 @@ wrong one in a third of the cases, which leads to a page with a wrong code.
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from assets.recipes.web.site import CLICKS, LOST, RIGHT, ROUTE, Site
 from assets.vision.conversations import called, described_tool, image, shown
 
 EVAL, TRAIN, WARMUP = range(100, 228), range(300, 940), range(1_000, 1_000_000)
-LOOKS, CONVERSATIONS = 7_500, 2_500
+FIRST_LOOKS, LOOKS, CONVERSATIONS = 6_400, 1_600, 4_800
 WRONG = 0.33  # of the clicks
+Demonstration = Callable[[Site, random.Random], dict[str, Any]]
 
 
 def main() -> None:
@@ -26,7 +27,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, pages in (("train", TRAIN), ("eval", EVAL)):
         write(folder / f"{name}.jsonl", [task(f"{name}-{page}", Site(page)) for page in pages])
-    write(folder / "warmup.jsonl", warmup(random.Random(8)))
+    rng = random.Random(8)
+    write(folder / "looks.jsonl", demonstrations([look] * FIRST_LOOKS, rng))
+    write(folder / "warmup.jsonl", demonstrations([look] * LOOKS + [conversation] * CONVERSATIONS, rng))
 
 
 def task(name: str, site: Site) -> dict[str, Any]:
@@ -37,9 +40,7 @@ def question(page: int) -> str:
     return f"Open page {page}. Click {' then '.join(ROUTE)}. "
 
 
-def warmup(rng: random.Random) -> Iterator[dict[str, Any]]:
-    kinds = [look] * LOOKS + [conversation] * CONVERSATIONS
-    rng.shuffle(kinds)
+def demonstrations(kinds: list[Demonstration], rng: random.Random) -> Iterator[dict[str, Any]]:
     for kind in kinds:
         yield kind(Site(rng.choice(WARMUP)), rng)
 
