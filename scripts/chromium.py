@@ -8,7 +8,6 @@ async with browser() as page:
 import asyncio
 import base64
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -19,9 +18,11 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
+from shared.processes.environment import plain_environment
+from shared.processes.guarded import ChildCommand, end_process, start_process
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_S = 120.0  # of a start, a page, a wait
-STOP_LIMIT_S = 20.0
 MESSAGES = "messages.txt"
 SHORT_FOLDER = "/tmp"  # Chromium makes a socket in TMPDIR: above 107 bytes of path it ends at its start
 FLAGS = (
@@ -127,6 +128,11 @@ class PageOfChromium:
         reply = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         return base64.b64decode(reply["data"])
 
+    async def screenshot(self) -> bytes:
+        """What the view shows, as PNG: half of the processor time of `picture`."""
+        reply = await self.ask("Page.captureScreenshot", format="png", optimizeForSpeed=True)
+        return base64.b64decode(reply["data"])
+
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[PageOfChromium]:
@@ -138,12 +144,12 @@ async def browser() -> AsyncIterator[PageOfChromium]:
         )
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as folder:
         arguments = (*FLAGS, f"--user-data-dir={folder}", "about:blank")
-        with await asyncio.to_thread(Path(folder, MESSAGES).open, "wb") as out:
-            started = await asyncio.create_subprocess_exec(
-                program, *arguments, stdout=out, stderr=out, env=os.environ | {"TMPDIR": SHORT_FOLDER}
-            )
+        messages = Path(folder, MESSAGES)
+        words = ("/bin/sh", "-c", 'exec "$@" >"$0" 2>&1', str(messages), program, *arguments)
+        command = ChildCommand(words, plain_environment() | {"TMPDIR": SHORT_FOLDER})
+        started = await start_process(command)  # its guard ends it with this process, if that is killed too
         try:
-            async with connect(await _address(Path(folder), started), max_size=None) as socket:
+            async with connect(await _address(Path(folder), started.process), max_size=None) as socket:
                 page = PageOfChromium(socket)
                 listening = asyncio.create_task(page.listen(), name="chromium")
                 for domain in ("Page", "Runtime", "Log"):
@@ -156,13 +162,8 @@ async def browser() -> AsyncIterator[PageOfChromium]:
                     await asyncio.gather(listening, return_exceptions=True)
         finally:
             with suppress(ProcessLookupError):
-                started.terminate()
-            try:
-                async with asyncio.timeout(STOP_LIMIT_S):
-                    await started.wait()
-            except TimeoutError:
-                started.kill()
-                await started.wait()
+                started.process.terminate()
+            await end_process(started)
 
 
 async def _address(folder: Path, started: asyncio.subprocess.Process) -> str:

@@ -1,6 +1,7 @@
 """Writes a small vision-language model of random weights, of the architecture of Qwen2.5-VL: 1.1 million parameters.
 
 python -m assets.vision.untrained FOLDER [MEAN]        MEAN: the gray that is 0 to the model, from 0 to 1 (1: white)
+python -m assets.vision.untrained FOLDER --wide        layers of the width's own scale: places are learned in 125 steps
 
 Recipes train it first on conversations (warmup.yml), then by reinforcement learning. An image of 112 x 112 pixels is 16 tokens.
 The tokenizer is made as the bundled model's: capitals, digits and operators are one token each, and the words around are merged.
@@ -27,6 +28,10 @@ PLACEHOLDER, VIDEO, START, END = VISION_TOKENS = (
 EMBEDDINGS = (
     0.1  # standard deviation, as of the bundled model; and of the tower: its features are added where embeddings are
 )
+LAYERS, FEATURES = (
+    3.0,
+    0.1,
+)  # `wide`: factors of the language model's layers (0.02 before), and of what the tower hands over
 TOOLS = {
     "see": "picture",
     "calculate": "expression",
@@ -47,11 +52,13 @@ IMAGE_PROCESSOR = {
 
 
 def main() -> None:
-    write_untrained(Path(sys.argv[1]), *map(float, sys.argv[2:]))
+    numbers = [float(word) for word in sys.argv[2:] if word != "--wide"]
+    write_untrained(Path(sys.argv[1]), *numbers, wide="--wide" in sys.argv)
 
 
-def write_untrained(folder: Path, mean: float = 1.0, seed: int = 7) -> None:
-    """`mean`: of the image processor. With the shade of the background, what stands on it is all that a feature has."""
+def write_untrained(folder: Path, mean: float = 1.0, seed: int = 7, *, wide: bool = False) -> None:
+    """`mean`: of the image processor. With the shade of the background, what stands on it is all that a feature has. `wide`: the
+    layers are scaled (`widen`)."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(merged_texts())
     tokenizer.add_special_tokens({"additional_special_tokens": list(VISION_TOKENS)})
@@ -99,11 +106,25 @@ def write_untrained(folder: Path, mean: float = 1.0, seed: int = 7) -> None:
     for parameter in model.model.visual.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=EMBEDDINGS)
+    if wide:
+        widen(model)
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     processor = IMAGE_PROCESSOR | {"image_mean": 3 * [mean]}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def widen(model: Qwen2_5_VLForConditionalGeneration) -> None:
+    """Scales the layers to a width of 128, for which 0.02 is too small, and features to the norm of embeddings.
+
+    Before, features have 15 times that norm, and what a layer adds to them, such as where they are, is lost beside it.
+    """
+    for parameter in model.model.language_model.layers.parameters():
+        if parameter.dim() == 2:
+            parameter.mul_(LAYERS)
+    model.model.visual.merger.mlp[-1].weight.mul_(FEATURES)
 
 
 def merged_texts() -> Iterator[str]:

@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 DATABASE = "tests/sampler/environments/test_database.py"
 SHELL = "tests/sampler/environments/test_shell.py"
+WEB = "tests/system/test_web_recipe.py"
 SQLITE = "sampler/environments/adapters/sqlite_database.py"
 
 MUTANTS = (
@@ -97,5 +98,33 @@ MUTANTS = (
         "                    await self._process.stdin.drain()\n",
         "",
         "tests/sampler/environments/test_worker_pipe.py::test_requests_to_a_busy_worker_wait_outside_of_its_pipe",
+    ),
+    Mutant(
+        "web: an episode clicks on its own page",
+        "assets/recipes/web/server.py",
+        "await self._show(self._pages[episode])",
+        "await self._show(self._shown)",
+        f"{WEB}::test_each_episode_has_a_page_of_its_own_and_sees_what_the_warm_up_draws",
+    ),
+    Mutant(
+        "web: a wrong link leads to no code",
+        "assets/recipes/web/site.py",
+        'return "page" if path == ROUTE[: len(path)] else f"lost {self.wrong_code}"',
+        'return f"code {self.code}"',
+        f"{WEB}::test_a_wrong_link_leads_to_no_code_and_a_click_beside_all_links_to_the_same_page",
+    ),
+    Mutant(
+        "web: the browser ends with its server",
+        "scripts/chromium.py",
+        "await start_process(command)",
+        '__import__("types").SimpleNamespace(process=await asyncio.create_subprocess_exec(*command.words, env=command.env))',
+        f"{WEB}::test_the_browser_ends_with_its_server",
+    ),
+    Mutant(
+        "web: the first demonstrations are right",
+        "assets/recipes/web/make.py",
+        "x, y = site.links(path)[0].middle",
+        "x, y = site.links(path)[1].middle",
+        f"{WEB}::test_the_first_demonstrations_are_of_pages_that_are_not_held_out_and_right",
     ),
 )

@@ -20,6 +20,7 @@ from assets.recipes.gsm8k.make import tasks as gsm8k
 from assets.recipes.numbers import make
 from assets.recipes.numbers.scorers import first_number
 from sampler.core.parsers.hermes import parse_hermes
+from scripts.chromium import chromium_path
 from tests.conftest import ROOT
 from tests.sampler.environments.package_services import python_with
 
@@ -167,6 +168,8 @@ def test_the_tasks_of_a_world_are_those_of_its_package_and_held_out(name: str, p
 @pytest.mark.parametrize("name_of_recipe", [folder.name for folder in RECIPES if not (folder / "model.txt").exists()])
 async def test_a_recipe_trains_the_pretrained_model(name_of_recipe: str) -> None:
     """Needs the package registry the first time. A checkpoint is 1.6 GB: nothing of the run is left."""
+    if name_of_recipe == "web" and not chromium_path():
+        pytest.skip("needs Chromium (scripts/setup_browser.sh)")
     name = f"recipe_{os.getpid()}"
     try:
         done = await asyncio.to_thread(recipe, name_of_recipe, "--max_steps", "1", RUN_NAME=name, EVAL_FILE="")
