@@ -43,6 +43,7 @@ PUBLIC = {
     "sampler/engine/keeper/cache.py": WEIGHTS,
     "trainer/reporting/metrics.py": FIGURES,
     "scripts/deploy_check/__main__.py": FIGURES,
+    "scripts/gpu_check/__main__.py": FIGURES,
     "scripts/tandem/commands/database.py": "passwords, made with mode 0400",
     "scripts/deploy_check/agents.py": "a certificate, in a folder with mode 0700",
     "scripts/tandem/launch/lock.py": "the launcher's pid",

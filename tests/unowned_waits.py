@@ -68,6 +68,11 @@ REASONS: dict[str, tuple[str, ...]] = {
         "scripts/tandem/audit/groups.py:audit_groups",
         "scripts/tandem/audit/marks.py:audit_new_marks",
     ),
+    "a part of a step, or of a keeper's update: its caller says what it waits for": (
+        "trainer/modeling/pipeline.py:RowPipeline._of_last",
+        "shared/weights/pulling/client.py:_Pull._work",
+        "shared/weights/pulling/client.py:_description",
+    ),
     "a few seconds at most, with an error at the end": (
         "sampler/environments/adapters/mariadb_server.py:MariadbServer._wait",
         "sampler/gateway/attempt.py:Attempt._whole",

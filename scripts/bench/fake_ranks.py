@@ -36,7 +36,7 @@ from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
 from trainer.modeling import forward as trainer_forward
 from trainer.modeling import logprobs
-from trainer.modeling.context_parallel import OVER_SLICES, attend, cut_sequences, of_slices
+from trainer.modeling.context_parallel import OVER_SLICES, attend, check_slices, of_slices
 from trainer.modeling.forward import TreeLM, forward_row
 from trainer.modeling.forward_ways import Way
 from trainer.modeling.memory import checkpoint_layers
@@ -44,11 +44,12 @@ from trainer.modeling.model import DTYPES
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import choose_trained
 from trainer.process import parallel as processes
-from trainer.process.parallel import Parallel, Peers, ShardSettings, shard_model
+from trainer.process.parallel import Parallel, ShardSettings, Sizes, shard_model
+from trainer.process.peers import Peers
 from trainer.process.private_apis import layer_class_names
 from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig
-from trainer.settings.trained_parts import Trainable
+from trainer.settings.trained_parts import LoraSettings, Trainable
 from trainer.step.optimizer import by_mesh, make_optimizers
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
@@ -77,7 +78,7 @@ def tracked_step(shape: ModelShape, layout: Layout, trained: TrainedAs, row: Tra
     dist.init_process_group("fake", rank=0, world_size=layout.ranks, store=FakeStore())
     try:
         with _as_on_a_gpu(row), patch.object(processes, "read_shard_settings", lambda _: _settings(row)):
-            parallel = processes._described(torch.device("cpu"), layout.ranks, layout.tp, layout.cp)
+            parallel = processes._described(torch.device("cpu"), layout.ranks, Sizes(layout.tp, layout.cp, pp=1, ep=1))
             return _step(_model(shape, layout, trained, row, parallel), trained, row, parallel)
     finally:
         dist.destroy_process_group()
@@ -93,12 +94,14 @@ def _model(shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRo
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[trained.dtype], attn_implementation="sdpa")
         if trained.lora_rank:
-            choose_trained(model, Trainable(lora_rank=trained.lora_rank, lora_alpha=2 * trained.lora_rank))
+            choose_trained(
+                model, Trainable(lora=LoraSettings(lora_rank=trained.lora_rank, lora_alpha=2 * trained.lora_rank))
+            )
     model.tie_weights()
     model.config.use_cache = False
     model.eval()
     cut_layers(model, parallel.mesh["tp"], parallel.device)
-    cut_sequences(model, parallel.context, tp_size=layout.tp, obstacle=None)
+    check_slices(model, parallel.context, tp_size=layout.tp, obstacle=None)
     lm = TreeLM(model, parallel.context, tp_size=layout.tp)
     name = of_slices(CAUSAL, parallel.context)
     model.set_attn_implementation(name)

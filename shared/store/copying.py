@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pymongo import UpdateOne
 
 from shared.documents.states import DataStatus, TaskStatus
+from shared.store.expert_copies import copy_experts, expert_chunks_of, expert_documents
 from shared.store.image_copies import copy_images, image_documents, images_of
 from shared.store.retry import repeated
-from shared.store.routed_experts import copy_experts, expert_chunks_of, expert_documents
 
 if TYPE_CHECKING:
     from shared.store import Store

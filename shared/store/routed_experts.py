@@ -1,8 +1,8 @@
 """Verbs on routed experts: written before the request that names them is answered, and never changed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from pymongo import UpdateOne
 from pymongo.asynchronous.database import AsyncDatabase
@@ -10,13 +10,9 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents.routed_experts import ExpertChunk, Experts, PackedExperts, RoutedExperts, unpack_experts
 from shared.errors import DataError
 from shared.store.pipelines import insert_once
-from shared.store.retry import repeated, survives_outages
-
-if TYPE_CHECKING:
-    from shared.store import Store
+from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-OF_REQUESTS = "dispatched_sampling_tasks"
 
 
 @survives_outages
@@ -51,37 +47,3 @@ class RoutedExpertVerbs:
             return await asyncio.to_thread(unpack_experts, described, b"".join(parts))
         except ValueError as exc:
             raise DataError(str(exc)) from exc
-
-
-def expert_chunks_of(documents: Iterable[tuple[str, Document]]) -> set[str]:
-    """Ids of the chunks that the requests among (collection, document) name."""
-    named = (document.get("routed_experts") for collection, document in documents if collection == OF_REQUESTS)
-    return {name for one in named if one for name in RoutedExperts.from_mongo(one).chunks}
-
-
-async def expert_documents(
-    source: AsyncDatabase[Document], names: Iterable[str]
-) -> AsyncIterator[tuple[str, Document]]:
-    """(collection, document) of each chunk, one at a time. One that is missing is left out."""
-    for name in sorted(set(names)):
-        chunk = await _find(source, name)
-        if chunk is not None:
-            yield ExpertChunk.collection, chunk
-
-
-async def copy_experts(source: "Store", target: "Store", names: Iterable[str]) -> None:
-    """Insert the chunks that `target` lacks. No chunk is named: no query."""
-    for name in sorted(set(names)):
-        if await _find(target.database, name, fields={"_id": 1}) is None:
-            async for _, chunk in expert_documents(source.database, [name]):
-                await _insert(target.database, chunk)
-
-
-@repeated
-async def _find(database: AsyncDatabase[Document], name: str, fields: dict[str, int] | None = None) -> Document | None:
-    return await database[ExpertChunk.collection].find_one({"_id": name}, fields)
-
-
-@repeated
-async def _insert(database: AsyncDatabase[Document], chunk: Document) -> None:
-    await database[ExpertChunk.collection].update_one({"_id": chunk["_id"]}, {"$setOnInsert": chunk}, upsert=True)

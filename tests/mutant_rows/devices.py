@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         "hostgpu: a copy to the host is waited for",
-        "trainer/modeling/forward_choice.py",
+        "trainer/modeling/sampled_gradients.py",
         "SAMPLE))].double().cpu()",
         'SAMPLE))].double().to("cpu", non_blocking=True)',
         LEARNER,
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "hostgpu: a slice's log-probs are gathered on the device",
         "trainer/modeling/context_parallel.py",
-        "whole = own.new_zeros(count).index_copy_(",
+        "whole = own.new_zeros(count, *own.shape[1:]).index_copy_(",
         "whole = torch.zeros(count, dtype=own.dtype).index_copy_(",
         LAYOUTS,
     ),

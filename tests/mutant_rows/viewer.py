@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "pictures: Chromium's sockets have short paths",
         "scripts/chromium.py",
-        'env=os.environ | {"TMPDIR": SHORT_FOLDER}',
-        "env=os.environ",
+        'plain_environment() | {"TMPDIR": SHORT_FOLDER}',
+        "plain_environment()",
         "tests/tandem/viewer/test_chromium_start.py::test_a_folder_for_temporary_files_with_a_long_path_is_no_obstacle",
     ),
     Mutant(

@@ -26,7 +26,8 @@ from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
 from trainer.modeling.context_parallel import of_all
-from trainer.process.parallel import Parallel, Peers, is_empty
+from trainer.process.parallel import Parallel, is_empty
+from trainer.process.peers import Peers
 from trainer.process.private_apis import with_tensors
 
 OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert

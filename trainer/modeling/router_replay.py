@@ -87,13 +87,13 @@ class RouterReplay:
         known = self.choices(index)
         if known is not None:
             self._replaced = _Replaced(*known, num_experts=self.shape.num_experts)
-            self._replaced.__enter__()
+            self._replaced.__enter__()  # type: ignore[no-untyped-call]  # of torch
 
     def _end(self, index: int, router: nn.Module, args: Any, output: Any) -> None:
         replaced, self._replaced = self._replaced, None
         if replaced is None:
             return
-        replaced.__exit__(None, None, None)
+        replaced.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # of torch
         if output is not None and len(replaced.own) != 1:  # None: it raised
             raise ConfigError(
                 f"model type {self._kind}: its routers do not choose {replaced.experts_NK.shape[-1]} experts by one topk over "

@@ -52,7 +52,7 @@ def routing_of(
     if not logits:
         return None
     weight_N = copies_N.to(torch.float64)
-    given = replayed or [None] * len(logits)
+    given: Sequence[tuple[Tensor, Tensor] | None] = replayed or [None] * len(logits)
     layers = [_of_layer(one, weight_N, chosen, known) for one, known in zip(logits, given, strict=True)]
     return Routing(torch.stack([c for c, _ in layers]), torch.stack([p for _, p in layers]), weight_N.sum())
 

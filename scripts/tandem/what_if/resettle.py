@@ -45,8 +45,8 @@ from shared.names import DEFAULT_POLICY, RunName
 from shared.outside_text import visible
 from shared.rules.run_rules import RULE_NAMES, Rules
 from shared.store import Store
+from shared.store.expert_copies import copy_experts, expert_chunks_of
 from shared.store.image_copies import copy_images, images_of
-from shared.store.routed_experts import copy_experts, expert_chunks_of
 from shared.user_code.frames import cause_of
 from tandem.what_if.rescored import rescored, unsettled, unsettled_task
 from tandem.what_if.resettled import Resettled, print_outcome

@@ -31,7 +31,7 @@ TRIES = 3
 QUIET_S = 30.0
 SLOW_S = 2.0
 DIGESTS_S = 600.0  # that a source reads a file of a large model
-IDLE_S = 0.05  # between two looks at a source that has nothing new
+LOOK_S = 0.05  # between two looks at a source that has nothing new
 DESCRIPTION_BYTES = 72 * MOST_CHUNKS  # of a JSON list of digests
 
 
@@ -115,7 +115,7 @@ def _description(url: str, sha256: str, is_stopped: Callable[[], bool]) -> bytes
             except NotYet:
                 if is_stopped() or time.monotonic() > end:
                     raise
-                time.sleep(5 * IDLE_S)  # a source has no signal for digests that are there
+                time.sleep(5 * LOOK_S)  # a source has no signal for digests that are there
 
 
 class _Pull:
@@ -144,7 +144,7 @@ class _Pull:
             worker.start()
         for worker in workers:
             while worker.is_alive() and not self._is_over:
-                worker.join(IDLE_S)
+                worker.join(LOOK_S)
 
     @property
     def _is_over(self) -> bool:
@@ -160,7 +160,7 @@ class _Pull:
                         held = source.get(f"/weights/{self._sha256}/held", MOST_CHUNKS)
                         number = self._take(url, held)
                     if number is None:
-                        time.sleep(IDLE_S)  # a source has no signal for a new chunk
+                        time.sleep(LOOK_S)  # a source has no signal for a new chunk
                         continue
                     self._get(source, number)
                     failures = 0

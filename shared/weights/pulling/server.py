@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from shared.errors import DataError
@@ -20,8 +20,9 @@ from shared.http.server import HttpServer
 from shared.weights.pulling.chunked_file import Shelf
 
 PATH = re.compile(r"/weights/([0-9a-f]{64})(?:/(held|[0-9]{1,7}))?")
+Application = Callable[[Event, Receive, Send], Awaitable[None]]
 BYTES: Headers = [(b"content-type", b"application/octet-stream")]
-CLOSE_S = 1
+LAST_ANSWERS_S = 1  # at the end
 
 
 class WeightsApp:
@@ -63,8 +64,8 @@ class WeightsApp:
 
 
 @asynccontextmanager
-async def serving_weights(app: WeightsApp, listener: socket.socket) -> AsyncIterator[None]:
-    server = HttpServer(app, log_config=None, timeout_graceful_shutdown=CLOSE_S)
+async def serving_weights(app: Application, listener: socket.socket) -> AsyncIterator[None]:
+    server = HttpServer(app, log_config=None, timeout_graceful_shutdown=LAST_ANSWERS_S)
     served = asyncio.create_task(server.serve(sockets=[listener]), name="weights server")
     try:
         yield
