@@ -108,7 +108,13 @@ class Comparison:
     """Parameters after the steps, by layout; `metrics` of the last step of those that began at the start."""
 
     def __init__(
-        self, folder: Path, model: PreTrainedModel, loss: LossConfig, trainable: Trainable, *, replayed: bool
+        self,
+        folder: Path,
+        model: PreTrainedModel,
+        loss: LossConfig,
+        trainable: Trainable,
+        *,
+        replayed: bool = False,
     ) -> None:
         self._folder = folder
         self.device = "cpu"

@@ -17,6 +17,7 @@ from trainer.data.reading import check_tokens
 from trainer.data.stream import RecordStream
 from trainer.process.parallel import Parallel
 from trainer.process.store_bridge import StoreBridge
+from trainer.trees.experts import ModelBounds
 
 FIRST = "main:train:0:t0:0:1"  # a record of the oldest group
 VOCAB_SIZE = 1000
@@ -95,7 +96,9 @@ def test_a_token_outside_the_vocabulary_is_named_and_its_group_is_dropped(
     spoil_tokens(bridge, {"prompt_ids": pack_ints(ids)})
     config = make_config()
     stream = start(bridge, alone)
-    stream = RecordStream(bridge, config, alone, trainer_generation=stream._trainer_generation, vocab_size=VOCAB_SIZE)
+    stream = RecordStream(
+        bridge, config, alone, trainer_generation=stream._trainer_generation, bounds=ModelBounds(VOCAB_SIZE)
+    )
     assert oldest_of(stream, 1) == {"t1", "t2"}
     (data,) = bridge(bridge.store.data.find({"_id": FIRST}))
     assert data.status is DataStatus.DROPPED
