@@ -12,16 +12,19 @@ requests computed keeps the experts of the first.
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from shared.documents.base import Document
 
+if TYPE_CHECKING:  # numpy: for runs that have some
+    import numpy as np
+    import numpy.typing as npt
+
+    from shared.tokens.expert_array import Experts
+
 EXPERT_CHUNK_BYTES = 8_000_000  # MongoDB's limit per document is 16 MB
-Experts = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 
 class RoutedExperts(Document):
@@ -66,7 +69,7 @@ def chunk_name(sha256: str, number: int) -> str:
     return f"{sha256}:{number}"
 
 
-def pack_experts(experts: npt.NDArray[np.integer], first: int) -> PackedExperts:
+def pack_experts(experts: "npt.NDArray[np.integer]", first: int) -> PackedExperts:
     """Of an array [tokens, choices]. Raises ValueError for experts that no 16 bits hold, and for no tokens."""
     count, choices = experts.shape
     if not experts.size or experts.min() < 0 or experts.max() >= 2**16:
@@ -78,8 +81,10 @@ def pack_experts(experts: npt.NDArray[np.integer], first: int) -> PackedExperts:
     )
 
 
-def unpack_experts(described: RoutedExperts, data: bytes) -> Experts:
+def unpack_experts(described: RoutedExperts, data: bytes) -> "Experts":
     """The array. Raises ValueError for bytes of another number or digest."""
+    import numpy as np
+
     width, rest = divmod(len(data), described.count * described.choices)
     if rest or width not in (1, 2) or hashlib.sha256(data).hexdigest() != described.sha256:
         raise ValueError(

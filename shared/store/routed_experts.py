@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymongo import UpdateOne
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents.routed_experts import ExpertChunk, Experts, PackedExperts, RoutedExperts, unpack_experts
+from shared.documents.routed_experts import ExpertChunk, PackedExperts, RoutedExperts, unpack_experts
 from shared.errors import DataError
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
+
+if TYPE_CHECKING:
+    from shared.tokens.expert_array import Experts
 
 Document = dict[str, Any]
 
@@ -26,7 +29,7 @@ class RoutedExpertVerbs:
             values = chunk.to_mongo()
             await self._chunks.bulk_write([UpdateOne({"_id": values["_id"]}, insert_once(values), upsert=True)])
 
-    async def read(self, described: Sequence[RoutedExperts]) -> dict[str, Experts]:
+    async def read(self, described: Sequence[RoutedExperts]) -> "dict[str, Experts]":
         """{digest: the array}. Raises DataError for bytes that are missing or others."""
         arrays = {}
         for one in described:
@@ -34,7 +37,7 @@ class RoutedExpertVerbs:
                 arrays[one.sha256] = await self._read(one)
         return arrays
 
-    async def _read(self, described: RoutedExperts) -> Experts:
+    async def _read(self, described: RoutedExperts) -> "Experts":
         parts = []
         for name in described.chunks:  # one by one: a command's reply has 16 MB at most
             chunk = await self._chunks.find_one({"_id": name})

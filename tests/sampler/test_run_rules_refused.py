@@ -90,6 +90,7 @@ ANOTHER: dict[str, dict[str, Any]] = {
     "sampling": {
         "turn_sources": {"lagging": 0.3},
         "temperature": 0.7,
+        "router_replay": True,
         "top_p": 0.95,
         "top_k": 20,
         "min_p": 0.05,

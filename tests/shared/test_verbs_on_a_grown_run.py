@@ -83,13 +83,22 @@ WHOLE = {  # {verb: why it reads all}
     "services.all": "one document for each engine",
     "services.is_live": "one document for each engine",
     "tasks.count_slots": "every slot is counted",
+    "versions.set_source": "those that are not pruned: keep_versions bounds them",
     "workers.all": "one document for each process",
     "workers.all_and_live": "likewise",
 }
 BY_ID = {  # of one document
     *("environments.heartbeat", "environments.remove", "group_scores.renew"),
     *("leases.claimed", "leases.get", "leases.is_held", "leases.renew", "leases.stay", "malformed.note"),
-    *("images.read", "notes.remove_view", "notes.save_view", "records.get", "rules.of_task", "sessions.has_turn"),
+    *(
+        "images.read",
+        "routed_experts.read",
+        "notes.remove_view",
+        "notes.save_view",
+        "records.get",
+        "rules.of_task",
+        "sessions.has_turn",
+    ),
     *("runs.note_settings", "runs.note_step_cost", "runs.read", "runs.set_state", "services.heartbeat"),
     *("services.remove", "services.set_status", "sessions.meet_limit", "sessions.score_turn", "settings.last"),
     *("settings.of_trainer", "tasks.get", "tasks.is_played_by", "versions.check_first", "versions.find"),

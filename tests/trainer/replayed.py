@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from shared.documents.routed_experts import Experts, pack_experts
+from shared.documents.routed_experts import pack_experts
+from shared.tokens.expert_array import Experts
 from shared.tokens.expert_span import ExpertSpan
 from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import random_group

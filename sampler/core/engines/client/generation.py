@@ -7,13 +7,15 @@ is EngineContractBroken, which names the field.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sampler.core.engines.client.fields import MAX_INT32, broken, listed, mapping, number, shown, text, whole
 from sampler.core.engines.client.refusals import LATER, MAX_MESSAGE_CHARS
-from sampler.core.engines.client.routed_experts import Int32
 from sampler.core.errors import EngineContractBroken, EngineRefused, EngineUnavailable
 from shared.documents.run import FIRST_VERSION
+
+if TYPE_CHECKING:
+    from sampler.core.engines.client.routed_experts import Int32
 
 FINISH_REASONS = ("stop", "length", "abort")
 ROUNDING_NATS = 1e-3  # tolerance for log-probs above 0, from half-precision logits
@@ -53,7 +55,7 @@ class Generation:
     truncated_logprobs: bool = (
         False  # of the distribution after top_p, top_k and min_p; False: before, or there were none
     )
-    experts: Int32 | None = field(default=None, compare=False)  # [tokens, choices], if they were asked for
+    experts: "Int32 | None" = field(default=None, compare=False)  # [tokens, choices], if they were asked for
 
 
 def read_generation(url: str, rid: str, answer: Mapping[str, Any], bounds: RequestBounds) -> Generation:

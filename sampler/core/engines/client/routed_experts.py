@@ -10,15 +10,17 @@ the model's, which a sampler does not know: rows stay whole.
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from sampler.core.engines.client.fields import broken, text
 from sampler.core.errors import EngineContractBroken
 
-Int32 = npt.NDArray[np.int32]
+if TYPE_CHECKING:  # numpy: for runs that have some
+    import numpy as np
+    import numpy.typing as npt
+
+    Int32 = npt.NDArray[np.int32]
+
 MOST_EXPERTS = 2**16  # of a layer
 
 
@@ -27,9 +29,11 @@ def experts_request(start: int) -> dict[str, Any]:
     return {"return_routed_experts": True, "routed_experts_start_len": start}
 
 
-def read_experts(where: str, answer: Mapping[str, Any], rows: int, *, skipped: int = 0) -> Int32 | None:
+def read_experts(where: str, answer: Mapping[str, Any], rows: int, *, skipped: int = 0) -> "Int32 | None":
     """[rows, choices] of a reply whose request names `skipped` positions more. None: a reply that was aborted says none, or there
     is no row. Raises EngineContractBroken for other numbers of rows and for experts that are none."""
+    import numpy as np
+
     meta = answer["meta_info"]
     encoded = meta.get("routed_experts")
     if encoded is None and meta["finish_reason"]["type"] == "abort":

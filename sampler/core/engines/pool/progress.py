@@ -1,14 +1,16 @@
 """One reply over the engines that sampled parts of it: in progress, and whole."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from sampler.core.engines.client.generation import Generation, append_run
-from sampler.core.engines.client.routed_experts import Int32
 from sampler.core.engines.client.streamed import OnIds
 from sampler.core.errors import EngineContractBroken
+
+if TYPE_CHECKING:
+    from sampler.core.engines.client.routed_experts import Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Progress:
     logprobs: list[float] = field(default_factory=list)
     version_runs: list[list[int]] = field(default_factory=list)
     continuations: list[Continuation] = field(default_factory=list)
-    experts: list[Int32] = field(default_factory=list)
+    experts: "list[Int32]" = field(default_factory=list)
     failures: int = 0
     whole_logprobs: bool = False  # some part's log-probs are not of a truncated distribution
 
@@ -66,7 +68,7 @@ class Progress:
         if part.experts is not None and self.experts_from is not None:
             self._add_experts(part.url, part.experts)
 
-    def _add_experts(self, url: str, experts: Int32) -> None:
+    def _add_experts(self, url: str, experts: "Int32") -> None:
         """Raises EngineContractBroken for an engine with another model than the one before."""
         if self.experts and self.experts[0].shape[1] != experts.shape[1]:
             raise EngineContractBroken(
@@ -87,6 +89,14 @@ class Progress:
             prompt_tokens=prompt_tokens,
             cached_tokens=min(last.cached_tokens, prompt_tokens),
             truncated_logprobs=bool(self.output_ids) and not self.whole_logprobs,
-            experts=np.concatenate(self.experts) if self.experts else None,
+            experts=_joined(self.experts),
         )
         return EngineReply(whole, tuple(self.continuations), self.failures, duration_s)
+
+
+def _joined(parts: "Sequence[Int32]") -> "Int32 | None":
+    if not parts:
+        return None
+    import numpy as np
+
+    return np.concatenate(parts)

@@ -62,7 +62,7 @@ def test_the_memory_of_weights_and_cache_is_given_back_to_the_system(engine: Ser
     assert freed > 0.9 * weights, f"{freed / MIB:.0f} of {weights / MIB:.0f} MiB"
     awake(engine, wide)
     answer = engine.generate(PROMPT, 8, temperature=0)
-    assert resident(engine) > before - 0.1 * weights, "after a step, which takes the same memory for a while"
+    assert resident(engine) > before - 0.5 * weights, "after a step, which takes the same memory for a while"
     assert answer["output_ids"] == expected
     Reference((wide,)).assert_exact(0, PROMPT, answer)
 
