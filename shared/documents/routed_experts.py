@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # numpy: for runs that have some
     import numpy as np
     import numpy.typing as npt
 
-    from shared.tokens.expert_array import Experts
+    from shared.documents.expert_array import Experts
 
 EXPERT_CHUNK_BYTES = 8_000_000  # MongoDB's limit per document is 16 MB
 

@@ -13,7 +13,7 @@ from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
 
 if TYPE_CHECKING:
-    from shared.tokens.expert_array import Experts
+    from shared.documents.expert_array import Experts
 
 Document = dict[str, Any]
 

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from shared.documents.expert_array import Experts
 from shared.documents.routed_experts import RoutedExperts
-from shared.tokens.expert_array import Experts
 
 Bool = npt.NDArray[np.bool_]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from shared.documents.expert_array import Experts
 from shared.documents.routed_experts import pack_experts
-from shared.tokens.expert_array import Experts
 from shared.tokens.expert_span import ExpertSpan
 from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import random_group

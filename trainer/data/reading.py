@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 
 from shared.documents import DBRecordData
+from shared.documents.expert_array import Experts
 from shared.engine_mismatch import engine_number
 from shared.errors import ConfigError, DataError
 from shared.outside_text import error_text
 from shared.rules.temperatures import temperature_problem
-from shared.tokens.expert_array import Experts
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.unforeseen import OF_THE_MACHINE, bug_of, is_of_the_process

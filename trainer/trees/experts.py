@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from shared.documents.expert_array import Experts
 from shared.errors import DataError
-from shared.tokens.expert_array import Experts
 from shared.tokens.expert_span import Bool, experts_of_record
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import Int64

@@ -21,8 +21,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from shared.documents.expert_array import Experts
 from shared.engine_mismatch import engine_number
-from shared.tokens.expert_array import Experts
 from shared.tokens.merging import LossRules, insert_all, sequence_counts, sequence_ends
 from shared.tokens.record_tree import RecordTree
 from shared.tokens.trie import Int32, Int64, TreeLayout
