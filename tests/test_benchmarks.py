@@ -254,7 +254,7 @@ def weight_streams(folder: Path) -> None:
 
 def viewer_images(folder: Path) -> None:
     if chromium_path() is None:
-        pytest.skip("no Chromium: apt-get install chromium")
+        pytest.skip("no Chromium: scripts/setup_browser.sh installs it; the benchmark opens pages in it")
     by_need, at_once = figures(folder, "viewer_images")["an episode"]
     assert (by_need["loaded"], at_once["loaded"], at_once["pictures"]) == ("by need", "at once", 6)
     assert 0 < by_need["pictures"] <= 6

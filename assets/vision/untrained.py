@@ -119,7 +119,8 @@ def write_untrained(folder: Path, mean: float = 1.0, seed: int = 7, *, wide: boo
 def widen(model: Qwen2_5_VLForConditionalGeneration) -> None:
     """Scales the layers to a width of 128, for which 0.02 is too small, and features to the norm of embeddings.
 
-    Before, features have 15 times that norm, and what a layer adds to them, such as where they are, is lost beside it.
+    Without it a feature has 15 times the norm of an embedding, and what a layer adds to it, such as its position, is a small part
+    of the sum.
     """
     for parameter in model.model.language_model.layers.parameters():
         if parameter.dim() == 2:

@@ -1,4 +1,4 @@
-"""What `tandem plan MODEL --gpus N` predicts of a rank's memory, beside what the trainer's own code would hold there, by part.
+"""Memory of a rank by part: predicted by `tandem plan MODEL --gpus N`, and tracked in the trainer's own code.
 
     python -m scripts.bench.plan                        Qwen3-0.6B to 235B-A22B, 8 to 512 ranks, 8 K to 256 K tokens
     python -m scripts.bench.plan --model Qwen3-8B --ranks 16 --tp 2 --cp 4 --tokens 65536 --checkpointing

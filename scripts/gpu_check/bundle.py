@@ -12,7 +12,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-PACKED = (  # what the trainer and its tests import, beside torch, NumPy and what torch needs
+PACKED = (  # imports of the trainer and its tests; torch, NumPy and what torch needs are the lender's
     *(
         "transformers",
         "tokenizers",

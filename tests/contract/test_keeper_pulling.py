@@ -71,7 +71,7 @@ async def test_a_later_engine_pulls_from_the_first_when_the_trainers_machine_is_
     engine: Engine, second: Engine, store: Store, until: Until
 ) -> None:
     if engine.kind != "local":
-        pytest.skip("what is tested is our keepers, the same for every engine: once, on the local one")
+        pytest.skip("keepers pull in the same way for every engine: tested once, with the local one")
     async with far_trainer(store, engine) as trainer, keeping(engine, store, until, **PEERS) as kept:
         await assert_serves(kept, await trainer.publish())
         await trainer.server.end(1)
@@ -81,7 +81,7 @@ async def test_a_later_engine_pulls_from_the_first_when_the_trainers_machine_is_
 
 async def test_a_version_without_a_source_is_an_error_that_passes(engine: Engine, store: Store, until: Until) -> None:
     if engine.kind != "local":
-        pytest.skip("what is tested is our keepers, the same for every engine: once, on the local one")
+        pytest.skip("keepers pull in the same way for every engine: tested once, with the local one")
     async with far_trainer(store, engine) as trainer, keeping(engine, store, until, **PEERS) as kept:
         files = manifest_of(engine.weights(1))
         await store.versions.announce(POLICY, 1, "/another/machine/1", files)

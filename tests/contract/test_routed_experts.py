@@ -168,6 +168,8 @@ async def test_the_trainer_replays_what_the_engine_chose_in_an_episode(
 
 async def test_a_dense_model_is_refused(shared_engine: Engine, client: EngineClient) -> None:
     if shared_engine.kind == "vllm":
-        pytest.skip("our engine for vLLM refuses every such request: tests/sampler/engine/test_request_experts.py")
+        pytest.skip(
+            "our vLLM engine returns no routed experts; tests/sampler/engine/test_request_experts.py has its refusal"
+        )
     with pytest.raises((EngineRefused, EngineContractBroken), match="routed_experts"):
         await client.generate(shared_engine.url, PROMPT, PARAMS, "experts-7", experts_from=0)

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from tests.trainer.accelerated import DEVICE, device_module, on_an_accelerator
 
-pytestmark = [*on_an_accelerator, pytest.mark.skipif(DEVICE == "cuda", reason="a GPU would not notice a race")]
+pytestmark = [
+    *on_an_accelerator,
+    pytest.mark.skipif(
+        DEVICE == "cuda", reason="these are errors of the device of host memory; CUDA does not detect races"
+    ),
+]
 TWO_DEVICES = "Expected all tensors to be on the same device"
 
 
@@ -76,7 +81,7 @@ def test_its_memory_is_closed_to_code_for_the_host() -> None:
     assert ctypes.string_at(torch.ones(4).data_ptr(), 4)
 
 
-def test_a_stream_that_does_not_wait_is_found(matrix: Tensor) -> None:
+def test_a_stream_without_a_wait_is_an_error(matrix: Tensor) -> None:
     side = device_module.Stream()
     with device_module.stream(side), pytest.raises(RuntimeError, match="reads memory that stream 0 has written"):
         matrix + 1

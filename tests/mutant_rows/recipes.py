@@ -17,7 +17,7 @@ MUTANTS = (
         "assets/recipes/pixels/make.py",
         "if room.view() in held_out:",
         "if False:",
-        f"{PIXELS}::test_a_walk_that_passes_a_room_of_the_evaluation_is_left_out",
+        f"{PIXELS}::test_a_walk_through_a_room_of_the_evaluation_is_excluded",
     ),
     Mutant(
         "recipe pixels: the object stops a step ahead",

@@ -93,7 +93,7 @@ async def test_engines_that_pull_at_once_pull_from_each_other(tmp_path: Path) ->
         assert len(DATA) <= app.bytes_sent < 3 * len(DATA)
 
 
-async def test_what_an_interrupted_attempt_left_counts_where_it_is_right(tmp_path: Path) -> None:
+async def test_chunks_of_an_interrupted_attempt_are_used_if_their_digests_match(tmp_path: Path) -> None:
     async with trainer(tmp_path) as (url, app):
         target = tmp_path / "a" / "x"
         left = bytearray(DATA[: 5 * CHUNK])
@@ -145,7 +145,7 @@ async def test_damaged_chunks_of_one_source_come_from_another(tmp_path: Path) ->
             await asyncio.to_thread(pull, tmp_path / "b" / "x", SHA256, len(DATA), [damaged])
 
 
-async def test_a_dead_source_is_left_out(tmp_path: Path) -> None:
+async def test_a_dead_source_is_skipped(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}"
     async with trainer(tmp_path) as (url, _):
@@ -157,7 +157,7 @@ async def test_a_dead_source_is_left_out(tmp_path: Path) -> None:
         await asyncio.to_thread(pull, tmp_path / "b" / "x", SHA256, len(DATA), [dead])
 
 
-async def test_a_source_that_describes_another_file_is_found_out(tmp_path: Path) -> None:
+async def test_a_source_with_digests_of_another_file_is_an_error(tmp_path: Path) -> None:
     other = bytes(reversed(DATA))
     shelf = Shelf()
     shelf.put(SHA256, ChunkedFile.whole(written(tmp_path, other), chunk_bytes=CHUNK))
@@ -241,7 +241,7 @@ def test_digests_are_one_for_each_chunk(tmp_path: Path) -> None:
     assert (empty.missing, empty.chunking.digests) == ([], ())
 
 
-async def test_a_worker_that_hangs_delays_nothing(tmp_path: Path) -> None:
+async def test_a_hanging_source_delays_nothing(tmp_path: Path) -> None:
     release = threading.Event()
 
     def held(inner: WeightsApp) -> Callable[..., Any]:

@@ -163,5 +163,5 @@ def url_of(server: "subprocess.Popen[bytes]", file: Path) -> str:
     while not file.exists():
         assert server.poll() is None, "the server has ended"
         assert time.monotonic() < end, "the server wrote no URL"
-        time.sleep(0.1)  # until it has written its URL
+        time.sleep(0.1)  # a file has no notification here; the loop ends with the server, or after PATIENCE_S
     return file.read_text(encoding="utf-8").strip()

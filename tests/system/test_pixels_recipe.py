@@ -73,7 +73,7 @@ def test_no_room_of_the_evaluation_is_trained_or_passed_in_the_warm_up(written: 
     assert len(seeds) == len(lines(written / "played.jsonl"))
 
 
-def test_a_walk_that_passes_a_room_of_the_evaluation_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_through_a_room_of_the_evaluation_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make, "RANDOM", 0.0)
     room, rng = Room((1, 1), 0, (4, 1)), random.Random(0)
     assert make.drawn_moves(room, set(), rng) == [AHEAD, AHEAD]

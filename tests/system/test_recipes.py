@@ -169,7 +169,7 @@ def test_the_tasks_of_a_world_are_those_of_its_package_and_held_out(name: str, p
 async def test_a_recipe_trains_the_pretrained_model(name_of_recipe: str) -> None:
     """Needs the package registry the first time. A checkpoint is 1.6 GB: nothing of the run is left."""
     if name_of_recipe == "web" and not chromium_path():
-        pytest.skip("needs Chromium (scripts/setup_browser.sh)")
+        pytest.skip("no Chromium: scripts/setup_browser.sh installs it; the recipe's tools drive it")
     name = f"recipe_{os.getpid()}"
     try:
         done = await asyncio.to_thread(recipe, name_of_recipe, "--max_steps", "1", RUN_NAME=name, EVAL_FILE="")

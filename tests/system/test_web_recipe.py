@@ -107,7 +107,7 @@ def test_the_model_reads_a_screenshot_as_16_tokens_and_the_demonstrations_render
 async def server(tmp_path: Path) -> AsyncIterator[Process]:
     """Once it serves: its URL is in `server.url`."""
     if chromium_path() is None:
-        pytest.skip("no Chromium: apt-get install chromium")
+        pytest.skip("no Chromium: scripts/setup_browser.sh installs it; pages are compared with its own")
     file = tmp_path / "server.url"
     server = await asyncio.create_subprocess_exec(sys.executable, "-m", "assets.recipes.web.server", file, cwd=ROOT)
     try:

@@ -51,7 +51,7 @@ class Rooms:
     def __init__(self) -> None:
         import gymnasium  # which only the worlds' Python has
 
-        self._world: Any = gymnasium.make(WORLD, **TASK["options"]).unwrapped  # type: ignore[arg-type]  # a JSON object
+        self._world: Any = gymnasium.make(WORLD, **TASK["options"]).unwrapped  # type: ignore[arg-type]  # options of a JSON object, which Gymnasium's stubs do not know
         self._seed = 0
         self.views: set[Any] = set()  # of all that were drawn
 

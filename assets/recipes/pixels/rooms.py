@@ -36,7 +36,7 @@ class Room:
         return replace(self, player=self.ahead) if is_free else self
 
     def view(self) -> tuple[Field, Field, str]:
-        """As the player has it, whatever the direction: free fields ahead and to the right, the target's place from there."""
+        """Relative to the player and its direction: free fields ahead and to the right, and the target's place."""
         column, row = self.player
         free = {0: SIDE - column, 1: SIDE - row, 2: column - 1, 3: row - 1}
         right = (self.direction + 1) % 4

@@ -28,8 +28,8 @@ def main() -> None:
     for name, pages in (("train", TRAIN), ("eval", EVAL)):
         write(folder / f"{name}.jsonl", [task(f"{name}-{page}", Site(page)) for page in pages])
     rng = random.Random(8)
-    write(folder / "looks.jsonl", demonstrations([look] * FIRST_LOOKS, rng))
-    write(folder / "warmup.jsonl", demonstrations([look] * LOOKS + [conversation] * CONVERSATIONS, rng))
+    write(folder / "looks.jsonl", demonstrations([location_example] * FIRST_LOOKS, rng))
+    write(folder / "warmup.jsonl", demonstrations([location_example] * LOOKS + [conversation] * CONVERSATIONS, rng))
 
 
 def task(name: str, site: Site) -> dict[str, Any]:
@@ -45,12 +45,12 @@ def demonstrations(kinds: list[Demonstration], rng: random.Random) -> Iterator[d
         yield kind(Site(rng.choice(WARMUP)), rng)
 
 
-def look(site: Site, rng: random.Random) -> dict[str, Any]:
-    """Where the right link of a page is."""
+def location_example(site: Site, rng: random.Random) -> dict[str, Any]:
+    """A question for the place of a page's right link, and its answer."""
     path = ROUTE[: rng.randrange(CLICKS)]
     x, y = site.links(path)[0].middle
-    asked = [image(site.picture(path)), {"type": "text", "text": f"Where is {RIGHT}"}]
-    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": f"{x}, {y}"}]}
+    question_blocks = [image(site.picture(path)), {"type": "text", "text": f"Where is {RIGHT}"}]
+    return {"messages": [{"role": "user", "content": question_blocks}, {"role": "assistant", "content": f"{x}, {y}"}]}
 
 
 def conversation(site: Site, rng: random.Random) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Site:
         return [Link(*link) for link in zip([RIGHT, *others], places, gaps, strict=True)]
 
     def title(self, path: list[str]) -> str:
-        """Of /page/NUMBER/PATH: "code 47" where the route ends, "lost 12" beside it."""
+        """The title of /page/NUMBER/PATH: "code 47" at the end of the route, "lost 12" at a wrong link."""
         if path == ROUTE:
             return f"code {self.code}"
         return "page" if path == ROUTE[: len(path)] else f"lost {self.wrong_code}"

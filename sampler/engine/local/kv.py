@@ -45,7 +45,7 @@ class KvSlots:
         self._rows_per_slot = layers * 2 * kv_heads * max_len
 
     def record_experts(self, top_k: int, num_experts: int) -> None:
-        """From now on a forward writes which experts computed each token, beside its keys and values."""
+        """Every later forward also writes which experts computed each token, into the places of its keys and values."""
         kind = torch.uint8 if num_experts <= 256 else torch.int16
         self.experts = torch.zeros((self.num_slots, self.max_len, self.layers, top_k), dtype=kind)
 

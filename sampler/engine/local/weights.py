@@ -7,7 +7,7 @@ shape, and reports success despite missing tensors; here each is an error messag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
@@ -98,7 +98,7 @@ def renamed(tensors: dict[str, Tensor], live: Mapping[str, Tensor]) -> dict[str,
     return {live_name(name, live): tensor for name, tensor in tensors.items()}
 
 
-def live_name(name: str, live: Mapping[str, Tensor]) -> str:
+def live_name(name: str, live: Container[str]) -> str:
     """The live model's name of what files call `name`; `name` itself where there is none."""
     if name not in live:
         for on_disk, in_model in PREFIXES.items():

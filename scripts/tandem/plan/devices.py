@@ -4,8 +4,8 @@
     h100   NVIDIA H100 Tensor Core GPU datasheet (2023)  b200   NVIDIA DGX B200 datasheet (2024), an eighth of it
     h200   NVIDIA H200 Tensor Core GPU datasheet (2024)  l40s   NVIDIA L40S datasheet (2023), whose link is PCIe 4.0
 
-`link` and `network` are of one direction: NVLink within a machine, and one network adapter a GPU between machines (200 Gb/s
-beside an A100 or L40S, else 400 Gb/s, as in NVIDIA's DGX machines).
+`link` and `network` are of one direction: NVLink within a machine, and one network adapter a GPU between machines (200 Gb/s for
+an A100 or L40S, else 400 Gb/s, as in NVIDIA's DGX machines).
 """
 
 from dataclasses import dataclass

@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=_count, help="machines; by default as few as hold 8 each")
     parser.add_argument("--gpu", choices=DEVICES, default="h100", help="their kind")
     parser.add_argument("--memory", type=float, help="GiB of one of them, instead of its kind's")
-    parser.add_argument("--host_memory", type=float, default=HOST_GIB, help="GiB of each machine beside its GPUs")
+    parser.add_argument("--host_memory", type=float, default=HOST_GIB, help="GiB of main memory of each machine")
     parser.add_argument("--context", type=_count, default=32768, help="tokens of the longest episode, and of a row")
     parser.add_argument(
         "--trained_share", type=float, default=0.5, help="of a row's tokens that are sampled, and trained"

@@ -29,7 +29,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """`gpus` on each of `machines`. `memory`: usable bytes of one; `host`: bytes of a machine beside them."""
+    """`gpus` on each of `machines`. `memory`: usable bytes of one; `host`: bytes of a machine's main memory."""
 
     device: Device
     machines: int

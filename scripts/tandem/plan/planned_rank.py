@@ -40,7 +40,7 @@ class TrainedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Bytes of one rank at one moment of a step, on its GPU; `host` beside it."""
+    """Bytes of one rank on its GPU, at one moment of a step. `host`: its bytes in main memory."""
 
     moment: str
     weights: int

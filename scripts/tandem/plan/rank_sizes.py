@@ -149,16 +149,16 @@ class RankSizes:
     @property
     def _saved_of_attention(self) -> int:
         shape, u, tp = self.shape, self.u, self.layout.tp
-        norms = 2 * shape.hidden * (EXACT + self._norm_kept) + 2 * EXACT
+        norms = 2 * shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
         heads = (2 * u * (shape.query + shape.key) + u * shape.key + EXACT * shape.heads) // tp
         if shape.head_norms:
-            heads += (shape.query + shape.key) * (EXACT + self._norm_kept - u) // tp
+            heads += (shape.query + shape.key) * (EXACT + self._norm_bytes - u) // tp
             heads += EXACT * (shape.heads + shape.key_heads) // tp
         return norms + heads - u * shape.key // tp
 
     @property
-    def _norm_kept(self) -> int:
-        """Bytes a number of the normalized input, and of what the norm gives."""
+    def _norm_bytes(self) -> int:
+        """Bytes of a number in the normalized input that the backward needs."""
         return self.u if self.trained.lora_rank or self.row.on_cpu else 2 * self.u
 
     @property

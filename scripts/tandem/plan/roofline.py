@@ -3,7 +3,7 @@
     a row          products 2 operations a parameter and token forward, as many for each of two gradients, and once more with
                    activation_checkpointing; attention 4 x the width of the queries for each pair that sees each other, and
                    2.5 times that backward (arXiv 2307.08691, section 3.2); the head for trained tokens alone
-    collectives    each layer's parameters gathered twice, beside the computation; in the middle of it those of tp_size, cp_size
+    collectives    each layer's parameters are gathered twice, while others compute; those of tp_size and cp_size interrupt it
     once a step    gradients reduced, the optimizer
     decoding       all weights read once, and the keys and values of each sequence
 

@@ -31,7 +31,7 @@ TRIES = 3
 QUIET_S = 30.0
 SLOW_S = 2.0
 DIGESTS_S = 600.0  # that a source reads a file of a large model
-LOOK_S = 0.05  # between two looks at a source that has nothing new
+LOOK_S = 0.05  # between two requests to a source without a new chunk
 DESCRIPTION_BYTES = 72 * MOST_CHUNKS  # of a JSON list of digests
 
 
@@ -115,7 +115,9 @@ def _description(url: str, sha256: str, is_stopped: Callable[[], bool]) -> bytes
             except NotYet:
                 if is_stopped() or time.monotonic() > end:
                     raise
-                time.sleep(5 * LOOK_S)  # a source has no signal for digests that are there
+                time.sleep(
+                    5 * LOOK_S
+                )  # HTTP has no notification of digests: the source is asked again, for DIGESTS_S at most
 
 
 class _Pull:
@@ -160,7 +162,9 @@ class _Pull:
                         held = source.get(f"/weights/{self._sha256}/held", MOST_CHUNKS)
                         number = self._take(url, held)
                     if number is None:
-                        time.sleep(LOOK_S)  # a source has no signal for a new chunk
+                        time.sleep(
+                            LOOK_S
+                        )  # HTTP has no notification of a new chunk: the peer is asked again until the file is whole
                         continue
                     self._get(source, number)
                     failures = 0

@@ -13,7 +13,7 @@ def limits(*, experts: bool) -> Limits:
     return Limits(64, 100, frozenset(), lambda text: [1], experts=experts)
 
 
-def test_they_are_returned_from_the_position_that_is_asked_for() -> None:
+def test_experts_are_returned_from_the_requested_position() -> None:
     (whole,), _ = parse_generate(BODY, limits(experts=True))
     (part,), _ = parse_generate(BODY | {"routed_experts_start_len": 3}, limits(experts=True))
     (none,), _ = parse_generate({"input_ids": [1, 2, 3]}, limits(experts=True))

@@ -134,7 +134,7 @@ def test_a_launch_takes_the_printed_settings(
     assert place(8, [Wanted("main", heads=32)], config.gpus)
 
 
-def test_a_number_of_gpus_is_told_from_a_placement() -> None:
+def test_a_number_of_gpus_and_a_placement_are_distinguished() -> None:
     assert is_gpu_plan(["Qwen3-8B", "--gpus", "8"])
     assert is_gpu_plan(["Qwen3-8B", "--gpus=8"])
     assert not is_gpu_plan(["my_run", "--gpus", '{"main": {"trainer": [0]}}'])

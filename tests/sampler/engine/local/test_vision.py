@@ -161,5 +161,5 @@ def test_positions_are_those_of_the_trainer(starts: Sequence[int]) -> None:
 def test_names_on_disk_lead_to_the_models() -> None:
     live = {"model.language_model.norm.weight": 1, "model.visual.norm.weight": 2, "lm_head.weight": 3}
     names = ("model.norm.weight", "visual.norm.weight", "lm_head.weight", "norm.weight")
-    found = [live_name(name, live) for name in names]  # type: ignore[arg-type]  # `live_name` reads names alone
+    found = [live_name(name, live) for name in names]
     assert found == [*live, "norm.weight"]
