@@ -44,9 +44,11 @@ from trainer.modeling.model import DTYPES
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import choose_trained
 from trainer.process import parallel as processes
-from trainer.process.parallel import Parallel, ShardSettings, Sizes, shard_model
+from trainer.process.parallel import Parallel, Sizes
 from trainer.process.peers import Peers
 from trainer.process.private_apis import layer_class_names
+from trainer.process.shard_settings import ShardSettings
+from trainer.process.sharding import shard_model
 from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig
 from trainer.settings.trained_parts import LoraSettings, Trainable

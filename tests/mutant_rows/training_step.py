@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "step: one process on a CPU copies no parameters",
-        "trainer/process/parallel.py",
+        "trainer/process/sharding.py",
         "        and not settings.offload_params\n    ):\n        return\n",
         "        and not settings.offload_params\n    ):\n        pass\n",
         "tests/trainer/test_parallel.py::test_one_process_on_a_cpu_copies_no_parameters",

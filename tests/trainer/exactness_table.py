@@ -43,8 +43,9 @@ from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.pipeline import RowPipeline
 from trainer.modeling.pipeline_parallel import cut_stages
-from trainer.process.parallel import Parallel, parallel_session, shard_model
+from trainer.process.parallel import Parallel, parallel_session
 from trainer.process.private_apis import layer_class_names
+from trainer.process.sharding import shard_model
 from trainer.reporting.loss_metrics import combine
 from trainer.step.accumulate import Accumulator
 from trainer.trees.minibatch import Minibatch

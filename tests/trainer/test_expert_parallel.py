@@ -21,7 +21,9 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ta
 from tests.trainer.layouts import BALANCED, MAX_TOKENS, Comparison, Layout, comparison, run
 from trainer.losses import LossConfig
 from trainer.modeling.expert_parallel import expert_modules, spread_experts
-from trainer.process.parallel import LaunchError, Parallel, ShardSettings, parallel_session, shard_model
+from trainer.process.parallel import LaunchError, Parallel, parallel_session
+from trainer.process.shard_settings import ShardSettings
+from trainer.process.sharding import shard_model
 from trainer.publishing.weights import write_weights
 from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import Trainable

@@ -16,7 +16,8 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ta
 from tests.trainer.layouts import Layout, run
 from trainer.losses import LossConfig
 from trainer.modeling.forward_choice import ProbeResult
-from trainer.process.parallel import Parallel, ShardSettings
+from trainer.process.parallel import Parallel
+from trainer.process.shard_settings import ShardSettings
 from trainer.settings.trained_parts import Trainable
 from trainer.step import opening
 from trainer.step.opening import LearnerOptions

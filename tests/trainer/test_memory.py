@@ -16,7 +16,8 @@ from trainer.modeling import node_attention
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.memory import checkpoint_layers, with_optimizer_offload
-from trainer.process.parallel import Parallel, ShardSettings
+from trainer.process.parallel import Parallel
+from trainer.process.shard_settings import ShardSettings
 from trainer.settings.config import TrainerConfig
 from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig

@@ -13,14 +13,9 @@ from torch.distributed.tensor import DTensor
 from tests.trainer.builders import random_group, tiny_model
 from tests.trainer.conftest import Launch, launch
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.process.parallel import (
-    LaunchError,
-    Parallel,
-    ShardSettings,
-    parallel_session,
-    read_shard_settings,
-    shard_model,
-)
+from trainer.process.parallel import LaunchError, Parallel, parallel_session
+from trainer.process.shard_settings import ShardSettings, read_shard_settings
+from trainer.process.sharding import shard_model
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

@@ -28,7 +28,8 @@ from trainer.modeling.attention import dense_mask
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.pipeline import RowPipeline
 from trainer.modeling.pipeline_parallel import cut_stages, stage_starts
-from trainer.process.parallel import LaunchError, Parallel, ShardSettings, parallel_session
+from trainer.process.parallel import LaunchError, Parallel, parallel_session
+from trainer.process.shard_settings import ShardSettings
 from trainer.publishing.adapter import gather_adapter
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig

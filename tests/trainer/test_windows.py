@@ -23,8 +23,9 @@ from trainer.modeling.context_parallel import of_slices
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, slice_obstacle, tree_obstacle
-from trainer.process.parallel import Parallel, shard_model
+from trainer.process.parallel import Parallel
 from trainer.process.private_apis import layer_class_names
+from trainer.process.sharding import shard_model
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

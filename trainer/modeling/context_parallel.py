@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from shared.errors import ConfigError
+from trainer.modeling.all_to_all import exchange
 from trainer.modeling.node_attention import BY_NODE
 from trainer.process.peers import Peers
 
@@ -191,36 +192,15 @@ def _whole_row(parts: tuple[Tensor, ...], context: Peers) -> list[Tensor]:
     ]  # first dimension: the target process, then the source
     sent = torch.cat([x.reshape(size, -1) for x in parts], 1)
     widths = [x.numel() // size for x in parts]
-    received = torch.split(_exchange(sent, context), widths, 1)
+    received = torch.split(exchange(sent, context), widths, 1)
     return [x.reshape(shape).transpose(0, 1).flatten(1, 2)[None] for x, shape in zip(received, shapes, strict=True)]
 
 
 def _own_slice(out: Tensor, context: Peers) -> Tensor:
     """(1, row, heads / C, D) as (1, slice, heads, D)."""
     _, n, heads, width = out.shape
-    received = _exchange(out.reshape(context.size, n // context.size, heads, width), context)
+    received = exchange(out.reshape(context.size, n // context.size, heads, width), context)
     return received.transpose(0, 1).flatten(1, 2)[None]
-
-
-def _exchange(x: Tensor, context: Peers) -> Tensor:
-    """All-to-all along the first dimension, in order of rank."""
-    result: Tensor = _Exchange.apply(x, context)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
-    return result
-
-
-class _Exchange(torch.autograd.Function):
-    """The all-to-all is its own adjoint."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, context: Peers) -> Tensor:
-        ctx.context = context
-        received = torch.empty_like(x, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(received, x.contiguous(), group=context.group)
-        return received
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _Exchange.apply(grad, ctx.context), None  # type: ignore[no-untyped-call]  # untyped in torch's stubs
 
 
 for _inner in (BY_NODE, "sdpa", "flex_attention"):  # eager is the model's own code and not registered

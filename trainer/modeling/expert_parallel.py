@@ -25,10 +25,12 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
+from trainer.modeling.all_to_all import exchange
 from trainer.modeling.context_parallel import of_all
-from trainer.process.parallel import Parallel, is_empty
+from trainer.process.parallel import Parallel
 from trainer.process.peers import Peers
 from trainer.process.private_apis import with_tensors
+from trainer.process.sharding import is_empty
 
 OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert
 DISPATCHED = "ep_dispatch_experts"  # … and for the module that has them
@@ -112,8 +114,8 @@ class _Spread:
         received_XL = torch.empty_like(sent_XL)
         dist.all_to_all_single(received_XL, sent_XL, group=self.place.group)
         sent, received = torch.stack([sent_XL.sum(1), received_XL.sum(1)]).tolist()
-        rows_RH = _exchange(hidden_NH[order_P // expert_NK.shape[1]], sent, received, self.place)
-        result_PH = _exchange(self._computed(rows_RH, received_XL), received, sent, self.place)
+        rows_RH = exchange(hidden_NH[order_P // expert_NK.shape[1]], self.place, sent, received)
+        result_PH = exchange(self._computed(rows_RH, received_XL), self.place, received, sent)
         result_NKH = torch.empty_like(result_PH).index_copy(0, order_P, result_PH)
         result_NKH = result_NKH.view(*expert_NK.shape, hidden_NH.shape[1])
         return (result_NKH * weight_NK[..., None]).sum(1).to(hidden_NH.dtype)
@@ -146,27 +148,6 @@ class _ScaledBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad * ctx.factor, None
-
-
-def _exchange(x_PH: Tensor, sent: list[int], received: list[int], place: Peers) -> Tensor:
-    """Rows for each process, as many as `sent`, in order of rank; returns those from each process."""
-    result: Tensor = _Exchange.apply(x_PH, sent, received, place)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
-    return result
-
-
-class _Exchange(torch.autograd.Function):
-    """An all-to-all of rows; its adjoint is that of the opposite direction."""
-
-    @staticmethod
-    def forward(ctx: Any, x_PH: Tensor, sent: list[int], received: list[int], place: Peers) -> Tensor:
-        ctx.arguments = received, sent, place
-        out_RH = x_PH.new_empty(sum(received), x_PH.shape[1])
-        dist.all_to_all_single(out_RH, x_PH.contiguous(), received, sent, group=place.group)
-        return out_RH
-
-    @staticmethod
-    def backward(ctx: Any, grad_RH: Tensor) -> tuple[Tensor | None, ...]:
-        return _exchange(grad_RH, *ctx.arguments), None, None, None
 
 
 def _summed_backward(x: Tensor, peers: Peers) -> Tensor:

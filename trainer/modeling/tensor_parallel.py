@@ -33,8 +33,8 @@ from shared.errors import ConfigError
 from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS
 from trainer.modeling.quantized_base import FourBitLinear
 from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
-from trainer.process.parallel import is_empty
 from trainer.process.private_apis import silence_redistribution
+from trainer.process.sharding import is_empty
 
 silence_redistribution()
 HEADS_DIM = 2  # of (batch, token, head, head_dim), the input of the per-head norms

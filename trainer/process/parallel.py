@@ -1,8 +1,4 @@
-"""The processes that train together, their devices, and the sharding of the model.
-
-Accelerate launches the processes, holds their state and passes the FSDP2 settings (`assets/fsdp2.yml`, read back here
-through its plugin). Sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
-and for one process: Accelerate's FSDP path does not exist on CPU, where it would silently train independent copies.
+"""The processes that train together, and their devices. Accelerate launches the processes and holds their state.
 
     pp          the processes of one line work on the same rows, each with some of the layers (`modeling/pipeline_parallel.py`)
     mesh        "shard" × "tp", of the same layers: parameters are sharded over both
@@ -16,48 +12,29 @@ Promise: all launched processes train together, or the start is refused.
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
-from accelerate.utils import FullyShardedDataParallelPlugin
-from torch import nn
 from torch.distributed import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from shared.errors import ConfigError
 from shared.processes.waits import Wait
-from trainer.process.expert_sharding import shard_experts
 from trainer.process.peers import COLLECTIVE_TIMEOUT_S, Peers, Pipeline, peers_of, pipeline_of
 from trainer.process.private_apis import forget_group
+from trainer.process.shard_settings import ShardSettings, read_shard_settings
 
 log = logging.getLogger(__name__)
-
-PRECISIONS = {"no": None, "bf16": torch.bfloat16}
 
 
 class LaunchError(ConfigError):
     """The started processes differ from the launched ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
-    """The FSDP2 settings in force; `layer_classes` empty means the layers that the model itself names."""
-
-    precision: str = "no"
-    reshard_after_forward: bool = True
-    layer_classes: tuple[str, ...] = ()
-    offload_params: bool = False
-    activation_checkpointing: bool = False
-    forward_prefetch: bool = False  # a layer requests the next layer's parameters before it computes
-    first_loads: bool = False  # only the first process reads the weights' files (trainer/modeling/sharded_loading.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,86 +258,3 @@ def _check_world_size(reported: int, device: torch.device, world_size: int) -> N
     counts = {"Accelerate reports": reported, "the group counts": int(present.item())}
     if any(count != world_size for count in counts.values()):
         raise LaunchError(f"{world_size} processes were launched, but {counts}; launch with assets/fsdp2.yml")
-
-
-def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
-    """The settings passed by `accelerate launch`, parsed by Accelerate; its FSDP2 defaults for a single process.
-
-    Raises ValueError for settings that this trainer does not support.
-    """
-    if environment.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and environment.get("FSDP_VERSION") != "2":
-        raise ValueError(f"fsdp_version is {environment.get('FSDP_VERSION')!r}; expected 2, as in assets/fsdp2.yml")
-    precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in PRECISIONS:
-        raise ValueError(f"mixed_precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    backward_prefetch = environment.get("FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE")
-    if backward_prefetch != "BACKWARD_PRE":
-        raise ValueError(f"fsdp_backward_prefetch is {backward_prefetch!r}; expected BACKWARD_PRE: FSDP2 has no other")
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
-    return ShardSettings(
-        precision=precision,
-        reshard_after_forward=bool(plugin.reshard_after_forward),
-        layer_classes=tuple(name.strip() for name in plugin.transformer_cls_names_to_wrap or ()),
-        offload_params=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
-        activation_checkpointing=bool(plugin.activation_checkpointing),
-        forward_prefetch=environment.get("FSDP_FORWARD_PREFETCH", "false").lower() == "true",
-        first_loads=bool(plugin.cpu_ram_efficient_loading),
-    )
-
-
-def shard_model(
-    model: nn.Module,
-    layer_classes: tuple[str, ...],
-    parallel: Parallel,
-    *,
-    frozen: bool = False,
-    experts: Collection[nn.Module] = (),
-) -> None:
-    """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
-
-    One process on a CPU, or one for each stage, has nothing to shard, and FSDP2 would copy each layer's parameters at every
-    forward and backward, and its gradients once more: the model stays as it is there, unless its parameters are cast
-    (`precision`).
-
-    `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
-    Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
-    `experts`: modules whose parameters are sharded over the processes that hold the same experts (`parallel.experts`).
-    Raises ValueError when no layer has such a class.
-    """
-    settings = parallel.settings
-    names = settings.layer_classes or layer_classes
-    layers = [module for module in model.modules() if type(module).__name__ in names]
-    if not layers:
-        classes = sorted({type(module).__name__ for module in model.modules()})
-        raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {classes}")
-    if not settings.offload_params and not is_empty(model):
-        model.to(parallel.device)
-    options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
-    param_dtype = PRECISIONS[settings.precision]
-    if (
-        parallel.stage_size == 1
-        and parallel.device.type == "cpu"
-        and param_dtype is None
-        and not settings.offload_params
-    ):
-        return
-    if param_dtype is not None:
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
-    if settings.offload_params:
-        options["offload_policy"] = CPUOffloadPolicy()
-    same = parallel.experts["same"] if parallel.experts else parallel.mesh["shard"]
-    inner = {module: shard_experts(module, same, options) for module in experts}
-    # From the inside out: a layer may hold another one (Mamba's names both its block and the mixer in it).
-    sharded = [fully_shard(layer, **options) for layer in reversed(layers)][::-1]
-    if settings.forward_prefetch:
-        for (_, layer), (module, following) in pairwise(zip(layers, sharded, strict=True)):
-            inside = [inner[part] for part in module.modules() if part in inner]
-            layer.set_modules_to_forward_prefetch([following, *inside])
-    # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
-    # a backward nothing else would free them.
-    fully_shard(model, **{**options, "reshard_after_forward": frozen})
-
-
-def is_empty(model: nn.Module) -> bool:
-    """Whether its parameters have no memory yet (`trainer/modeling/sharded_loading.py`)."""
-    return all(parameter.is_meta for parameter in model.parameters())

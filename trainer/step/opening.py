@@ -27,8 +27,10 @@ from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import drop_inputs
 from trainer.modeling.vision import has_vision, language_layers
-from trainer.process.parallel import PRECISIONS, Parallel, shard_model
+from trainer.process.parallel import Parallel
 from trainer.process.private_apis import layer_class_names
+from trainer.process.shard_settings import PRECISIONS
+from trainer.process.sharding import shard_model
 from trainer.settings.memory import MemorySettings
 from trainer.settings.model import ModelSettings
 from trainer.settings.optimizer import OptimizerConfig
