@@ -48,4 +48,18 @@ MUTANTS = (
         "if True:",
         f"{PEERS}::test_what_is_pulled_is_whole",
     ),
+    Mutant(
+        "pulled weights: a peer without the file is asked again",
+        "shared/weights/pulling/client.py",
+        "                except NotHere as exc:\n",
+        "                except NotYet as exc:\n",
+        f"{PULLING}::test_a_peer_that_begins_later_is_used",
+    ),
+    Mutant(
+        "pulled weights: pulling ends where no chunk comes",
+        "shared/weights/pulling/client.py",
+        "is_quiet = time.monotonic() > self._last_chunk_at + QUIET_S",
+        "is_quiet = False",
+        f"{PULLING}::test_pulling_ends_where_no_chunk_comes",
+    ),
 )

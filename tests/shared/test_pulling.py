@@ -5,6 +5,7 @@ import hashlib
 import random
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -259,3 +260,46 @@ async def test_a_hanging_source_delays_nothing(tmp_path: Path) -> None:
             release.set()
         assert result.seconds < 15
         assert result.bytes_from == {url: len(DATA)}
+
+
+class Late:
+    """Has nothing until `begin` is set."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.begin = inner, asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self._inner if self.begin.is_set() else WeightsApp(Shelf())
+        await app(scope, receive, send)
+
+
+def description_alone(tmp_path: Path) -> Any:
+    """Describes the file, and has no chunk of it."""
+    described, nothing = WeightsApp(shelf_with(written(tmp_path))), WeightsApp(Shelf())
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await (described if scope["path"].endswith(SHA256) else nothing)(scope, receive, send)
+
+    return app
+
+
+async def test_a_peer_that_begins_later_is_used(tmp_path: Path) -> None:
+    late = Late(WeightsApp(shelf_with(written(tmp_path))))
+    async with machine(description_alone(tmp_path)) as first, machine(late) as peer:
+        target = tmp_path / "a" / "x"
+        pulling = asyncio.create_task(asyncio.to_thread(pull, target, SHA256, len(DATA), [first, peer]))
+        await asyncio.sleep(1)  # the peer is asked meanwhile, much more than TRIES times
+        late.begin.set()
+        assert (await pulling).bytes_from == {peer: len(DATA)}
+    assert target.read_bytes() == DATA
+
+
+async def test_pulling_ends_where_no_chunk_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.weights.pulling.client.QUIET_S", 0.5)
+    began = time.monotonic()
+    async with machine(description_alone(tmp_path)) as url:
+        with pytest.raises(DataError, match=r"11 of 11 chunks are missing: .*NotHere"):
+            await asyncio.to_thread(
+                pull, tmp_path / "x", SHA256, len(DATA), [url], is_stopped=lambda: time.monotonic() > began + 30
+            )
+    assert time.monotonic() < began + 30

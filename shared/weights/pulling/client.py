@@ -6,7 +6,7 @@
 
 So engines that pull at the same time pull different chunks first, and then from each other; `scripts.bench.weight_streams`
 measures how many copies the trainer sends. A chunk with another digest is discarded. Where a source fails `TRIES` times in a
-row, or sends nothing for `QUIET_S`, its chunks come from the others. What an interrupted attempt left counts
+row, or sends nothing for `QUIET_S`, its chunks come from the others; where no chunk comes from any for so long, pulling ends. What an interrupted attempt left counts
 (`ChunkedFile.begun`).
 """
 
@@ -33,6 +33,10 @@ SLOW_S = 2.0
 DIGESTS_S = 600.0  # that a source reads a file of a large model
 LOOK_S = 0.05  # between two requests to a source without a new chunk
 DESCRIPTION_BYTES = 72 * MOST_CHUNKS  # of a JSON list of digests
+
+
+class NotHere(DataError):
+    """A source has not got the file, or the chunk: an engine that begins later than this one has none yet."""
 
 
 class NotYet(DataError):
@@ -134,6 +138,7 @@ class _Pull:
         self._busy: dict[int, tuple[list[str], float]] = {}
         self._orders = {url: deque(random.sample(missing, len(missing))) for url in dict.fromkeys(sources)}
         self._lock = threading.Lock()
+        self._last_chunk_at = time.monotonic()
 
     def run(self) -> None:
         """Returns when nothing is missing, or no source works; a worker that still waits for an answer changes nothing."""
@@ -150,7 +155,8 @@ class _Pull:
 
     @property
     def _is_over(self) -> bool:
-        return not self._missing or self._is_stopped()
+        is_quiet = time.monotonic() > self._last_chunk_at + QUIET_S
+        return not self._missing or is_quiet or self._is_stopped()
 
     def _work(self, url: str) -> None:
         failures, held = 0, b""
@@ -168,11 +174,20 @@ class _Pull:
                         continue
                     self._get(source, number)
                     failures = 0
+                except NotHere as exc:
+                    held = b""
+                    self._note(url, exc)
+                    time.sleep(LOOK_S)  # HTTP has no notification of a first chunk: a peer may begin later
                 except (OSError, http.client.HTTPException, DataError) as exc:
                     failures += 1
                     source.close()
-                    with self._lock:
-                        self._result.problems.append(f"{url}: {type(exc).__name__} {exc}"[:300])
+                    self._note(url, exc)
+
+    def _note(self, url: str, exc: Exception) -> None:
+        problem = f"{url}: {type(exc).__name__} {exc}"[:300]
+        with self._lock:
+            if problem not in self._result.problems:
+                self._result.problems.append(problem)
 
     def _take(self, url: str, held: bytes) -> int | None:
         """A missing chunk that the source has: one that no worker is at, else one that another source has taken `SLOW_S` for."""
@@ -200,6 +215,7 @@ class _Pull:
                     sent = self._result.bytes_from
                     sent[source.url] = sent.get(source.url, 0) + len(data)
                     self._missing.discard(number)
+                    self._last_chunk_at = time.monotonic()
         finally:
             with self._lock:
                 busy, since = self._busy[number]
@@ -236,6 +252,8 @@ class _Source:
         data = response.read(most_bytes + 1)
         if response.status == 503:
             raise NotYet(f"{path}: its source is still reading it")
+        if response.status == 404:
+            raise NotHere(f"{path}: not there")
         if response.status != 200:
             raise DataError(f"{path}: HTTP {response.status}")
         if len(data) > most_bytes:
