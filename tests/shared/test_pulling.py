@@ -288,7 +288,7 @@ async def test_a_peer_that_begins_later_is_used(tmp_path: Path) -> None:
     async with machine(description_alone(tmp_path)) as first, machine(late) as peer:
         target = tmp_path / "a" / "x"
         pulling = asyncio.create_task(asyncio.to_thread(pull, target, SHA256, len(DATA), [first, peer]))
-        await asyncio.sleep(1)  # the peer is asked meanwhile, much more than TRIES times
+        await asyncio.sleep(1)  # the peer answers 404 to far more than TRIES requests
         late.begin.set()
         assert (await pulling).bytes_from == {peer: len(DATA)}
     assert target.read_bytes() == DATA

@@ -5,9 +5,9 @@
     engine B   1, 2, 9, …        ─▶ ┘ in random order, checks its digest, writes it
 
 So engines that pull at the same time pull different chunks first, and then from each other; `scripts.bench.weight_streams`
-measures how many copies the trainer sends. A chunk with another digest is discarded. Where a source fails `TRIES` times in a
-row, or sends nothing for `QUIET_S`, its chunks come from the others; where no chunk comes from any for so long, pulling ends. What an interrupted attempt left counts
-(`ChunkedFile.begun`).
+measures how many copies the trainer sends. A chunk with another digest is discarded. A source is given up after `TRIES` errors
+in a row or `QUIET_S` without an answer; one that has nothing yet is asked again. Pulling ends where no chunk comes for `QUIET_S`.
+What an interrupted attempt left counts (`ChunkedFile.begun`).
 """
 
 import hashlib
