@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 LEARNER = "tests/trainer/test_on_hostgpu.py::test_a_learner_computes_there_what_it_computes_on_a_cpu"
 LAYOUTS = "tests/trainer/test_on_hostgpu.py::test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu"
+REFERENCE = "tests/trainer/test_on_hostgpu.py::test_a_reference_model_by_turns_changes_no_parameter"
 
 MUTANTS = (
     Mutant(
@@ -47,6 +48,20 @@ MUTANTS = (
         'if device.type == "cpu" or learner',
         'if device.type != "cuda" or learner',
         LEARNER,
+    ),
+    Mutant(
+        "hostgpu: a reference model leaves the device after its turn",
+        "trainer/step/reference.py",
+        "            yield\n        finally:\n            self._free()",
+        "            yield\n        finally:\n            self._lm.free_features()",
+        LEARNER,
+    ),
+    Mutant(
+        "hostgpu: a reference model has its weights in its turn",
+        "trainer/step/reference.py",
+        "                tensor.copy_(value, non_blocking=True)",
+        "                tensor.numel() == value.numel()",
+        REFERENCE,
     ),
     Mutant(
         "hostgpu: a slice's log-probs are gathered on the device",

@@ -29,9 +29,9 @@ MUTANTS = (
     ),
     Mutant(
         "router replay: the reference model chooses by itself",
-        "trainer/step/accumulate.py",
-        "row.without_experts()",
-        "row",
+        "trainer/step/reference.py",
+        "row.without_experts() for",
+        "row for",
         f"{REPLAY}::test_the_reference_model_chooses_by_itself",
     ),
     Mutant(

@@ -48,6 +48,7 @@ from trainer.process.private_apis import layer_class_names
 from trainer.process.sharding import shard_model
 from trainer.reporting.loss_metrics import combine
 from trainer.step.accumulate import Accumulator
+from trainer.step.reference import Reference
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row, pack
 from trainer.trees.tree import Merging, TokenTree, merge
@@ -155,14 +156,16 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
     trees = [merge(records, merging=merging).at(STALENESS) for records in step_groups()]
     own = trees[parallel.data.rank :: parallel.data.size]
     rows = rows_in(own, count)
-    reference = frozen if config.kl else None
+    reference = Reference(frozen, lm, parallel.device, mask=dense_mask, chunk=7) if config.kl else None
     accumulator = Accumulator(lm, reference, config, parallel, dense_mask, chunk=7, with_entropy=False)
-    proximal = None
+    minibatch = Minibatch(rows, counts(own))
+    (anchors,) = accumulator.anchors([minibatch])
     if config.clip_anchor is ClipAnchor.PROXIMAL:
         rounds = parallel.max_int(len(rows))
         padded = [*rows, *[empty_row()] * (rounds - len(rows))]
-        proximal = _logprobs(frozen, padded, parallel)
-    measured = accumulator.run(Minibatch(rows, counts(own)), proximal).measured
+        proximals = _logprobs(frozen, padded, parallel)
+        anchors = [dataclasses.replace(of_row, proximal_E=E) for of_row, E in zip(anchors, proximals, strict=True)]
+    measured = accumulator.run(minibatch, anchors).measured
     loss = combine(parallel.data.gather_objects(measured)).sums["loss/loss"]
     gradients = {}
     for name, parameter in lm.causal_lm.named_parameters():

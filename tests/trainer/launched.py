@@ -30,8 +30,10 @@ from trainer.modeling.float64_norms import exact_norms
 from trainer.process.ending import end_process
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.weights import write_weights
+from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import Optim, OptimizerConfig
 from trainer.settings.trained_parts import EVERYTHING, Trainable
+from trainer.step.accumulate import Pass
 from trainer.step.learner import Learner
 from trainer.step.opening import LearnerOptions, open_learner
 from trainer.step.optimizer import muon
@@ -53,10 +55,10 @@ def exact_learner(
     parallel: Parallel,
     loss: LossConfig = LossConfig(),
     trainable: Trainable = EVERYTHING,
+    memory: MemorySettings = MemorySettings(),
 ) -> Learner:
-    return open_learner(
-        model_directory, loss, OPTIMIZER, parallel, LearnerOptions(trainable=trainable, dtype="float64")
-    )
+    options = LearnerOptions(trainable=trainable, dtype="float64", memory=memory)
+    return open_learner(model_directory, loss, OPTIMIZER, parallel, options)
 
 
 def rows_of_step(
@@ -99,10 +101,16 @@ def take_steps(
     return metrics
 
 
+def accumulated(learner: Learner, minibatch: Minibatch) -> Pass:
+    """One update up to its gradients, which are in the parameters."""
+    (anchors,) = learner._accumulator.anchors([minibatch])
+    return learner._accumulator.run(minibatch, anchors)
+
+
 def gradients(learner: Learner) -> dict[str, Tensor]:
     """Of the first step's rows, before any step, in true float64; whole, on every rank."""
     with exact_norms(learner.causal_lm):
-        learner._accumulator.run(Minibatch(*rows_of_step(0, 30, learner._parallel)), None)
+        accumulated(learner, Minibatch(*rows_of_step(0, 30, learner._parallel)))
     grads = {name: p.grad for name, p in learner.causal_lm.named_parameters() if p.grad is not None}
     return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in grads.items()}
 

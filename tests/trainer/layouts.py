@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,11 +34,13 @@ from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, t
 from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import LossConfig
 from trainer.process.parallel import Parallel, parallel_session
+from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
 
 LAST_STEP = 3
 MAX_TOKENS = 30  # many rows, of another number on every rank
+TURNS = MemorySettings(reference_offload=True)  # of a loss with a KL term, and only on a device that is not the CPU
 BALANCED = LossConfig(router_aux_loss_coef=0.1)  # a hundred times the usual one, so that an error shows
 
 
@@ -129,7 +132,7 @@ class Comparison:
         """After the last step, with a checkpoint left at `SAVED_STEP`."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel, self._loss, self._trainable)
+            learner = exact_learner(self._model, parallel, self._loss, self._trainable, TURNS)
             self._take_steps(learner, SAVED_STEP, parallel)
             checkpoint.Checkpoints(self._folder / str(layout), parallel).save(learner, {})
             metrics = self._take_steps(learner, LAST_STEP, parallel)
@@ -142,7 +145,7 @@ class Comparison:
         """From the checkpoint that `saved_by` left."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel, self._loss, self._trainable)
+            learner = exact_learner(self._model, parallel, self._loss, self._trainable, TURNS)
             path = folders.latest(self._folder / str(saved_by))
             assert path
             restore.load(learner, path, parallel)
@@ -188,6 +191,7 @@ def main() -> None:
     )
     parser.add_argument("--experts", action="store_true", help="a mixture of experts, and the loss that balances them")
     parser.add_argument("--replay", action="store_true", help="with --experts: tokens get the experts of an engine")
+    parser.add_argument("--reference", action="store_true", help="a KL term: a frozen model computes first, by turns")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or hostgpu (tests/hostgpu)")
     parser.add_argument(
         "--reference_device", help="where the first layout is computed that all are compared with: as --device"
@@ -200,7 +204,9 @@ def main() -> None:
     if args.device == hostgpu.NAME:
         hostgpu.install()
     layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
-    chosen = {"model": tiny_experts_model(), "loss": BALANCED} if args.experts else {}
+    chosen: dict[str, Any] = {"model": tiny_experts_model(), "loss": BALANCED} if args.experts else {}
+    if args.reference:
+        chosen["loss"] = LossConfig(kl_coefficient=0.1, router_aux_loss_coef=0.1 if args.experts else 0.0)
     with comparison(**chosen, replayed=args.replay) as compared:
         compared.device = args.device
         trained = {layout: compared.trained(layout) for layout in layouts}

@@ -15,7 +15,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from shared.errors import ConfigError
 from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model, whole
-from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
+from tests.trainer.launched import OPTIMIZER, accumulated, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling import compiling
@@ -64,7 +64,7 @@ def rows_of(number: int) -> tuple[list[Row], Denominators]:
 def gradients_of(learner: Learner, rows: list[Row], denominators: Denominators) -> dict[str, Tensor]:
     for optimizer in learner.optimizers:
         optimizer.zero_grad()
-    learner._accumulator.run(Minibatch(rows, denominators), None)
+    accumulated(learner, Minibatch(rows, denominators))
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
         if parameter.grad is not None:

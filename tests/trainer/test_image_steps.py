@@ -26,7 +26,7 @@ from tandem.what_if.verify import VerifyConfig, verify
 from tests.shared.vision_models import VISION_FAMILIES
 from tests.trainer.builders import relative_difference
 from tests.trainer.image_episodes import FIRST, GROUPS, VisionPlayer, begin, oldest_of, played, player, start_trainer
-from tests.trainer.launched import OPTIMIZER
+from tests.trainer.launched import OPTIMIZER, accumulated
 from tests.trainer.layouts import Layout, run
 from tests.trainer.streams import RUN, make_config, publish
 from tests.trainer.vision_models import exact_float64
@@ -140,7 +140,7 @@ def gradients_of(
     (minibatch,) = batch.minibatches
     assert all(row.images is not None for row in minibatch.rows)
     with exact_float64(learner.causal_lm):
-        learner._accumulator.run(minibatch, None)
+        accumulated(learner, minibatch)
     grads = {name: p.grad for name, p in learner.causal_lm.named_parameters() if p.grad is not None}
     return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in grads.items()}
 

@@ -98,11 +98,10 @@ def test_the_proximal_policy_is_the_one_before_the_first_update_of_the_step(
     parts = minibatches(2, alone)
     with torch.no_grad():
         before = [row_logprobs(learner.lm, row, attn=spans_of_row)[0] for row in parts[1].rows]
-    first, later = learner._accumulator.proximal_logprobs(parts)
-    assert first is None
-    assert later is not None
-    for found, expected in zip(later, before, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    first, later = learner._accumulator.anchors(parts)
+    assert {anchors.proximal_E for anchors in first} == {None}
+    for anchors, expected in zip(later, before, strict=True):
+        torch.testing.assert_close(anchors.proximal_E, expected, rtol=1e-12, atol=1e-12)
     measured = []
     run = Accumulator.run
 
@@ -124,7 +123,8 @@ def test_the_proximal_policy_is_the_one_before_the_first_update_of_the_step(
 def test_a_loglinear_proximal_policy_costs_no_forward(model_directory: Path, alone: Parallel) -> None:
     loss = LossConfig(clip_anchor="proximal", proximal_logprobs="loglinear")
     learner = open_learner(model_directory, loss, OPTIMIZER, alone)
-    assert learner._accumulator.proximal_logprobs(minibatches(2, alone)) == [None, None]
+    anchors = learner._accumulator.anchors(minibatches(2, alone))
+    assert [{of_row.proximal_E for of_row in of_rows} for of_rows in anchors] == [{None}, {None}]
 
 
 def test_the_reference_model_is_frozen_apart_and_only_loaded_for_a_kl_term(
@@ -135,14 +135,14 @@ def test_the_reference_model_is_frozen_apart_and_only_loaded_for_a_kl_term(
         model_directory, LossConfig(kl_coefficient=0.1), OPTIMIZER, alone, LearnerOptions(dtype="float64")
     )
     assert learner.reference is not None
-    assert not any(p.requires_grad for p in learner.reference.parameters())
-    before = [whole(p).clone() for p in learner.reference.parameters()]
+    assert not any(p.requires_grad for p in learner.reference.lm.parameters())
+    before = [whole(p).clone() for p in learner.reference.lm.parameters()]
     divergences = [
         learner.step(*rows_of_step(step, 30, alone)).metrics["loss/reference_kl_mean_nats"] for step in range(3)
     ]
     assert divergences[0] == pytest.approx(0.0, abs=1e-12), "the run starts from the reference"
     assert divergences[2] > 1e-6
-    after = [whole(p) for p in learner.reference.parameters()]
+    after = [whole(p) for p in learner.reference.lm.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
     trained = {id(p) for optimizer in learner.optimizers for group in optimizer.param_groups for p in group["params"]}
     assert trained == {id(p) for p in learner.lm.parameters()}

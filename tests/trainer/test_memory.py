@@ -11,6 +11,7 @@ from torch import Tensor
 from shared.errors import ConfigError
 from tests.trainer.builders import STALENESS, random_group, random_tree_record, relative_difference, tiny_model, whole
 from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
+from tests.trainer.launched import accumulated
 from trainer.losses import Denominators
 from trainer.modeling import node_attention
 from trainer.modeling.float64_norms import exact_norms
@@ -44,7 +45,7 @@ def gradients_of(learner: Learner, max_tokens: int) -> dict[str, Tensor]:
     rows = pack([tree], max_tokens, one_sequence_per_row=learner.linear)
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
     with exact_norms(learner.causal_lm):
-        learner._accumulator.run(Minibatch(rows, denominators), None)
+        accumulated(learner, Minibatch(rows, denominators))
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
         assert parameter.grad is not None, f"{name} has no gradient"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shared.errors import DataError
-from tests.trainer.launched import exact_learner, full_parameters, rows_of_step
+from tests.trainer.launched import accumulated, exact_learner, full_parameters, rows_of_step
 from trainer.process.parallel import Parallel
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.moved import Moved
@@ -61,9 +61,7 @@ def test_a_gradient_that_overflows_names_the_largest_loss(model_directory: Path,
     """What the learner asks once the norm of the gradient is not finite."""
     rows, denominators = rows_of_step(0, 30, alone)
     rows[-1] = dataclasses.replace(rows[-1], advantage_E=torch.full_like(rows[-1].advantage_E, 3e38))
-    update = exact_learner(model_directory, alone)._accumulator.run(
-        Minibatch(rows, denominators, records_T=RECORDS), None
-    )
+    update = accumulated(exact_learner(model_directory, alone), Minibatch(rows, denominators, records_T=RECORDS))
     why = update.not_finite()
     assert why is not None
     assert why.startswith("every loss is finite, the gradient is not; the largest is the policy loss, ")

@@ -1,7 +1,9 @@
 """On a GPU the trainer computes what it computes on a CPU: gradients, steps, checkpoints, published weights; in every setting."""
 
 import dataclasses
+import gc
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,9 @@ from tests.trainer.builders import (
     tiny_model,
 )
 from tests.trainer.exactness import CONFIGS, one_by_one
-from tests.trainer.launched import LAST_STEP, OPTIMIZER, SAVED_STEP, full_parameters, take_steps
+from tests.trainer.launched import LAST_STEP, OPTIMIZER, SAVED_STEP, accumulated, full_parameters, take_steps
 from trainer.checkpoints import checkpoint, folders, restore
-from trainer.losses import Denominators
+from trainer.losses import Denominators, LossConfig
 from trainer.modeling.float64_norms import exact_norms
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.publishing.weights import write_weights
@@ -84,7 +86,7 @@ def gradients_of(learner: Learner, max_tokens: int = 20) -> dict[str, Tensor]:
     rows = pack([tree], max_tokens, one_sequence_per_row=learner.linear)
     for optimizer in learner.optimizers:
         optimizer.zero_grad()
-    learner._accumulator.run(Minibatch(rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))), None)
+    accumulated(learner, Minibatch(rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))))
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
         assert isinstance(parameter.grad, DTensor), f"{name} has no gradient"
@@ -263,6 +265,44 @@ def test_written_weights_are_those_of_the_gpu(
     stored, expected = load_file(written.path / WEIGHTS_FILE), cpu_parameters(learner)
     assert stored
     assert all(torch.equal(tensor, expected[name]) for name, tensor in stored.items())
+
+
+def with_kl(directory: Path, parallel: Parallel, *, offload: bool) -> Learner:
+    memory = MemorySettings(reference_offload=offload)
+    return open_learner(
+        directory, LossConfig(kl_coefficient=0.1), OPTIMIZER, parallel, LearnerOptions(dtype="float64", memory=memory)
+    )
+
+
+def test_a_reference_model_is_on_the_gpu_for_its_turn_alone(wide_directory: Path, on_gpu: Parallel) -> None:
+    """Between steps, and at the peak of a step, memory is that of a learner without one; the steps are the same."""
+    between, peaks, parameters = [], [], []
+    learners = [
+        partial(learner_of, wide_directory, on_gpu),
+        partial(with_kl, wide_directory, on_gpu, offload=True),
+        partial(with_kl, wide_directory, on_gpu, offload=False),
+    ]
+    size = 0
+    for opened in learners:
+        gc.collect()
+        before = device_module.memory_allocated()
+        learner = opened()
+        take_steps(learner, SAVED_STEP, 10_000, on_gpu)
+        between.append(device_module.memory_allocated() - before)
+        device_module.reset_peak_memory_stats()
+        take_steps(learner, LAST_STEP, 10_000, on_gpu)
+        peaks.append(device_module.max_memory_allocated() - before)
+        parameters.append(cpu_parameters(learner))
+        if learner.reference is not None:
+            size = sum(parameter.nbytes for parameter in learner.reference.lm.parameters())
+        del learner
+    _, offloaded, resident = between
+    assert resident - offloaded > 0.99 * size
+    assert peaks[2] - peaks[1] > 0.99 * size
+    print(f"bytes of the reference {size}; between steps {between}; at the peak {peaks}")
+    assert peaks[1] - peaks[0] < size / 4, "log-probs, and what the allocator rounds up"
+    assert relative_difference(parameters[1], parameters[2]) < REPEATED
+    assert relative_difference(parameters[0], parameters[2]) > 100 * REPEATED, "the KL term counts"
 
 
 def test_what_moves_is_nothing_where_everything_lives_on_the_host(model_directory: Path, on_gpu: Parallel) -> None:

@@ -65,6 +65,7 @@ def test_a_learner_computes_there_what_it_computes_on_a_cpu(tmp_path: Path) -> N
         "test_states_leave_the_gpu_between_turns_and_steps_go_on",
         "test_written_weights_are_those_of_the_gpu",
         "test_a_mixture_of_experts_has_the_gradient_of_a_cpu",
+        "test_a_reference_model_is_on_the_gpu_for_its_turn_alone",
     }
 
 
@@ -75,3 +76,12 @@ def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
         *("--layouts", "1,2,1x2,1x1x2"),
     )
     assert all(layout in printed for layout in ("1x1x1", "2x1x1", "1x2x1", "1x1x2")), printed
+
+
+def test_a_reference_model_by_turns_changes_no_parameter() -> None:
+    """Over three shards, of which some are padded: its weights are copied to the device for each step."""
+    printed = run(
+        *("-m", "tests.trainer.layouts", "--device", hostgpu.NAME, "--reference_device", "cpu", "--steps_only"),
+        *("--reference", "--layouts", "1,3"),
+    )
+    assert "3x1x1x1" in printed

@@ -21,7 +21,7 @@ from tests.trainer.builders import (
 )
 from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
-from tests.trainer.launched import OPTIMIZER
+from tests.trainer.launched import OPTIMIZER, accumulated
 from tests.trainer.replayed import LAYERS, NUM_EXPERTS, TOP_K, expected_choices, replay_one_by_one, replayed_group
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
@@ -86,7 +86,7 @@ def test_replayed_experts_give_the_gradient_of_the_formula_whatever_merging_rows
         rows, counts = rows_of(way)
         replay.restart()
         with exact_norms(learner.causal_lm):
-            done = learner._accumulator.run(Minibatch(rows, counts), None)
+            done = accumulated(learner, Minibatch(rows, counts))
         assert done.measured.sums["loss/loss"] == pytest.approx(expected_loss, rel=1e-9), way
         assert relative_difference(taken_gradients(learner), expected) < TOLERANCE, way
         fractions.append(replay.counts)
@@ -191,8 +191,8 @@ def test_the_reference_model_chooses_by_itself(tmp_path: Path, alone: Parallel) 
         tmp_path, config, OPTIMIZER, alone, LearnerOptions(dtype="float64", attn_implementation="sdpa")
     )
     (row, *_), _ = rows_of("one row")
-    found = learner._accumulator._reference_logprobs(row)
-    assert found is not None
+    assert learner.reference is not None
+    (found,) = learner.reference.logprobs([row])
     with torch.no_grad():
         expected = forward_row(learner._accumulator.lm, row.without_experts()).logprob_E
         replayed = forward_row(learner._accumulator.lm, row).logprob_E

@@ -23,7 +23,7 @@ from tests.trainer.builders import (
 )
 from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
-from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
+from tests.trainer.launched import OPTIMIZER, accumulated, exact_learner, full_parameters, take_steps
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
@@ -116,7 +116,7 @@ def test_the_balance_is_its_formula_whatever_merging_rows_and_passes(
     for way in WAYS:
         rows, counts = rows_of(way)
         with exact_norms(learner.causal_lm):
-            done = learner._accumulator.run(Minibatch(rows, counts), None)
+            done = accumulated(learner, Minibatch(rows, counts))
         assert done.routing is not None
         assert done.count == passes or way != "cut trees", "trajectories over several rows"
         assert done.measured.sums["loss/loss"] == pytest.approx(policy, rel=1e-9), way

@@ -241,9 +241,9 @@ def test_the_kl_term_sees_the_base_below_the_adapters_as_it_would_see_a_second_c
             LearnerOptions(trainable=LORA, dtype="float64"),
         )
         assert learner.reference is not None
-        own_copy = learner.reference is not learner.lm
+        own_copy = learner.reference.lm is not learner.lm
         assert own_copy is (reference is not None)
-        with exact_norms(learner.reference.causal_lm) if own_copy else nullcontext():
+        with exact_norms(learner.reference.lm.causal_lm) if own_copy else nullcontext():
             metrics = take_steps(learner, 3, 30, alone)
         parameters.append(full_parameters(learner))
         kls.append({name: value for name, value in metrics.items() if "/kl" in name})

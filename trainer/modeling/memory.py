@@ -5,8 +5,9 @@
     activation_offload         … and that input is in host memory until then
     optimizer_offload          parameters, gradients and optimizer states are in host memory; a layer's parameters are on the
                                device while it computes, and the optimizer steps on the CPU (FSDP2's CPUOffloadPolicy)
+    reference_offload          the reference model is in host memory, and on the device for its turn (`trainer/step/reference.py`)
 
-None of them changes a gradient. On a CPU checkpointing saves as much; the two offloads have nothing to move and are not
+None of them changes a gradient. On a CPU checkpointing saves as much; the offloads have nothing to move and are not
 applied.
 """
 

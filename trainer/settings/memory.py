@@ -18,6 +18,11 @@ class MemorySettings(Section):
     optimizer_offload: bool = Field(
         False, description="Keep parameters and optimizer states in host memory, and step there. Nothing on a CPU."
     )
+    reference_offload: bool = Field(
+        False,
+        description="Keep the frozen reference model in host memory, and copy it to the device for its turn at the start of each "
+        "step. Nothing on a CPU.",
+    )
 
     @model_validator(mode="after")
     def an_offload_of_activations_needs_their_checkpointing(self) -> Self:

@@ -7,6 +7,8 @@
                 exact for any loss; costs one more forward
     in stages   either, through a pipeline (`trainer/modeling/pipeline.py`): the loss is on the last stage, measured on all
 
+Log-probs of the reference model and of the proximal policy are computed before the first update of a step (`anchors`).
+
 The loss that balances experts multiplies two means over all tokens of the update (`trainer/modeling/routing.py`), and one of them
 must be known before the first backward: with one pass all rows but the first are forwarded once more, without gradient and
 without the head. The first one's own forward says the rest; where every rank has a single row, that is all.
@@ -16,9 +18,9 @@ between ranks only after the last. A trajectory is on one rank as a whole, so it
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,16 +28,16 @@ from torch.distributed.fsdp import FSDPModule
 
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
 from trainer.modeling.attention import MaskBuilder
-from trainer.modeling.forward import Forwarded, TreeLM, forward_row, row_logprobs
+from trainer.modeling.forward import Forwarded, TreeLM, forward_row
 from trainer.modeling.pipeline import RowPipeline
 from trainer.modeling.pipeline_parallel import Stage, add_tied_gradients
 from trainer.modeling.routing import Routing, router_aux_loss, total
-from trainer.modeling.trainable import adapters_off
 from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
 from trainer.reporting.not_finite import cause_of_update
 from trainer.reporting.token_logprobs import TokenLogprobs, token_logprobs
 from trainer.settings.loss import ProximalLogprobs
+from trainer.step.reference import Reference
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row
 
@@ -53,14 +55,19 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulator:
-    """Model, reference model and loss of one rank. Both models are sharded already; every rank makes the same calls.
+class Anchors:
+    """Log-probs that the loss compares a row's new ones with, computed before the first update; each of shape (E,)."""
 
-    `reference` may be `lm` itself: then it is what lies below the adapters.
-    """
+    reference_E: Tensor | None = None
+    proximal_E: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """Model, reference model and loss of one rank. Both models are sharded already; every rank makes the same calls."""
 
     lm: TreeLM
-    reference: TreeLM | None
+    reference: Reference | None
     loss: LossConfig
     parallel: Parallel
     mask: MaskBuilder
@@ -68,29 +75,24 @@ class Accumulator:
     with_entropy: bool
     keep_logprobs: bool = False
 
-    def proximal_logprobs(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
-        """ℓp of each row of each minibatch, before the first update; None where the loss knows it without a forward.
+    def anchors(self, minibatches: Sequence[Minibatch]) -> list[list[Anchors]]:
+        """Of each row of each minibatch, and of the empty rows of a rank that has fewer than the busiest."""
+        own = [minibatch.rows for minibatch in minibatches]
+        rounds = [_padded(rows, self.parallel.max_int(len(rows))) for rows in own]
+        pairs = zip(self._reference_logprobs(rounds), self._proximal_logprobs(rounds), strict=True)
+        return [[Anchors(*of_row) for of_row in zip(*of_rows, strict=True)] for of_rows in pairs]
 
-        Those of the first minibatch are None: in its forward the new log-probs are the proximal ones.
-        """
-        is_proximal = self.loss.clip_anchor is ClipAnchor.PROXIMAL
-        if not is_proximal or self.loss.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
-            return [None] * len(minibatches)
-        later = [[of_row.logprob_E for of_row in self._scores(self._rounds(m))] for m in minibatches[1:]]
-        return [None, *later]
-
-    def run(self, minibatch: Minibatch, proximal: Sequence[Tensor] | None) -> Pass:
+    def run(self, minibatch: Minibatch, anchors: Sequence[Anchors]) -> Pass:
         """Gradients in the parameters, averaged over ranks."""
         totals = self._of_the_step(minibatch.denominators)
-        rows = self._rounds(minibatch)
+        rows = _padded(minibatch.rows, len(anchors))
         if not rows:
             return Pass(totals.num_trajectories)
-        proximals = [None] * len(rows) if proximal is None else list(proximal)
         passes = 2 if self._needs_two_passes(minibatch) else 1
         if self.lm.stage is not None:
-            done = self._in_stages(self.lm.stage, rows, proximals, totals, two_passes=passes == 2)
+            done = self._in_stages(self.lm.stage, rows, anchors, totals, two_passes=passes == 2)
         else:
-            done = (self._two_passes if passes == 2 else self._one_pass)(rows, proximals, totals)
+            done = (self._two_passes if passes == 2 else self._one_pass)(rows, anchors, totals)
         batch, outcome, routing = done
         measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T, minibatch.engines)
         logprobs = token_logprobs(rows, batch, outcome) if self.keep_logprobs else None
@@ -104,11 +106,20 @@ class Accumulator:
         entries_T = None if own.entries_T is None else own.entries_T.to(device)
         return Denominators(int(tokens), int(trajectories), own.tokens_T.to(device), entries_T)
 
-    def _rounds(self, minibatch: Minibatch) -> list[Row]:
-        """This rank's rows, and empty ones up to the number of the busiest rank."""
-        rows = list(minibatch.rows)
-        missing = self.parallel.max_int(len(rows)) - len(rows)
-        return [*rows, *([empty_row()] * missing if missing else ())]
+    def _reference_logprobs(self, rounds: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
+        if self.reference is None:
+            return [[None] * len(rows) for rows in rounds]
+        found = iter(self.reference.logprobs([row for rows in rounds for row in rows]))
+        return [[next(found) for _ in rows] for rows in rounds]
+
+    def _proximal_logprobs(self, rounds: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
+        """None where no forward is needed. Those of the first minibatch are the new log-probs of its own forward."""
+        is_proximal = self.loss.clip_anchor is ClipAnchor.PROXIMAL
+        forwards = is_proximal and self.loss.proximal_logprobs is not ProximalLogprobs.LOGLINEAR
+        return [
+            [of_row.logprob_E for of_row in self._scores(rows)] if forwards and index else [None] * len(rows)
+            for index, rows in enumerate(rounds)
+        ]
 
     def _moved(self, rows: Sequence[Row]) -> Iterator[Row]:
         """One row after the other on the model's device: once per pass, so that memory holds one."""
@@ -121,13 +132,13 @@ class Accumulator:
         return bool(self.parallel.max_int(int(len(present) > len(set(present)))))
 
     def _one_pass(
-        self, rows: Sequence[Row], proximals: Sequence[Tensor | None], totals: Denominators
+        self, rows: Sequence[Row], anchors: Sequence[Anchors], totals: Denominators
     ) -> tuple[LossBatch, Outcome, Routing | None]:
         batches, outcomes, routings = [], [], self._routings_ahead(rows[1:])
         whole = None
-        for index, (row, proximal_E) in enumerate(zip(self._moved(rows), proximals, strict=True)):
+        for index, (row, anchor) in enumerate(zip(self._moved(rows), anchors, strict=True)):
             self._sync_only_after_last(index, len(rows))
-            batch, routing = self._batch(row, proximal_E)
+            batch, routing = self._batch(row, anchor)
             loss, outcome = compute(batch, totals, self.loss)
             if len(routings) < len(rows) and routing is not None:
                 routings.append(routing.detached())
@@ -141,10 +152,10 @@ class Accumulator:
         return LossBatch.concatenate(batches), Outcome.concatenate(outcomes), whole
 
     def _two_passes(
-        self, rows: Sequence[Row], proximals: Sequence[Tensor | None], totals: Denominators
+        self, rows: Sequence[Row], anchors: Sequence[Anchors], totals: Denominators
     ) -> tuple[LossBatch, Outcome, Routing | None]:
         with torch.no_grad():
-            pairs = [self._batch(row, proximal_E) for row, proximal_E in zip(self._moved(rows), proximals, strict=True)]
+            pairs = [self._batch(row, anchor) for row, anchor in zip(self._moved(rows), anchors, strict=True)]
         batch = LossBatch.concatenate([of_row for of_row, _ in pairs])
         routing = self._of_all_ranks([of_row for _, of_row in pairs if of_row is not None])
         linear, outcome = _linear_loss(batch, rows, totals, self.loss)
@@ -158,21 +169,16 @@ class Accumulator:
         self,
         stage: Stage,
         rows: Sequence[Row],
-        proximals: Sequence[Tensor | None],
+        anchors: Sequence[Anchors],
         totals: Denominators,
         *,
         two_passes: bool,
     ) -> tuple[LossBatch, Outcome, Routing | None]:
-        """Either number of passes, through the stages of a pipeline. Log-probs of a reference model come before both."""
-        references: list[Tensor | None] = [None] * len(rows)
-        if self.reference is not None:
-            with adapters_off(self.lm) if self.reference is self.lm else nullcontext():
-                references = [below.logprob_E for below in self._pipeline(self.reference).scores(rows)]
-        pipeline = self._pipeline(self.lm)
+        """Either number of passes, through the stages of a pipeline."""
+        pipeline = self._pipeline()
 
         def of_row(index: int, forwarded: Forwarded) -> LossBatch:
-            row = rows[index].to(self.parallel.device)
-            return _batch_of(row, forwarded, proximals[index], references[index])
+            return _batch_of(rows[index].to(self.parallel.device), forwarded, anchors[index])
 
         def loss_of_row(index: int, forwarded: Forwarded) -> Tensor:
             return compute(of_row(index, forwarded), totals, self.loss)[0] * self.parallel.num_shards
@@ -191,12 +197,12 @@ class Accumulator:
     @torch.no_grad()
     def _scores(self, rows: Sequence[Row]) -> list[Forwarded]:
         if self.lm.stage is not None:
-            return self._pipeline(self.lm).scores(rows)
+            return self._pipeline().scores(rows)
         return [self._forward(row) for row in self._moved(rows)]
 
-    def _pipeline(self, lm: TreeLM) -> RowPipeline:
-        entropy = self._needs_entropy and lm is self.lm
-        return RowPipeline(lm, self.parallel.device, chunk=self.chunk, attn=self.mask, with_entropy=entropy)
+    def _pipeline(self) -> RowPipeline:
+        options: dict[str, Any] = {"chunk": self.chunk, "attn": self.mask, "with_entropy": self._needs_entropy}
+        return RowPipeline(self.lm, self.parallel.device, **options)
 
     @property
     def _balances(self) -> bool:
@@ -225,17 +231,9 @@ class Accumulator:
         if isinstance(self.lm, FSDPModule):
             self.lm.set_requires_gradient_sync(index == count - 1)
 
-    def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
-        reference_E = self._reference_logprobs(row)
+    def _batch(self, row: Row, anchors: Anchors) -> tuple[LossBatch, Routing | None]:
         forwarded = self._forward(row)
-        return _batch_of(row, forwarded, proximal_E, reference_E), forwarded.routing
-
-    def _reference_logprobs(self, row: Row) -> Tensor | None:
-        if self.reference is None:
-            return None
-        below = adapters_off(self.lm) if self.reference is self.lm else nullcontext()
-        with torch.no_grad(), below:
-            return row_logprobs(self.reference, row.without_experts(), chunk=self.chunk, attn=self.mask)[0]
+        return _batch_of(row, forwarded, anchors), forwarded.routing
 
     def _forward(self, row: Row) -> Forwarded:
         return forward_row(
@@ -271,14 +269,20 @@ def _linear_loss(
     return linear, outcome
 
 
-def _batch_of(row: Row, forwarded: Forwarded, proximal_E: Tensor | None, reference_E: Tensor | None) -> LossBatch:
+def _padded(rows: Sequence[Row], count: int) -> list[Row]:
+    """This rank's rows, and empty ones up to the number of the busiest rank."""
+    missing = count - len(rows)
+    return [*rows, *([empty_row()] * missing if missing else ())]
+
+
+def _batch_of(row: Row, forwarded: Forwarded, anchors: Anchors) -> LossBatch:
     truncated_E = row.truncated_E
     return LossBatch.of(
         row,
         forwarded.logprob_E,
         entropy_E=forwarded.entropy_E,
-        proximal_logprob_E=proximal_E,
-        reference_logprob_E=reference_E,
+        proximal_logprob_E=anchors.proximal_E,
+        reference_logprob_E=anchors.reference_E,
         truncated_E=truncated_E,
         outside_E=torch.zeros_like(truncated_E) if forwarded.outside_E is None else forwarded.outside_E,
     )

@@ -108,9 +108,9 @@ class Learner:
         replay = self._accumulator.lm.replay
         if replay is not None:
             replay.restart()
-        proximals = self._accumulator.proximal_logprobs(minibatches)
-        for minibatch, proximal in zip(minibatches, proximals, strict=True):
-            update = self._accumulator.run(minibatch, proximal)
+        anchors = self._accumulator.anchors(minibatches)
+        for minibatch, of_rows in zip(minibatches, anchors, strict=True):
+            update = self._accumulator.run(minibatch, of_rows)
             trajectories += update.num_trajectories
             logprobs.append(update.logprobs)
             if update.count:

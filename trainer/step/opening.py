@@ -37,6 +37,7 @@ from trainer.settings.optimizer import OptimizerConfig
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.accumulate import Accumulator
 from trainer.step.learner import Learner
+from trainer.step.reference import Reference
 
 log = logging.getLogger(__name__)
 
@@ -144,21 +145,24 @@ def open_learner(
     way = measure(lm, model_directory, options.attn_implementation, trees=options.prefix_trees)
     if lora and lora.lora_dropout:
         drop_inputs(lm.causal_lm)
-    reference = None
+    frozen = None
     if loss.kl and options.trainable.lora and loss.kl.reference_model is None:
-        reference = lm
+        frozen = lm
     elif loss.kl:
         directory = loss.kl.reference_model or model_directory
-        reference = load(directory, EVERYTHING).requires_grad_(False)
-        shard(reference, directory, frozen=True)
-        _check_same_rows(measure(reference, directory, plain_name(way.attention), trees=way.trees), way, directory)
+        frozen = load(directory, EVERYTHING).requires_grad_(False)
+        shard(frozen, directory, frozen=True)
+        _check_same_rows(measure(frozen, directory, plain_name(way.attention), trees=way.trees), way, directory)
+    mask, chunk = lm.mask(parallel.device), options.memory.logprob_chunk
+    offload = options.memory.reference_offload and not parallel.settings.offload_params
+    turns: dict[str, Any] = {"mask": mask, "chunk": chunk, "offload": offload}
     accumulator = Accumulator(
         lm,
-        reference,
+        None if frozen is None else Reference(frozen, lm, parallel.device, **turns),
         loss,
         parallel,
-        lm.mask(parallel.device),
-        options.memory.logprob_chunk,
+        mask,
+        chunk,
         options.with_entropy,
         options.keep_logprobs,
     )

@@ -1,7 +1,8 @@
 """Where the parameters and optimizer states are: on the device for a step, on the host between steps of a shared device.
 
 Both moves keep the parameters' identity, so that optimizer and sharding go on with them. Nothing moves on a CPU, nor with
-`optimizer_offload`, which keeps everything on the host anyway; the allocator's free blocks are returned in any case.
+`optimizer_offload`, which keeps everything on the host anyway; the allocator's free blocks are returned in any case. A reference
+model with `reference_offload` is on the host already.
 """
 
 import gc
@@ -42,4 +43,4 @@ def _move(learner: Learner, target: torch.device, device: torch.device) -> None:
 
 def _models(learner: Learner) -> list[TreeLM]:
     reference = learner.reference
-    return [learner.lm] if reference is None or reference is learner.lm else [learner.lm, reference]
+    return [learner.lm, reference.lm] if reference is not None and reference.stays_on_device else [learner.lm]
