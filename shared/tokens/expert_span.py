@@ -21,11 +21,15 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ExpertSpan:
-    """The first row of `stored` belongs to node `before`, unless that is -1; the others to nodes `start`, `start` + 1, …"""
+    """The first row of `stored` belongs to node `before`, unless that is -1; the others to nodes `start`, `start` + 1, …
+
+    `rows`: how many of the rows, from the first on, belong to the record. None: all.
+    """
 
     stored: RoutedExperts
     before: int
     start: int
+    rows: int | None = None
 
 
 class _WithExperts(Protocol):
@@ -51,7 +55,8 @@ def check_experts(record: _WithExperts) -> None:
 
 
 def _stop(span: ExpertSpan) -> int:
-    return span.start + span.stored.count - (span.before >= 0)
+    count = span.stored.count if span.rows is None else span.rows
+    return span.start + count - (span.before >= 0)
 
 
 def experts_of_record(record: _WithExperts, arrays: Mapping[str, Experts]) -> tuple[Experts, Bool]:
@@ -66,5 +71,5 @@ def experts_of_record(record: _WithExperts, arrays: Mapping[str, Experts]) -> tu
         if span.before >= 0:
             nodes = np.concatenate([[span.before], nodes])
         new = ~given_N[nodes]
-        experts_NC[nodes[new]], given_N[nodes] = rows[new], True
+        experts_NC[nodes[new]], given_N[nodes] = rows[: len(nodes)][new], True
     return experts_NC, given_N

@@ -14,7 +14,8 @@ from sampler.core.engines.client.generation import Generation
 from sampler.core.engines.pool.engine_pool import EnginePool
 from sampler.core.errors import ContextTooLong, EngineRefused
 from shared.truncation import ENGINES, Truncation
-from tandem.what_if.forward_scores import rows_of, settled_logprobs
+from tandem.what_if.forward_scores import settled_logprobs
+from tandem.what_if.row_inputs import RowInputs
 from tests.contract.engines import CONTEXT, EXACT, MODEL, Engine
 from tests.trainer.builders import RecordBuilder
 from trainer.modeling.forward import TreeLM, forward_row
@@ -76,7 +77,7 @@ async def test_the_trainer_computes_the_log_probs_of_a_truncated_distribution_ag
             found.output_ids, start, logprobs=found.logprobs, temperature=1.3, truncation=Truncation.of(sampled)
         )
     lm = TreeLM(load_model(engine.weights(engine.label), attn_implementation=OWN.attention)).requires_grad_(False)
-    (row,) = rows_of(lm, [record.build()], {})
+    (row,) = RowInputs().rows(lm, [record.build()])
     mask = lm.mask("cpu")
     assert (settled_logprobs(lm, row, mask) - row.old_logprob_E).abs().max() <= EXACT
     forwarded = forward_row(lm, row, attn=mask)

@@ -69,4 +69,18 @@ MUTANTS = (
         "",
         f"{STORED}::test_a_missing_chunk_and_other_bytes_are_refused",
     ),
+    Mutant(
+        "router replay: verify computes with the engine's experts",
+        "scripts/tandem/what_if/row_inputs.py",
+        "Merging.TREE, experts=self.experts)",
+        "Merging.TREE)",
+        "tests/tandem/test_replayed_experts.py::test_verify_repeats_them",
+    ),
+    Mutant(
+        "router replay: a turn has the experts of the tokens that it shares alone",
+        "scripts/tandem/what_if/sampled.py",
+        "min(stored.count, count - stored.first)",
+        "stored.count",
+        "tests/tandem/test_replayed_experts.py::test_replay_repeats_them_also_where_a_turn_shares_a_part_of_another",
+    ),
 )

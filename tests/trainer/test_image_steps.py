@@ -18,7 +18,7 @@ from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import copy_groups
 from tandem.what_if.bisect import BisectConfig, bisect
-from tandem.what_if.forward_scores import images_of_turns
+from tandem.what_if.forward_scores import inputs_of_turns
 from tandem.what_if.replay import replay
 from tandem.what_if.sampled import read_episode
 from tandem.what_if.stored_weights import kept_weights, published_versions
@@ -114,9 +114,9 @@ def test_a_turn_is_replayed_and_bisected_with_its_images(
     episode = bridge(read_episode(bridge.store, FIRST))
     assert [[span.sha256 for span in turn.images] for turn in episode.turns] == played.pictures(0, 0)
     published = bridge(published_versions(bridge.store, "main"))
-    images = bridge(images_of_turns(bridge.store, episode.turns, published))
+    inputs = bridge(inputs_of_turns(bridge.store, episode.turns, published))
     with parallel_session("cpu", 1), kept_weights(published, out, "cpu") as weights:
-        result = replay(episode, images, weights, "cpu", progress)
+        result = replay(episode, inputs, weights, "cpu", progress)
     for turn in result.turns:
         assert np.abs(turn.recomputed - turn.sampled.logprobs).max() < 1e-4
     config = BisectConfig(run=RUN, db_connection_string="given", record=FIRST, turn=1, at_step=1, run_dir=out)

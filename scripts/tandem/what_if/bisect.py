@@ -37,10 +37,10 @@ from shared.store import Store
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from tandem.what_if.bisected import Bisection, Moment, TrainedGroup, predicted_changes, print_bisection
-from tandem.what_if.forward_scores import first_folder, images_of_turns, rows_of, turn_logprobs
+from tandem.what_if.forward_scores import first_folder, inputs_of_turns, turn_logprobs
+from tandem.what_if.row_inputs import RowInputs, read_inputs
 from tandem.what_if.sampled import SampledEpisode, SampledTurn, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
-from trainer.data.images import TowerImages, read_images
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.process.ending import end_process
 from trainer.process.parallel import parallel_session
@@ -73,12 +73,12 @@ class BisectConfig(ServiceConfig):
 
 @dataclass(frozen=True, slots=True)
 class BisectedTurn:
-    """What was read of the database. `images`: of the turn's prompt. `trained`: the steps of the surviving history. `momentum`:
+    """What was read of the database. `inputs`: of the turn. `trained`: the steps of the surviving history. `momentum`:
     AdamW's beta1; `rates`: its learning rate by step, as far as the trainer logged it."""
 
     episode: SampledEpisode
     turn: SampledTurn
-    images: TowerImages
+    inputs: RowInputs
     published: Sequence[PolicyVersion]
     trained: Sequence[int]
     momentum: float
@@ -93,7 +93,7 @@ class StepGroup:
     step: int
     data: Sequence[DBRecordData]
     trees: Sequence[RecordTree]
-    images: TowerImages
+    inputs: RowInputs
 
 
 async def read(store: Store, config: BisectConfig) -> BisectedTurn:
@@ -113,8 +113,8 @@ async def read(store: Store, config: BisectConfig) -> BisectedTurn:
     starts = run.starts.get(policy, [])
     logged = {step: (await store.steps.metrics_of(policy, step, starts)).get(RATE) for step in trained}
     rates = {step: rate for step, rate in logged.items() if rate}
-    images = await images_of_turns(store, [turn], published)
-    return BisectedTurn(episode, turn, images, published, trained, momentum, rates, await speller(store, policy))
+    inputs = await inputs_of_turns(store, [turn], published)
+    return BisectedTurn(episode, turn, inputs, published, trained, momentum, rates, await speller(store, policy))
 
 
 def moments(bisected: BisectedTurn, weights: StoredWeights, device: str, progress: Progress) -> list[Moment]:
@@ -128,7 +128,7 @@ def moments(bisected: BisectedTurn, weights: StoredWeights, device: str, progres
     results = []
     for stored in progress.track(weights.all, description="weights"):
         with torch.no_grad():
-            logprobs = turn_logprobs(weights.load(stored), [bisected.turn], device, bisected.images)[0]
+            logprobs = turn_logprobs(weights.load(stored), [bisected.turn], device, bisected.inputs)[0]
         results.append(Moment(stored.step, str(stored), logprobs.float().cpu().numpy()))
     return results
 
@@ -154,8 +154,8 @@ async def read_groups(store: Store, bisected: BisectedTurn, steps: Sequence[int]
         for task in dict.fromkeys(one.task for one in data):
             own = [one for one in data if one.task == task]
             trees = [tree_of(one, stored[one.record]) for one in own]
-            images = await read_images(store, trees, first_folder(bisected.published))
-            groups.append(StepGroup(step, own, trees, images))
+            inputs = await read_inputs(store, trees, first_folder(bisected.published))
+            groups.append(StepGroup(step, own, trees, inputs))
     return groups
 
 
@@ -179,7 +179,7 @@ def pushes(
                 _add(whole, _group_gradient(lm, group, parameters, device))
                 progress.advance(task)
         _add(square, [g * g / len(steps) for g in whole])
-    logprobs = turn_logprobs(lm, [bisected.turn], device, bisected.images)[0]
+    logprobs = turn_logprobs(lm, [bisected.turn], device, bisected.inputs)[0]
     direction = _gradient(logprobs.sum() if token is None else logprobs[token], parameters)
     size = sum(s.sum().double() for s in square) / max(1, sum(s.numel() for s in square))
     floor = FLOOR * float(size) ** 0.5 + 1e-30
@@ -199,7 +199,7 @@ def _add(total: Sequence[Tensor], part: Sequence[Tensor]) -> None:
 
 def _group_gradient(lm: TreeLM, group: StepGroup, parameters: Sequence[Tensor], device: str) -> list[Tensor]:
     total = [torch.zeros_like(p) for p in parameters]
-    for row in rows_of(lm, group.trees, group.images):
+    for row in group.inputs.rows(lm, group.trees):
         placed = row.to(device)
         logprob_E = row_logprobs(lm, placed, attn=lm.mask(device))[0]
         _add(total, _gradient((logprob_E * placed.advantage_E).sum(), parameters))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +11,20 @@ from torch import Tensor
 from shared.documents.run import FIRST_VERSION, PolicyVersion
 from shared.store import Store
 from shared.tokens.record_tree import RecordTree, TreeDispatch
+from tandem.what_if.row_inputs import RowInputs, read_inputs
 from tandem.what_if.sampled import SampledTurn
-from trainer.data.images import TowerImages, inputs_of, read_images
 from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.truncation import columns, near
-from trainer.trees.packing import Row, pack
-from trainer.trees.tree import Merging, merge
+from trainer.trees.packing import Row
 
 
 def turn_logprobs(
-    lm: TreeLM, turns: Sequence[SampledTurn], device: str, images: TowerImages, *, settle_ties: bool = False
+    lm: TreeLM, turns: Sequence[SampledTurn], device: str, inputs: RowInputs, *, settle_ties: bool = False
 ) -> list[Tensor]:
-    """For each turn the log-prob of every sampled token, with gradient where that is enabled. `images`: those of the turns.
+    """For each turn the log-prob of every sampled token, with gradient where that is enabled. `inputs`: those of the turns.
     `settle_ties`: by `settled_logprobs`."""
-    rows = rows_of(lm, [chain(turn) for turn in turns], images)
+    rows = inputs.rows(lm, [chain(turn) for turn in turns])
     parts_of: list[list[Tensor]] = [[] for _ in turns]
     for row in rows:
         placed, mask = row.to(device), lm.mask(device)
@@ -36,12 +34,9 @@ def turn_logprobs(
     return [torch.cat(parts) for parts in parts_of]
 
 
-async def images_of_turns(
-    store: Store, turns: Sequence[SampledTurn], published: Sequence[PolicyVersion]
-) -> TowerImages:
-    """What the vision tower reads, by digest; of turns without images nothing, and no file is needed. Raises DataError and
-    ConfigError: `RecordImages.of`."""
-    return await read_images(store, [chain(turn) for turn in turns if turn.images], first_folder(published))
+async def inputs_of_turns(store: Store, turns: Sequence[SampledTurn], published: Sequence[PolicyVersion]) -> RowInputs:
+    """Raises DataError and ConfigError: `read_inputs`."""
+    return await read_inputs(store, [chain(turn) for turn in turns], first_folder(published))
 
 
 def first_folder(published: Sequence[PolicyVersion]) -> Path:
@@ -62,14 +57,6 @@ def settled_logprobs(lm: TreeLM, row: Row, mask: MaskBuilder) -> Tensor:
     return logprob_E
 
 
-def rows_of(lm: TreeLM, trees: Sequence[RecordTree], images: TowerImages) -> list[Row]:
-    """All records in one row, or where the model takes no trees each path in its own."""
-    linear = not lm.way.trees
-    merged = merge(trees, merging=Merging.LINEAR if linear else Merging.TREE)
-    rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
-    return [row.with_pixels(partial(inputs_of, images)) for row in rows]
-
-
 def chain(turn: SampledTurn) -> RecordTree:
     """The prompt and the reply as a record of one request."""
     before, sampled = len(turn.prompt), len(turn.ids)
@@ -87,4 +74,5 @@ def chain(turn: SampledTurn) -> RecordTree:
         versions_N=versions,
         dispatches=(TreeDispatch(turn.dispatch.id, turn.number, 1.0, turn.temperature, truncation=turn.truncation),),
         images=tuple(turn.images),
+        experts=tuple(turn.experts),
     )

@@ -30,11 +30,11 @@ from shared.errors import ConfigError, DataError, TandemError
 from shared.names import RunName
 from shared.outside_text import visible
 from shared.store import Store
-from tandem.what_if.forward_scores import images_of_turns, turn_logprobs
+from tandem.what_if.forward_scores import inputs_of_turns, turn_logprobs
 from tandem.what_if.replayed import Replay, ReplayedTurn, at_full_weight, print_replay
+from tandem.what_if.row_inputs import RowInputs
 from tandem.what_if.sampled import SampledEpisode, Spell, read_episode, speller
 from tandem.what_if.stored_weights import StoredWeights, kept_weights, published_versions
-from trainer.data.images import TowerImages
 from trainer.process.ending import end_process
 from trainer.process.parallel import parallel_session
 
@@ -56,7 +56,7 @@ class ReplayConfig(ServiceConfig):
 
 
 def replay(
-    episode: SampledEpisode, images: TowerImages, weights: StoredWeights, device: str, progress: Progress
+    episode: SampledEpisode, inputs: RowInputs, weights: StoredWeights, device: str, progress: Progress
 ) -> Replay:
     """Each token under the version that sampled it; a version without kept weights leaves NaN and a note."""
     recomputed = [np.full(len(turn.ids), np.nan, dtype=np.float32) for turn in episode.turns]
@@ -71,7 +71,7 @@ def replay(
             continue
         lm = weights.load(stored)
         with torch.no_grad():
-            again = turn_logprobs(lm, [episode.turns[i] for i in at], device, images, settle_ties=True)
+            again = turn_logprobs(lm, [episode.turns[i] for i in at], device, inputs, settle_ties=True)
         for i, logprobs in zip(at, again, strict=True):
             mine = episode.turns[i].versions == number
             recomputed[i][mine] = at_full_weight(logprobs.float().cpu().numpy()[mine])
@@ -92,22 +92,22 @@ def replay(
 def main() -> None:
     config = ReplayConfig.load_or_exit()
 
-    async def read() -> tuple[SampledEpisode, TowerImages, Sequence[PolicyVersion], Spell]:
+    async def read() -> tuple[SampledEpisode, RowInputs, Sequence[PolicyVersion], Spell]:
         async with Store.open(config.db_connection_string, config.run, read_only=True) as store:
             episode = await read_episode(store, config.record)
             policy = episode.record.policy
             published = await published_versions(store, policy)
-            images = await images_of_turns(store, episode.turns, published)
-            return episode, images, published, await speller(store, policy)
+            inputs = await inputs_of_turns(store, episode.turns, published)
+            return episode, inputs, published, await speller(store, policy)
 
     try:
-        episode, images, published, spell = asyncio.run(read())
+        episode, inputs, published, spell = asyncio.run(read())
         with (
             parallel_session(config.device),
             kept_weights(published, config.run_dir or Path("output") / config.run, config.device) as weights,
             Progress(console=Console(stderr=True), transient=True) as progress,
         ):
-            result = replay(episode, images, weights, config.device, progress)
+            result = replay(episode, inputs, weights, config.device, progress)
     except TandemError as exc:
         sys.stderr.write(f"tandem: {visible(str(exc))}\n")
         end_process(2 if isinstance(exc, ConfigError) else 1)

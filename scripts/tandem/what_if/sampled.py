@@ -17,6 +17,7 @@ from shared.documents.packed import unpack_floats, unpack_ints
 from shared.episodes.state import EpisodeState, TurnState
 from shared.errors import ConfigError, DataError
 from shared.store import Store
+from shared.tokens.expert_span import ExpertSpan
 from shared.tokens.flatten import distribution_of_logprobs
 from shared.tokens.image_span import ImageSpan
 from shared.truncation import Truncation
@@ -27,7 +28,7 @@ Spell = Callable[[Sequence[int]], str]
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
     """One reply. `ids`, `logprobs` and `versions` have one entry for each sampled token. `logprobs` are of the distribution at
-    `temperature` that `truncation` leaves. `images`: of the prompt."""
+    `temperature` that `truncation` leaves. `images`: of the prompt. `experts`: of prompt and reply."""
 
     number: int
     temperature: float
@@ -38,6 +39,7 @@ class SampledTurn:
     dispatch: DispatchedSamplingTask
     truncation: Truncation
     images: Sequence[ImageSpan] = ()
+    experts: Sequence[ExpertSpan] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +108,37 @@ def _sampled(state: EpisodeState, turn: TurnState) -> SampledTurn:
     # Engines report the log-probs of greedy replies (temperature 0) at temperature 1.
     temperature = float(dispatch.sampling_params.get("temperature", 1.0)) or 1.0
     known = (logprobs, versions, dispatch, distribution_of_logprobs(dispatch))
-    return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, *known, _images(state, turn))
+    path = _path(state, turn)
+    return SampledTurn(
+        turn.number, temperature, state.prompt_of(turn.number), ids, *known, _images(path), _experts(path)
+    )
 
 
-def _images(state: EpisodeState, turn: TurnState) -> list[ImageSpan]:
-    """Of the turn's prompt, those that it shares with earlier turns included."""
+def _path(state: EpisodeState, turn: TurnState) -> list[tuple[TurnState, int]]:
+    """The turn and those before it whose tokens it begins with, the first one first, each with how many of its tokens."""
     turns = {one.number: one for one in state.turns}
+    path = [(turn, turn.length)]
+    while (parent := path[0][0].parent) is not None:
+        path.insert(0, (turns[parent], min(path[0][1], path[0][0].shared)))
+    return path
+
+
+def _images(path: Sequence[tuple[TurnState, int]]) -> list[ImageSpan]:
     spans: list[ImageSpan] = []
-    at, count = turn, turn.length
-    while True:
-        own = [ImageSpan(i.sha256, at.shared + i.first, i.count, i.grid) for i in at.dispatch.images]
-        spans = [*(span for span in own if span.first < count), *spans]
-        if at.parent is None:
-            return spans
-        at, count = turns[at.parent], min(count, at.shared)
+    for turn, count in path:
+        own = [ImageSpan(i.sha256, turn.shared + i.first, i.count, i.grid) for i in turn.dispatch.images]
+        spans += [span for span in own if span.first < count]
+    return spans
+
+
+def _experts(path: Sequence[tuple[TurnState, int]]) -> list[ExpertSpan]:
+    """A token that several turns computed keeps those of the first."""
+    spans: list[ExpertSpan] = []
+    for turn, count in path:
+        stored = turn.dispatch.routed_experts
+        if stored is not None and stored.first < count:
+            spans.append(ExpertSpan(stored, -1, stored.first, min(stored.count, count - stored.first)))
+    return spans
 
 
 async def speller(store: Store, policy: str) -> Spell:

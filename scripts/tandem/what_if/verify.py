@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -39,13 +38,11 @@ from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.weights.assembly import Assembly
 from tandem.what_if.forward_scores import settled_logprobs
-from trainer.data.images import TowerImages, inputs_of, read_images
+from tandem.what_if.row_inputs import RowInputs, read_inputs
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.forward_choice import choose_forward_mode
 from trainer.modeling.forward_ways import OWN, tree_obstacle
 from trainer.modeling.model import load_model
-from trainer.trees.packing import pack
-from trainer.trees.tree import Merging, merge
 
 log = logging.getLogger(__name__)
 
@@ -76,15 +73,12 @@ class Verified:
 
 
 def largest_difference(
-    lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str, images: TowerImages
+    lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str, inputs: RowInputs
 ) -> tuple[int, float]:
-    """(tokens of `version`, largest |stored − recomputed| over them). `images`: those of the trees."""
-    tokens, largest = 0, 0.0
-    linear, mask = not lm.way.trees, lm.mask(device)
+    """(tokens of `version`, largest |stored − recomputed| over them). `inputs`: those of the trees."""
+    tokens, largest, mask = 0, 0.0, lm.mask(device)
     for tree in trees:
-        merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
-        packed = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
-        rows = [row.with_pixels(partial(inputs_of, images)) for row in packed]
+        rows = inputs.rows(lm, [tree])
         parts = [settled_logprobs(lm, row.to(device), mask).cpu() - row.old_logprob_E for row in rows]
         of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
         difference_E = torch.cat([torch.zeros(0), *parts]).abs()[of_version_E]
@@ -117,8 +111,8 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
                 lm = _load(reached.folder, config.device)
                 tokens, largest = 0, 0.0
                 for tree in trees:  # one by one, so that memory holds the images of one
-                    images = await read_images(store, [tree], reached.folder)
-                    more, difference = largest_difference(lm, [tree], number, config.device, images)
+                    inputs = await read_inputs(store, [tree], reached.folder)
+                    more, difference = largest_difference(lm, [tree], number, config.device, inputs)
                     tokens, largest = tokens + more, max(largest, difference)
                 results.append(Verified(number, version.step, len(trees), tokens, largest))
                 assembly.keep_only(number)
