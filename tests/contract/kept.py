@@ -1,7 +1,6 @@
 """A keeper over an engine, in this process, observed from outside through the database and the pool."""
 
 import asyncio
-import contextlib
 import json
 import shutil
 import tempfile
@@ -175,10 +174,9 @@ async def keeping(
         )
         with own_folder(cache) as folder:
             assembly = Assembly(folder / "assembled", engine.models[0])
-            pulled = PulledVersions(store, config, folder / "pulled") if config.weight_transport == "peers" else None
 
             async def keep() -> None:
-                async with pulled.serving() if pulled else contextlib.nullcontext():
+                async with PulledVersions(store, config, folder / "pulled") as pulled:
                     await Keeper(store, keepers, config, assembly, pulled).run(stop)
 
             task = asyncio.create_task(keep(), name="keeper")

@@ -55,10 +55,13 @@ def second(shared_engine: Engine, tmp_path: Path) -> Iterator[Engine]:
         yield replace(shared_engine, kind="local", url=url)
 
 
+@pytest.mark.parametrize("transport", ["auto", "peers"])
 async def test_an_engine_follows_versions_that_its_machine_has_no_disk_for(
-    engine: Engine, store: Store, until: Until
+    engine: Engine, store: Store, until: Until, transport: str
 ) -> None:
-    async with far_trainer(store, engine) as trainer, keeping(engine, store, until, **PEERS) as kept:
+    if engine.kind != "local" and transport == "auto":
+        pytest.skip("what is pulled is chosen in the same way for every engine: tested once, with the local one")
+    async with far_trainer(store, engine) as trainer, keeping(engine, store, until, weight_transport=transport) as kept:
         for _ in range(3):
             await assert_serves(kept, await trainer.publish())
         (worker,) = await store.workers.live()
@@ -89,3 +92,24 @@ async def test_a_version_without_a_source_is_an_error_that_passes(engine: Engine
         assert (await kept.service()).status is ServiceStatus.UP
         await trainer.server.serve([Written(engine.weights(1), "full", files)])
         await assert_serves(kept, 1)
+
+
+async def test_by_default_the_disk_is_read_where_it_is_seen_whole(engine: Engine, store: Store, until: Until) -> None:
+    """A folder of the same name from another run, with files of other sizes, is not the trainer's disk."""
+    if engine.kind != "local":
+        pytest.skip("what is pulled is chosen in the same way for every engine: tested once, with the local one")
+    async with far_trainer(store, engine) as trainer, keeping(engine, store, until) as kept:
+        files = manifest_of(engine.weights(1))
+        url = await trainer.server.serve([Written(engine.weights(1), "full", files)])
+        await store.versions.announce(POLICY, 1, str(engine.weights(1)), files, source=url)
+        await assert_serves(kept, 1)
+        assert (await kept.service()).weights_url is None
+        files = manifest_of(engine.weights(2))
+        other = kept.engine.models[0].parent / "of-another-run"
+        other.mkdir(exist_ok=True)
+        for name in files:
+            (other / name).write_bytes(b"other")
+        url = await trainer.server.serve([Written(engine.weights(2), "full", files)])
+        await store.versions.announce(POLICY, 2, str(other), files, source=url)
+        await assert_serves(kept, 2)
+        assert (await kept.service()).weights_url is not None

@@ -62,4 +62,18 @@ MUTANTS = (
         "is_quiet = False",
         f"{PULLING}::test_pulling_ends_where_no_chunk_comes",
     ),
+    Mutant(
+        "pulled weights: a folder with files of other sizes is not the trainer's disk",
+        "sampler/engine/keeper/pulling.py",
+        'path.is_file() and path.stat().st_size == entry["bytes"]',
+        "path.is_file()",
+        "tests/contract/test_keeper_pulling.py::test_by_default_the_disk_is_read_where_it_is_seen_whole",
+    ),
+    Mutant(
+        "pulled weights: by default a keeper pulls where it does not see the trainer's disk",
+        "sampler/engine/keeper/pulling.py",
+        'return self._config.weight_transport == "peers"\n        return target.source is not None and',
+        'return self._config.weight_transport == "peers"\n        return False and',
+        "tests/contract/test_keeper_pulling.py::test_an_engine_follows_versions_that_its_machine_has_no_disk_for",
+    ),
 )

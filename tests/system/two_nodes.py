@@ -5,8 +5,8 @@
 
 `scripts/minirl_example.sh` starts each machine. a and b share output/RUN (checkpoints, published weights), c shares no folder.
 After the first steps all samplers of b are killed at once (kill -9) and come back; then c is lost as a whole and comes back while
-the run is paused, since it would else end before; then c is asked to leave (SIGTERM). With --broadcast, c brings an engine too,
-which shares output/RUN and gets weights over the network.
+the run is paused, since it would else end before; then c is asked to leave (SIGTERM). With --transport broadcast or peers, c has
+an engine too, which gets weights over the network: by broadcast it shares output/RUN, by peers it shares nothing.
 The end is the audit: no slot lost, none counted twice.
 """
 
@@ -38,7 +38,7 @@ SETTINGS = ROOT / "assets" / "example" / "minirl.yml"
 
 
 class Check:
-    def __init__(self, network: Network, store: Store, database: str, steps: int, *, broadcast: bool) -> None:
+    def __init__(self, network: Network, store: Store, database: str, steps: int, *, transport: str) -> None:
         self.network = network
         self.store = store
         self.database = database
@@ -47,8 +47,8 @@ class Check:
         (network.folder / "shared").mkdir()
         self.a = network.add("a", shared)
         self.b = network.add("b", shared)
-        self.c = network.add("c", shared if broadcast else None)
-        self.broadcast = broadcast
+        self.c = network.add("c", shared if transport == "broadcast" else None)
+        self.transport = transport
         held_out = (ROOT / "assets" / "example" / "eval.jsonl").read_text().splitlines()[:16]
         self.eval_file = network.folder / "eval.jsonl"
         self.eval_file.write_text("\n".join(held_out) + "\n")
@@ -65,8 +65,8 @@ class Check:
         settings = yaml.safe_load(SETTINGS.read_text())
         settings["trainer"] |= {"groups_per_step": 4, "save_steps": 2, "max_steps": self.steps}
         settings["sampler"] |= {"lease_s": 10, "renew_s": 2, "max_concurrent_episodes": 8}  # 32 would leave c none
-        if self.broadcast:
-            settings["trainer"] |= {"weight_transport": "broadcast", "broadcast_address": self.a.address}
+        if self.c_has_an_engine:
+            settings["trainer"] |= {"weight_transport": self.transport, "broadcast_address": self.a.address}
         (machine.folder / "tmp" / "run.yml").write_text(yaml.safe_dump(settings))
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "TANDEM"))}
         tasks = {"TRAIN_FILE": "assets/example/train.jsonl", "MCP_MANAGER_URL": "bundled"}
@@ -78,6 +78,10 @@ class Check:
         copy = machine.folder / "tmp" / "eval.jsonl"
         copy.write_text(self.eval_file.read_text())
         return Path("/tmp/eval.jsonl")
+
+    @property
+    def c_has_an_engine(self) -> bool:
+        return self.transport != "disk"
 
     async def until_more(self, machine: Machine, count: int) -> None:
         before = (await self.watch.episodes())[machine.name]
@@ -99,13 +103,13 @@ class Check:
 
     async def c_is_back(self) -> bool:
         samplers = [w for w in await self.living_of_c() if w.kind == "sampler"]
-        return bool(samplers) and (not self.broadcast or bool(await self.engines_of_c()))
+        return bool(samplers) and (not self.c_has_an_engine or bool(await self.engines_of_c()))
 
 
 async def scenario(check: Check) -> None:
     a, b, c, watch = check.a, check.b, check.c, check.watch
     place = {"NUM_MACHINES": "2", "MASTER_ADDR": a.address, "MASTER_PORT": "29500"}
-    joining = {"JOIN": "true", "NUM_SAMPLERS": "2"} | ({} if check.broadcast else {"ENGINE": "none"})
+    joining = {"JOIN": "true", "NUM_SAMPLERS": "2"} | ({} if check.c_has_an_engine else {"ENGINE": "none"})
     check.start(a, MACHINE_RANK="0", ENGINE="none", NUM_SAMPLERS="1", **place)
     check.start(b, MACHINE_RANK="1", NUM_SAMPLERS="2", **place)
     check.start(c, **joining)
@@ -118,8 +122,8 @@ async def scenario(check: Check) -> None:
     watch.say(f"killed all {len(samplers)} samplers of b")
     await check.until_more(b, 2)
     await check.until_more(c, 2)
-    if check.broadcast:
-        await until_broadcast(check)
+    if check.c_has_an_engine:
+        await until_received(check)
     c.kill()
     watch.say("c is lost: every process of it was killed at once")
     await watch.until_step(await watch.step() + 2)
@@ -130,8 +134,8 @@ async def scenario(check: Check) -> None:
     await check.store.runs.set_state(RunState.RUNNING)
     watch.say("c is back; the run was paused meanwhile")
     await check.until_more(c, 2)
-    if check.broadcast:
-        await until_broadcast(check)
+    if check.c_has_an_engine:
+        await until_received(check)
     before = time.monotonic()
     status = c.stop()
     watch.say(f"c was asked to leave: status {status} after {time.monotonic() - before:.1f} s")
@@ -142,29 +146,28 @@ async def scenario(check: Check) -> None:
         raise CheckFailed(a.said()[-4000:] + b.said()[-4000:])
 
 
-async def until_broadcast(check: Check) -> None:
-    """Until c's engine serves a version that it got by broadcast."""
+async def until_received(check: Check) -> None:
+    """Until c's engine serves a version that it got over the network."""
+    field = {"broadcast": "update_broadcast_bytes", "peers": "update_pull_s"}[check.transport]
 
     async def keeper() -> Worker | None:
-        return next((w for w in await check.living_of_c() if w.stats.get("update_broadcast_bytes", 0) > 0), None)
+        return next((w for w in await check.living_of_c() if w.stats.get(field, 0) > 0), None)
 
     async def served() -> bool:
         return await keeper() is not None
 
-    await check.watch.until("a broadcast to c's engine", served)
+    await check.watch.until(f"weights for c's engine by {check.transport}", served)
     if found := await keeper():
-        check.watch.say(
-            f"c's engine got {found.stats['update_broadcast_bytes']:g} bytes of weights over the network: {found.doing}"
-        )
+        check.watch.say(f"c's engine got weights over the network, {field} {found.stats[field]:g}: {found.doing}")
 
 
-async def run(folder: Path, steps: int, *, broadcast: bool) -> None:
+async def run(folder: Path, steps: int, *, transport: str) -> None:
     with Network(folder) as network:
         server = Mongod(folder / "mongodb", bind_ip=f"127.0.0.1,{network.address}")
         with server:
             database = f"mongodb://{network.address}:{server.port}/?directConnection=true"
             async with Store.open(database, RUN) as store:
-                check = Check(network, store, database, steps, broadcast=broadcast)
+                check = Check(network, store, database, steps, transport=transport)
                 await scenario(check)
                 say_results(check, folder / "shared")
                 check.watch.say(f"scored episodes by machine: {dict(await check.watch.episodes())}")
@@ -185,14 +188,16 @@ def say_results(check: Check, output: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--broadcast", action="store_true")
+    parser.add_argument(
+        "--transport", choices=["disk", "broadcast", "peers"], default="disk", help="of weights to c's engine"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder with outputs and logs")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("network namespaces need root")
     folder = Path(tempfile.mkdtemp(prefix="tandem-two-nodes-"))
     try:
-        asyncio.run(run(folder, arguments.steps, broadcast=arguments.broadcast))
+        asyncio.run(run(folder, arguments.steps, transport=arguments.transport))
     except CheckFailed as exc:
         sys.exit(f"FAILED: {exc}")
     finally:

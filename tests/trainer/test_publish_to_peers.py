@@ -43,9 +43,8 @@ class Follower:
 
     def __init__(self, run: Trained, name: str = "far") -> None:
         self._run = run
-        config = KeeperConfig(run=RUN, db_connection_string="open", model_name_or_path=run.model)
+        self._config = KeeperConfig(run=RUN, db_connection_string="open", model_name_or_path=run.model)
         self.folder = run.folder / name
-        self._pulled = PulledVersions(run.bridge.store, config, self.folder / "pulled")
         self._assembly = Assembly(self.folder / "assembled", run.model)
 
     def reach(self, number: int) -> Reached:
@@ -54,8 +53,9 @@ class Follower:
     async def _reach(self, number: int) -> Reached:
         versions = await self._run.bridge.store.versions.all("main")
         far = [version.model_copy(update={"path": f"/another/machine/{version.version}"}) for version in versions]
-        async with asyncio.timeout(100):
-            local = await self._pulled.fetch(far[number], far, self._assembly)
+        pulled = PulledVersions(self._run.bridge.store, self._config, self.folder / "pulled")
+        async with asyncio.timeout(100), pulled:
+            local = await pulled.fetch(far[number], far, self._assembly)
         return await asyncio.to_thread(self._assembly.reach, local.target, local.published)
 
 

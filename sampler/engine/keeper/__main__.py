@@ -9,7 +9,6 @@ if __name__ == "__main__":
     begin_program()
 
 import asyncio
-import contextlib
 import logging
 import sys
 
@@ -40,9 +39,8 @@ async def keep(config: KeeperConfig) -> None:
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, client:
             assembly = Assembly(folder / "assembled", config.model_name_or_path)
-            pulled = PulledVersions(store, config, folder / "pulled") if config.weight_transport == "peers" else None
             with serving(config.metrics_address, config.run, lambda: of_worker(store.workers.last)):
-                async with pulled.serving() if pulled else contextlib.nullcontext():
+                async with PulledVersions(store, config, folder / "pulled") as pulled:
                     await Keeper(store, client, config, assembly, pulled).run(stop)
 
 

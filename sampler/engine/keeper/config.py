@@ -101,10 +101,11 @@ class KeeperConfig(ServiceConfig):
         "(merged); or loaded by the engine, SGLang or vLLM with --enable-lora, under a name that requests give (engine). Then "
         "nothing is paused, a reply has one version, and keepers of several policies or runs may share one engine_url.",
     )
-    weight_transport: Literal["broadcast", "disk", "peers"] = Field(
-        "broadcast",
-        description="Whether it receives weights by broadcast when the trainer offers it, always loads them from disk, or pulls "
-        "them in chunks from the trainer's machine and from other keepers, and serves them to those at engine_host (peers).",
+    weight_transport: Literal["auto", "broadcast", "disk", "peers"] = Field(
+        "auto",
+        description="How it gets weights: always from disk; by a broadcast that the trainer offers, else from disk; in chunks "
+        "from the trainer's machine and from other keepers, which it serves at engine_host in turn (peers). auto: by a broadcast "
+        "that is offered, else from disk, and by peers where the trainer serves weights and this machine does not see its disk.",
     )
     shared_device: str | None = Field(
         None,
@@ -203,5 +204,5 @@ class KeeperConfig(ServiceConfig):
     def joins_broadcasts(self) -> bool:
         """An engine that sleeps while its trainer publishes cannot receive."""
         follows = self.follow_every == 1 and self.serve_version is None
-        whole = self.weight_transport == "broadcast" and self.adapters == "merged"
+        whole = self.weight_transport in ("auto", "broadcast") and self.adapters == "merged"
         return whole and follows and self.shared_device is None

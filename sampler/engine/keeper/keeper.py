@@ -57,9 +57,9 @@ FOLLOWED = (Signal.VERSIONS, Signal.TASKS, Signal.DATA)  # a version, the begin 
 SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
-# 23 methods: one engine's state: each step of an update may find it gone
+# 24 methods: one engine's state: each step of an update may find it gone
 class Keeper:
-    """`assembly`: over this keeper's own folder. `pulled`: of a keeper that does not see the trainer's disk."""
+    """`assembly` and `pulled`: over this keeper's own folders. Without `pulled` it reads the trainer's disk."""
 
     # 6 parameters: its parts
     def __init__(
@@ -256,8 +256,8 @@ class Keeper:
         if self._adapters is None:
             return None
         started = time.monotonic()
-        if self._pulled is not None and target.adapter:
-            target = await self._pulled.fetch_adapter(target)
+        if target.adapter and (pulled := await self._pulled_for(target)):
+            target = await pulled.fetch_adapter(target)
         size = await self._adapters.serve(self.url, target)
         self._update_stats = {"update_bytes": float(size), "update_engine_s": time.monotonic() - started}
         return Reached(target, Path(target.path), (), {}, size)
@@ -300,8 +300,8 @@ class Keeper:
         self._wants_full = target.version
         before = min(self._serving, target.version - 1)  # an evaluation goes back to an older version
         local = None
-        if self._pulled is not None:
-            local = await self._pulled.fetch(target, published, self._assembly)
+        if pulled := await self._pulled_for(target):
+            local = await pulled.fetch(target, published, self._assembly)
             target, published = local.target, local.published
         reached = await asyncio.to_thread(self._assembly.reach, target, published, before)
         if not reached.problems:
@@ -310,6 +310,11 @@ class Keeper:
             seconds = {**reached.seconds, "pull": local.seconds}
             reached = replace(reached, seconds=seconds, bytes=reached.bytes + local.bytes)
         return reached
+
+    async def _pulled_for(self, target: PolicyVersion) -> PulledVersions | None:
+        """None: its files are read from the trainer's disk."""
+        pulled = self._pulled
+        return pulled if pulled is not None and await asyncio.to_thread(pulled.is_needed, target) else None
 
     async def _update(self, reached: Reached) -> None:
         started = time.monotonic()

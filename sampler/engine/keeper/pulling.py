@@ -1,9 +1,10 @@
-"""Files of versions for a keeper that does not see the trainer's disk (`weight_transport: peers`).
+"""Files of versions for a keeper that does not see the trainer's disk (`weight_transport: auto` or `peers`).
 
     CACHE/pulled/v000012-…/model.safetensors, …   pulled in chunks from the trainer's machine and from keepers of the same policy
     http://HOST:PORT                              where this keeper serves what it has pulled, and what it is pulling
 
-The address is `engine_host`. A folder is deleted when two newer versions are here that need it no longer.
+The address is `engine_host`; it listens from the first pull on. A folder is deleted when two newer versions are here that need it
+no longer.
 """
 
 import asyncio
@@ -11,10 +12,11 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from sampler.engine.keeper.config import KeeperConfig
 from shared.documents.run import FIRST_VERSION, FileEntry, PolicyVersion
@@ -49,24 +51,27 @@ class Local:
 
 
 class PulledVersions:
-    """`folder`: of this keeper alone. `url`: where others pull from it."""
+    """`folder`: of this keeper alone. `url`: where others pull from it; None: it has pulled nothing."""
 
     def __init__(self, store: Store, config: KeeperConfig, folder: Path) -> None:
         self._store, self._config, self._folder = store, config, folder
         self._shelf = Shelf()
+        self._server = AsyncExitStack()
         self._is_ending = False
         self.url: str | None = None
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        host = self._config.engine_host
-        listener = listening_socket(host, 0, "engine_host")
-        self.url = f"http://{reachable(host)}:{listener.getsockname()[1]}"
-        try:
-            async with serving_weights(WeightsApp(self._shelf), listener):
-                yield
-        finally:
-            self._is_ending = True
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_ending = True
+        await self._server.aclose()
+
+    def is_needed(self, target: PolicyVersion) -> bool:
+        """Whether it is pulled and not read from the trainer's disk."""
+        if self._config.weight_transport != "auto":
+            return self._config.weight_transport == "peers"
+        return target.source is not None and not all(map(_is_here, _files_of(target)))
 
     async def fetch(self, target: PolicyVersion, published: Sequence[PolicyVersion], assembly: Assembly) -> Local:
         """Pull what the cheapest route to `target` needs. Raises NotPulled."""
@@ -95,6 +100,7 @@ class PulledVersions:
         return version.model_copy(update={"path": str(path)})
 
     async def _pull(self, target: PolicyVersion, needed: Sequence[tuple[Path, FileEntry]]) -> Pulled:
+        await self._serve()
         started, total = time.monotonic(), Pulled()
         missing = [(path, entry) for path, entry in needed if not path.is_file()]
         sources = await self._sources(target) if missing else []
@@ -106,6 +112,13 @@ class PulledVersions:
             await asyncio.to_thread(self._delete_old, [path for path, _ in needed])
             log.info("pulled version=%d seconds=%.2f bytes=%s", target.version, total.seconds, total.bytes_from)
         return total
+
+    async def _serve(self) -> None:
+        if self.url is None:
+            host = self._config.engine_host
+            listener = listening_socket(host, 0, "engine_host")
+            await self._server.enter_async_context(serving_weights(WeightsApp(self._shelf), listener))
+            self.url = f"http://{reachable(host)}:{listener.getsockname()[1]}"
 
     async def _pull_all(
         self, target: PolicyVersion, missing: Sequence[tuple[Path, FileEntry]], sources: Sequence[str], total: Pulled
@@ -153,6 +166,16 @@ def _folder_of(version: PolicyVersion) -> str:
     entries = [*version.files.values(), *([version.delta] if version.delta else []), *(version.adapter or {}).values()]
     contents = hashlib.sha256("".join(entry["sha256"] for entry in entries).encode()).hexdigest()
     return f"v{version.version:06d}-{contents[:12]}"
+
+
+def _files_of(version: PolicyVersion) -> list[tuple[Path, FileEntry]]:
+    whole = [(Path(version.path) / name, entry) for name, entry in version.files.items()]
+    return whole + changes_of(version)
+
+
+def _is_here(named: tuple[Path, FileEntry]) -> bool:
+    path, entry = named
+    return path.is_file() and path.stat().st_size == entry["bytes"]
 
 
 def changes_of(version: PolicyVersion) -> list[tuple[Path, FileEntry]]:
