@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "router replay: the reference model chooses by itself",
         "trainer/step/accumulate.py",
-        "row.without_experts()",
-        "row",
+        "self.reference, row.without_experts(), chunk",
+        "self.reference, row, chunk",
         f"{REPLAY}::test_the_reference_model_chooses_by_itself",
     ),
     Mutant(

@@ -3,7 +3,6 @@
 import copy
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,9 +12,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
-from tests.trainer.builders import tiny_experts_model, tiny_model
+from tests.trainer.builders import tiny_model
 from tests.trainer.launched import OPTIMIZER, rows_of_step
 from tests.trainer.layouts import Layout, run
+from tests.trainer.stages import of_stage
 from tests.trainer.tiny_models import EVERY_TYPE, tiny
 from trainer.losses import LossConfig
 from trainer.modeling.attention import dense_mask
@@ -30,11 +30,6 @@ pytestmark = pytest.mark.slow
 
 TWO_STAGES = Layout(1, pp=2)
 IDS = torch.tensor([[5, 9, 33, 7, 100, 21, 9]])
-
-
-def of_stage(number: int, size: int) -> Any:
-    """A process of a pipeline, for what needs no messages."""
-    return SimpleNamespace(pipeline=SimpleNamespace(peers=SimpleNamespace(rank=number, size=size)))
 
 
 def test_the_largest_stage_is_as_small_as_can_be() -> None:
@@ -61,7 +56,7 @@ def largest(starts: list[int], layers: list[int]) -> int:
     ids=["some", "every"],
 )
 def test_what_is_split_computes_what_the_whole_computes(names: tuple[str, ...]) -> None:
-    """Bit by bit, of every type of transformers that is not refused: 42 with this version."""
+    """Bit by bit, of every type of transformers that is not refused: 76 with this version."""
     split = 0
     for name in names:
         try:
@@ -77,7 +72,7 @@ def test_what_is_split_computes_what_the_whole_computes(names: tuple[str, ...]) 
         hidden = stages[0].base_model(input_ids=IDS, use_cache=False).last_hidden_state
         assert torch.equal(stages[1](inputs_embeds=hidden, use_cache=False).logits, expected), name
         split += 1
-    assert split == len(names) or split > 35
+    assert split == len(names) or split > 70
 
 
 def test_models_that_are_no_chain_of_layers_are_refused() -> None:
@@ -85,7 +80,6 @@ def test_models_that_are_no_chain_of_layers_are_refused() -> None:
     scaled.model.embedding_multiplier = 3.0
     for model, why in (
         (scaled, "is no chain of layers: it changes hidden states before or after its layers"),
-        (tiny_experts_model(), "has experts"),
         (tiny("gpt2"), "has no plan for pipeline parallelism"),
     ):
         refuse(model, why)
