@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 TEST, CUT_TEST = "tests/trainer/test_pipeline.py", "tests/trainer/test_pipeline_cut.py"
 TIED = f"{TEST}::test_two_stages_with_a_tied_matrix_train_the_parameters_of_one_process_and_each_continues_the_other"
+ADAPTER = "tests/trainer/test_adapters_in_stages.py::test_an_adapter_from_stages_is_that_of_one_process"
 STAGES = "trainer/modeling/pipeline_parallel.py"
 
 MUTANTS = (
@@ -106,11 +107,18 @@ MUTANTS = (
         f"{CUT_TEST}::test_what_no_test_has_run_in_stages_is_refused_with_its_name",
     ),
     Mutant(
-        "pipeline: no adapter is published of one stage alone",
-        "trainer/settings/config.py",
-        '        if self.publish.publish_mode == "adapter" and self.parallel.pp_size > 1:\n',
-        "        if False:\n",
-        f"{TEST}::test_an_adapter_of_several_stages_is_not_published_apart",
+        "pipeline: an adapter is described by the layers of all stages",
+        "trainer/publishing/adapter.py",
+        "        stages = [own] if parallel.pipeline is None else parallel.pipeline.peers.gather_objects(own)\n",
+        "        stages = [own]\n",
+        ADAPTER,
+    ),
+    Mutant(
+        "pipeline: short names are unambiguous in all stages",
+        "trainer/publishing/adapter.py",
+        "for _, weighted in stages for name",
+        "for _, weighted in [own] for name",
+        ADAPTER,
     ),
     Mutant(
         "pipeline: rows of the own forward are whole where slices are computed",

@@ -27,7 +27,6 @@ from trainer.process.parallel import Parallel
 from trainer.process.shard_settings import ShardSettings
 from trainer.publishing.adapter import gather_adapter
 from trainer.publishing.weights import write_weights
-from trainer.settings.config import TrainerConfig
 from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
@@ -239,9 +238,3 @@ def test_an_error_on_one_stage_while_ways_are_compared_is_one_on_every_stage() -
         raise LookupError("no such norm")
 
     run(TWO_STAGES, work)
-
-
-def test_an_adapter_of_several_stages_is_not_published_apart() -> None:
-    settings = {"publish_mode": "adapter", "lora_rank": 4, "pp_size": 2}
-    with pytest.raises(ValueError, match="pp_size is 2; expected publish_mode full or delta, or pp_size 1"):
-        TrainerConfig(run="one", db_connection_string="given", model_name_or_path=Path(), **settings)
