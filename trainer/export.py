@@ -34,7 +34,7 @@ from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
 from trainer.process.ending import end_process
 from trainer.process.parallel import Parallel, parallel_session
-from trainer.publishing.adapter import gather_adapter, write_adapter
+from trainer.publishing.adapter import AdaptedLayers, gather_adapter, write_adapter
 from trainer.publishing.weights import WrittenWeights, write_weights
 from trainer.settings.trained_parts import LoraSettings, Trainable
 
@@ -87,10 +87,10 @@ def _write_adapter(
     target: Path, model: PreTrainedModel, parallel: Parallel, lora: LoraSettings, source: Path
 ) -> WrittenWeights:
     started = time.monotonic()
-    state = gather_adapter(model, parallel)
+    state, targets = gather_adapter(model, parallel), AdaptedLayers.of(model, parallel).targets
 
     def fill(temporary: Path) -> None:
-        write_adapter(temporary, model, state, lora, source)
+        write_adapter(temporary, targets, state, lora, source)
 
     write_directory_atomically(target, fill)
     manifest = manifest_of(target)

@@ -18,14 +18,14 @@ MUTANTS = (
     Mutant(
         "experts and windows: a model without a plan for its experts is not spread",
         MODULE,
-        "    if not spread:\n",
-        "    if False:\n",
+        "    if not spread and (parallel.pipeline is None or not _has_plan(model)):",
+        "    if False:",
         REFUSED,
     ),
     Mutant(
         "experts and windows: processes have a multiple of ep_size",
         "trainer/process/parallel.py",
-        "    if world_size % sizes.ep:\n",
+        "    if world_size % (sizes.ep * sizes.pp):\n",
         "    if False:\n",
         REFUSED,
     ),

@@ -2,8 +2,9 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-TEST = "tests/trainer/test_pipeline.py"
+TEST, CUT_TEST = "tests/trainer/test_pipeline.py", "tests/trainer/test_pipeline_cut.py"
 TIED = f"{TEST}::test_two_stages_with_a_tied_matrix_train_the_parameters_of_one_process_and_each_continues_the_other"
+ADAPTER = "tests/trainer/test_adapters_in_stages.py::test_an_adapter_from_stages_is_that_of_one_process"
 STAGES = "trainer/modeling/pipeline_parallel.py"
 
 MUTANTS = (
@@ -54,21 +55,21 @@ MUTANTS = (
         STAGES,
         "        more = (first if stage == 1 else 0) + (last if stage == stages else 0)\n",
         "        more = 0\n",
-        f"{TEST}::test_the_largest_stage_is_as_small_as_can_be",
+        f"{CUT_TEST}::test_the_largest_stage_is_as_small_as_can_be",
     ),
     Mutant(
         "pipeline: a model that does more than its layers is not split",
         STAGES,
         "    if not same:\n",
         "    if False:\n",
-        f"{TEST}::test_models_that_are_no_chain_of_layers_are_refused",
+        f"{CUT_TEST}::test_models_that_are_no_chain_of_layers_are_refused",
     ),
     Mutant(
         "pipeline: layers that share a container are not split",
         STAGES,
         "    if seen:\n",
         "    if False:\n",
-        f"{TEST}::test_layers_that_leave_something_for_later_ones_are_no_chain",
+        f"{CUT_TEST}::test_layers_that_leave_something_for_later_ones_are_no_chain",
     ),
     Mutant(
         "pipeline: an error of one stage is one on all",
@@ -80,9 +81,9 @@ MUTANTS = (
     Mutant(
         "pipeline: hidden states travel in the expected type",
         "trainer/modeling/pipeline.py",
-        "        if isinstance(result, Tensor) and result.dtype != self._stage.dtype:\n",
+        "        if isinstance(result, Passed) and result.hidden.dtype != self._stage.dtype:\n",
         "        if False:\n",
-        f"{TEST}::test_hidden_states_of_another_type_are_refused_on_every_stage",
+        f"{CUT_TEST}::test_hidden_states_of_another_type_are_refused_on_every_stage",
     ),
     Mutant(
         "pipeline: rank 0 writes the tensors of all stages",
@@ -103,13 +104,34 @@ MUTANTS = (
         "trainer/step/opening.py",
         "    _check_stages(parallel, options)\n",
         "",
-        f"{TEST}::test_what_no_test_has_run_in_stages_is_refused_with_its_name",
+        f"{CUT_TEST}::test_what_no_test_has_run_in_stages_is_refused_with_its_name",
     ),
     Mutant(
-        "pipeline: no adapter is published of one stage alone",
-        "trainer/settings/config.py",
-        '        if self.publish.publish_mode == "adapter" and self.parallel.pp_size > 1:\n',
-        "        if False:\n",
-        f"{TEST}::test_an_adapter_of_several_stages_is_not_published_apart",
+        "pipeline: an adapter is described by the layers of all stages",
+        "trainer/publishing/adapter.py",
+        "        stages = [own] if parallel.pipeline is None else parallel.pipeline.peers.gather_objects(own)\n",
+        "        stages = [own]\n",
+        ADAPTER,
+    ),
+    Mutant(
+        "pipeline: short names are unambiguous in all stages",
+        "trainer/publishing/adapter.py",
+        "for _, weighted in stages for name",
+        "for _, weighted in [own] for name",
+        ADAPTER,
+    ),
+    Mutant(
+        "pipeline: rows of the own forward are whole where slices are computed",
+        "trainer/modeling/forward.py",
+        "    shares = 1 if lm.sharing is None else lm.sharing.size\n    return 1, ",
+        "    shares = 1 if lm.context is None else lm.context.size\n    return 1, ",
+        f"{TEST}::test_slices_of_rows_go_through_stages",
+    ),
+    Mutant(
+        "pipeline: gradients of slices are compared as the sum that they are",
+        "trainer/modeling/forward_choice.py",
+        "coefficients_E[start:] * parts)",
+        "coefficients_E[start:])",
+        f"{TEST}::test_slices_of_rows_go_through_stages",
     ),
 )

@@ -33,7 +33,7 @@ from trainer.losses import LossConfig
 from trainer.modeling.model import load_model
 from trainer.modeling.trainable import ADAPTER, adapters_off, lora_layers
 from trainer.process.parallel import Parallel, parallel_session
-from trainer.publishing.adapter import gather_adapter, write_adapter
+from trainer.publishing.adapter import AdaptedLayers, gather_adapter, write_adapter
 from trainer.publishing.weights import write_weights
 from trainer.settings.trained_parts import Trainable
 from trainer.step.learner import Learner
@@ -96,7 +96,8 @@ def test_merged_weights_are_those_of_pefts_merge_and_unload(
     )
     assert trainable.lora
     adapter = tmp_path / "adapter"
-    write_adapter(adapter, learner.causal_lm, gather_adapter(learner.causal_lm, alone), trainable.lora, model_directory)
+    targets = AdaptedLayers.of(learner.causal_lm, alone).targets
+    write_adapter(adapter, targets, gather_adapter(learner.causal_lm, alone), trainable.lora, model_directory)
     base = AutoModelForCausalLM.from_pretrained(model_directory, dtype=getattr(torch, dtype))
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     theirs = peft.PeftModel.from_pretrained(base, adapter, autocast_adapter_dtype=False).merge_and_unload().state_dict()

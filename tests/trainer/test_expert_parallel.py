@@ -69,6 +69,22 @@ def test_every_layout_trains_the_parameters_of_one_process_and_reports_its_numbe
         assert relative_difference(found, expected) < 1e-9, f"{continued_by} from the checkpoint of {saved_by}"
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(2, cp=2, ep=4),
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in (TWO_FOR_EXPERTS, TWICE_TWO, ALL_FOR_EXPERTS)),
+    ],
+    ids=str,
+)
+def test_an_engines_choices_are_repeated_by_experts_on_other_processes(layout: Layout) -> None:
+    """With the loss that balances experts; slices of rows have the choices of their own tokens."""
+    with comparison(model=tiny_experts_model(), loss=BALANCED, replayed=True) as replayed:
+        assert relative_difference(replayed.trained(layout), replayed.trained(ONE)) < 1e-9
+        for name in (*REPORTED, "experts/replayed_fraction", "experts/replay_differs_fraction"):
+            assert replayed.metrics[layout][name] == pytest.approx(replayed.metrics[ONE][name], rel=1e-9), name
+
+
 @pytest.mark.parametrize("implementation", ["eager", "batched_mm", "grouped_mm"])
 def test_tokens_reach_their_experts_and_gradients_come_back(implementation: str) -> None:
     """Every kernel, with rows of unequal length and exchanges of nothing."""

@@ -2,9 +2,7 @@
 
 import copy
 import dataclasses
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,26 +11,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from shared.errors import ConfigError
 from shared.weights.files import WEIGHTS_FILE
 from tests.trainer import exactness_table
-from tests.trainer.builders import relative_difference, tiny_experts_model, tiny_model
+from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from tests.trainer.layouts import MAX_TOKENS, Comparison, Layout, comparison, run
 from tests.trainer.loss_cases import LOSSES
-from tests.trainer.tiny_models import EVERY_TYPE, tiny
 from trainer.losses import LossConfig
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.pipeline import RowPipeline
-from trainer.modeling.pipeline_parallel import cut_stages, stage_starts
-from trainer.process.parallel import LaunchError, Parallel, parallel_session
+from trainer.modeling.pipeline_parallel import cut_stages
+from trainer.process.parallel import Parallel
 from trainer.process.shard_settings import ShardSettings
 from trainer.publishing.adapter import gather_adapter
 from trainer.publishing.weights import write_weights
-from trainer.settings.config import TrainerConfig
 from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
@@ -42,15 +36,10 @@ pytestmark = pytest.mark.slow
 
 ONE, TWO_STAGES, STAGES_AND_DATA = Layout(1), Layout(1, pp=2), Layout(2, pp=2)
 THREE_STAGES, FOUR_STAGES = Layout(1, pp=3), Layout(1, pp=4)
+SLICES = Layout(1, cp=2, pp=2)
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)
 REPORTED = ("learner/grad_norm", "loss/loss", "learner/trajectories")
 OF_STAGES = ("minirl, proximal", "grpo, entropy", "gspo", "gspo, entropy and kl")
-IDS = torch.tensor([[5, 9, 33, 7, 100, 21, 9]])
-
-
-def of_stage(number: int, size: int) -> Any:
-    """A process of a pipeline, for what needs no messages."""
-    return SimpleNamespace(pipeline=SimpleNamespace(peers=SimpleNamespace(rank=number, size=size)))
 
 
 def check_same(compared: Comparison, layout: Layout) -> None:
@@ -73,8 +62,14 @@ def test_uneven_stages_of_sharded_layers_train_the_parameters_of_one_process() -
         check_same(compared, STAGES_AND_DATA)
 
 
+def test_slices_of_rows_go_through_stages() -> None:
+    """The model's own forward, with which ways are compared, has whole rows in stages too."""
+    with comparison() as compared:
+        assert relative_difference(compared.trained(SLICES), compared.trained(ONE)) < 1e-9
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("layout", [FOUR_STAGES, Layout(1, tp=2, pp=2), Layout(1, cp=2, pp=2)], ids=str)
+@pytest.mark.parametrize("layout", [FOUR_STAGES, Layout(1, tp=2, pp=2), SLICES], ids=str)
 def test_stages_go_with_every_other_way_to_share_a_model(layout: Layout) -> None:
     with comparison(model=tiny_model(layers=5)) as compared:
         check_same(compared, layout)
@@ -241,130 +236,5 @@ def test_an_error_on_one_stage_while_ways_are_compared_is_one_on_every_stage() -
 
     def fail(*_: Any) -> None:
         raise LookupError("no such norm")
-
-    run(TWO_STAGES, work)
-
-
-def test_hidden_states_of_another_type_are_refused_on_every_stage() -> None:
-    def work(parallel: Parallel) -> None:
-        model = tiny_model()
-        lm = TreeLM(model, stage=cut_stages(model, parallel, dtype=torch.float32))
-        pipeline = RowPipeline(lm, parallel.device, attn=dense_mask)
-        with pytest.raises(
-            RuntimeError, match=r"stage 0: ConfigError: pp_size is 2, but .* hidden states are torch\.float64"
-        ):
-            pipeline.rehearse(rows_of_step(0, 12, parallel)[0], (RuntimeError, ValueError))
-
-    run(TWO_STAGES, work)
-
-
-def test_an_adapter_of_several_stages_is_not_published_apart() -> None:
-    settings = {"publish_mode": "adapter", "lora_rank": 4, "pp_size": 2}
-    with pytest.raises(ValueError, match="pp_size is 2; expected publish_mode full or delta, or pp_size 1"):
-        TrainerConfig(run="one", db_connection_string="given", model_name_or_path=Path(), **settings)
-
-
-def test_the_largest_stage_is_as_small_as_can_be() -> None:
-    assert stage_starts([1] * 8, 2) == [0, 4, 8]
-    assert stage_starts([10] * 8, 4, first=15, last=15) == [0, 1, 4, 7, 8]
-    for sizes, stages in ((range(1, 8), 3), ([5, 1, 1, 1, 9, 2], 4), ([1, 1], 2)):
-        layers = list(sizes)
-        cuts = itertools.combinations(range(1, len(layers)), stages - 1)
-        every = [[0, *cut, len(layers)] for cut in cuts]
-        assert largest(stage_starts(layers, stages, first=3, last=4), layers) == min(largest(s, layers) for s in every)
-
-
-def largest(starts: list[int], layers: list[int]) -> int:
-    sizes = [sum(layers[start:end]) for start, end in itertools.pairwise(starts)]
-    return max([*sizes[1:-1], sizes[0] + 3, sizes[-1] + 4])
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("llama", "gemma2", "gpt_neox", "phi", "cohere"),
-        pytest.param(EVERY_TYPE, marks=pytest.mark.thorough),
-    ],
-    ids=["some", "every"],
-)
-def test_what_is_split_computes_what_the_whole_computes(names: tuple[str, ...]) -> None:
-    """Bit by bit, of every type of transformers that is not refused: 42 with this version."""
-    split = 0
-    for name in names:
-        try:
-            model = tiny(name)
-            expected = model(input_ids=IDS, use_cache=False).logits
-            stages = [copy.deepcopy(model) for _ in range(2)]
-            for number, stage in enumerate(stages):
-                stage.tie_weights()
-                cut_stages(stage, of_stage(number, 2), dtype=torch.float32)
-        except Exception:  # noqa: BLE001  # no small model of this type can be made, or it is refused
-            assert names is EVERY_TYPE, name
-            continue
-        hidden = stages[0].base_model(input_ids=IDS, use_cache=False).last_hidden_state
-        assert torch.equal(stages[1](inputs_embeds=hidden, use_cache=False).logits, expected), name
-        split += 1
-    assert split == len(names) or split > 35
-
-
-def test_models_that_are_no_chain_of_layers_are_refused() -> None:
-    scaled = tiny("granite")
-    scaled.model.embedding_multiplier = 3.0
-    for model, why in (
-        (scaled, "is no chain of layers: it changes hidden states before or after its layers"),
-        (tiny_experts_model(), "has experts"),
-        (tiny("gpt2"), "has no plan for pipeline parallelism"),
-    ):
-        refuse(model, why)
-    with pytest.raises(ConfigError, match="pp_size is 3, but the model has 2 layers"):
-        cut_stages(tiny_model(), of_stage(0, 3), dtype=torch.float64)
-
-
-def test_layers_that_leave_something_for_later_ones_are_no_chain() -> None:
-    """In a dictionary that all receive, or beside the hidden states that they return."""
-    layer_call = nn.Module.__call__
-
-    def with_a_dictionary(module: nn.Module, *args: Any, **named: Any) -> Any:
-        more = {"shared_keys": {}} if type(module).__name__ == "_Recording" else {}
-        return layer_call(module, *args, **named, **more)
-
-    def with_a_second_result(module: nn.Module, *args: Any, **named: Any) -> Any:
-        result = layer_call(module, *args, **named)
-        return (result, result) if type(module).__name__ == "_Recording" else result
-
-    for call, why in (
-        (with_a_dictionary, "its layers share shared_keys"),
-        (with_a_second_result, "its layers do not pass hidden states alone"),
-    ):
-        with patch.object(nn.Module, "__call__", call):
-            refuse(tiny_model(), why)
-
-
-def refuse(model: PreTrainedModel, why: str) -> None:
-    """And the model stays as it was."""
-    before = [type(module) for module in model.modules()]
-    with pytest.raises(ConfigError, match=why):
-        cut_stages(model, of_stage(0, 2), dtype=torch.float32)
-    assert [type(module) for module in model.modules()] == before
-
-
-def test_what_no_test_has_run_in_stages_is_refused_with_its_name(model_directory: Path) -> None:
-    with (
-        pytest.raises(
-            LaunchError, match="tp_size is 2 and pp_size is 2, but 1 processes came up; expected a multiple of 4"
-        ),
-        parallel_session("cpu", tp_size=2, pp_size=2),
-    ):
-        pass
-
-    def work(parallel: Parallel) -> None:
-        quantized = Trainable(lora_rank=2, base_quantization="nf4")
-        for name, options in (
-            ("compile_layers true", LearnerOptions(compile_layers=True)),
-            ("base_quantization nf4", LearnerOptions(trainable=quantized)),
-            ("dropout true", LearnerOptions(dropout=True)),
-        ):
-            with pytest.raises(ConfigError, match=f"pp_size is 2, with {name}"):
-                open_learner(model_directory, LossConfig(), OPTIMIZER, parallel, options)
 
     run(TWO_STAGES, work)

@@ -23,6 +23,7 @@ from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, accumulated
 from tests.trainer.replayed import LAYERS, NUM_EXPERTS, TOP_K, expected_choices, replay_one_by_one, replayed_group
+from tests.trainer.tiny_models import tiny
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, forward_row
@@ -204,6 +205,11 @@ def test_a_dense_model_with_routed_experts_is_refused() -> None:
     (row, *_), _ = rows_of("one row")
     with pytest.raises(ConfigError, match="a model of type qwen3 has no routers that can repeat them"):
         forward_row(TreeLM(tiny_model()), row)
+
+
+def test_a_model_with_several_kinds_of_routers_has_none_that_can_repeat_them() -> None:
+    """JetMoE chooses experts of its attention too."""
+    assert TreeLM(tiny("jetmoe")).replay is None
 
 
 def test_a_router_that_chooses_otherwise_than_by_one_topk_is_refused() -> None:

@@ -28,7 +28,7 @@ from trainer.modeling.model import load_model
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import ADAPTER, LoraLayer, adapters_off, lora_layers
 from trainer.process.parallel import Parallel, parallel_session
-from trainer.publishing.adapter import gather_adapter, write_adapter
+from trainer.publishing.adapter import AdaptedLayers, gather_adapter, write_adapter
 from trainer.publishing.weights import write_weights
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.learner import Learner
@@ -116,7 +116,8 @@ def test_rslora_is_published_and_exported_as_peft_scales_it(
     )
     assert trainable.lora
     adapter = tmp_path / "adapter"
-    write_adapter(adapter, learner.causal_lm, gather_adapter(learner.causal_lm, alone), trainable.lora, model_directory)
+    targets = AdaptedLayers.of(learner.causal_lm, alone).targets
+    write_adapter(adapter, targets, gather_adapter(learner.causal_lm, alone), trainable.lora, model_directory)
     base = AutoModelForCausalLM.from_pretrained(model_directory, dtype=torch.float64)
     theirs = peft.PeftModel.from_pretrained(base, adapter, autocast_adapter_dtype=False).merge_and_unload().state_dict()
     assert relative_difference(published, {name: theirs[name] for name in published}) < 1e-9

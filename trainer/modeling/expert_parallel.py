@@ -57,7 +57,7 @@ def spread_experts(model: PreTrainedModel, parallel: Parallel) -> None:
         return
     line = mesh["ep"]
     spread: dict[str, Any] = expert_modules(model)
-    if not spread:
+    if not spread and (parallel.pipeline is None or not _has_plan(model)):  # a stage may have dense layers alone
         raise ConfigError(
             f"ep_size is {line.size()}, but model type {model.config.model_type} has no plan for expert parallelism; expected "
             "ep_size 1"
@@ -76,6 +76,10 @@ def spread_experts(model: PreTrainedModel, parallel: Parallel) -> None:
         # FSDP averages their gradients over fewer processes than those of the other parameters
         share = mesh["same"].size() / parallel.num_shards
         module.forward = _Spread(module, module.forward, place, layer, share)
+
+
+def _has_plan(model: PreTrainedModel) -> bool:
+    return DISPATCHED in (getattr(model.config, "base_model_ep_plan", None) or {}).values()
 
 
 def _check(name: str, module: Any, model: PreTrainedModel, size: int) -> None:

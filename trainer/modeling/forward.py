@@ -56,6 +56,17 @@ class Forwarded(NamedTuple):
         return Forwarded(self.logprob_E.detach(), entropy_E, outside_E, routing)
 
 
+class Passed(NamedTuple):
+    """The result of a row's forward in a stage that others follow. `routing`: of this process's tokens in the stage's layers."""
+
+    hidden: Tensor  # (1, N, D)
+    routing: Routing | None
+
+    def detached(self) -> "Passed":
+        """The same values without a graph."""
+        return Passed(self.hidden.detach(), None if self.routing is None else self.routing.detached())
+
+
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities.
 
@@ -124,9 +135,9 @@ class TreeLM(nn.Module):
 
     def forward(
         self, row: Row, mask: Mask, chunk: int, with_entropy: bool, received: Tensor | None = None
-    ) -> Forwarded | Tensor:
-        """Log-probs of the row's entries; each distinct (token, distribution) is computed once. Hidden states (1, N, D) of a
-        stage that others follow. `received`: those of the stage before.
+    ) -> Forwarded | Passed:
+        """Log-probs of the row's entries; each distinct (token, distribution) is computed once. Hidden states of a stage that
+        others follow. `received`: those of the stage before.
         """
         self._forget_lengths()
         predictor_U, context = row.parents_N[row.node_U], self.sharing
@@ -141,8 +152,8 @@ class TreeLM(nn.Module):
             del arguments["input_ids"]
             arguments["inputs_embeds"] = received
         if self.stage is not None and not self.stage.is_last:
-            hidden: Tensor = self.causal_lm.base_model(**arguments).last_hidden_state
-            return hidden
+            output = self.causal_lm.base_model(**arguments)
+            return Passed(output.last_hidden_state, self._routing(output, row, here))
         if self.way.head is Head.CHUNKED:
             output = self.causal_lm.base_model(**arguments)
             head: Any = self.causal_lm.get_output_embeddings()
@@ -165,15 +176,23 @@ class TreeLM(nn.Module):
             )
         if context is not None and own_U is not None:
             scores = scores.each(partial(of_all, own_U=own_U, count=len(row.node_U), context=context))
-        routing = None
-        if self.experts_per_token is not None:
-            choices = () if self.replay is None else self.replay.all_choices()
-            routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token, choices)
+        routing = self._routing(output, row, here)
         logprob_E, entropy_E, outside_E = scores.each(lambda of_U: of_U[row.edge_E])
         unused = None if self._vision is None or row.images is not None else self._vision.unused()
         if unused is not None:
             logprob_E = logprob_E + unused
         return Forwarded(logprob_E, entropy_E, outside_E, routing)
+
+    def _routing(self, output: Any, row: Row, here: slice) -> Routing | None:
+        if self.experts_per_token is None or not self._has_routers:
+            return None
+        choices = () if self.replay is None else self.replay.all_choices()
+        return routing_of(output.router_logits, row.copies_N[here], self.experts_per_token, choices)
+
+    @property
+    def _has_routers(self) -> bool:
+        """False on a stage without experts of a model that has some."""
+        return self.replay is None or self.replay.has_routers
 
     def _replay(self, row: Row, here: slice) -> None:
         """Raises ConfigError for a row with routed experts and a model without."""
@@ -198,7 +217,7 @@ class TreeLM(nn.Module):
         if self.sharing is not None:
             arguments["context"] = self.sharing
         if self.experts_per_token is not None:
-            arguments["output_router_logits"] = True
+            arguments["output_router_logits"] = self._has_routers
         if row.images is not None:
             if self._vision is None:
                 raise DataError(
@@ -232,17 +251,17 @@ def forward_row(
 # 6 parameters and a model: the row, and what the stage before has made of it
 def forward_stage(
     lm: nn.Module, row: Row, received: Tensor | None, *, chunk: int, attn: MaskBuilder, with_entropy: bool
-) -> Forwarded | Tensor:
+) -> Forwarded | Passed:
     """`forward_row` of one stage: its result, or hidden states for the next one. `received`: None for the first."""
     row = _padded(lm, row, attn)
-    result: Forwarded | Tensor = lm(row, attn(row.ends_N), chunk, with_entropy, received)
+    result: Forwarded | Passed = lm(row, attn(row.ends_N), chunk, with_entropy, received)
     return result
 
 
 def hidden_shape(lm: TreeLM, row: Row, attn: MaskBuilder) -> tuple[int, int, int]:
     """Of hidden states that go from one stage to the next."""
     assert lm.stage is not None, "of a model in stages"
-    shares = 1 if lm.context is None else lm.context.size
+    shares = 1 if lm.sharing is None else lm.sharing.size
     return 1, _padded(lm, row, attn).num_tokens // shares, lm.stage.width
 
 

@@ -10,6 +10,7 @@
         stage 3            F0 B0 F1 B1 …
 
 Both return the results of all rows on every stage: each computes the same loss and metrics, as processes that share a row do.
+What balances experts is a loss of each stage's own layers, and joins the backward there.
 
 It is not torch.distributed.pipelining, whose stages receive into buffers of one shape, inferred from the first micro-batch: rows
 differ in length, and every stage knows each row's, so messages need neither padding nor a description.
@@ -26,19 +27,28 @@ from torch.distributed.fsdp import FSDPModule
 
 from shared.errors import ConfigError
 from trainer.modeling.attention import MaskBuilder
-from trainer.modeling.forward import Forwarded, TreeLM, forward_stage, hidden_shape
+from trainer.modeling.forward import Forwarded, Passed, TreeLM, forward_stage, hidden_shape
 from trainer.modeling.pipeline_parallel import Stage
+from trainer.modeling.router_replay import InUse
+from trainer.modeling.routing import Routing
 from trainer.trees.packing import Row
 
 LossOfRow = Callable[[int, Forwarded], Tensor]
+Balance = Callable[[Routing], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """What the backward of a row begins with, and where it ends. `received`: None on the first stage."""
+    """What the backward of a row begins with, and where it ends.
+
+    `received`: None on the first stage. `routing`: of the experts in this stage's layers. `experts`: those that routers repeat
+    when layers are computed again.
+    """
 
     result: Tensor
     received: Tensor | None
+    routing: Routing | None
+    experts: InUse | None
 
 
 class RowPipeline:
@@ -60,22 +70,25 @@ class RowPipeline:
         results = [self._forward(row.to(self._device))[0] for row in rows]
         return self._of_last(results, rows)
 
-    def train(self, rows: Sequence[Row], loss: LossOfRow) -> list[Forwarded]:
-        """`loss` of a row, by its number: called on the last stage alone. Gradients travel between shards after the last row."""
+    def train(self, rows: Sequence[Row], loss: LossOfRow, balance: Balance | None = None) -> list[Forwarded]:
+        """`loss` of a row, by its number: called on the last stage alone. `balance`: of a row's experts in this stage's layers, a
+        loss that each stage adds; called before the row's backward. Gradients travel between shards after the last row.
+        """
         peers, waiting = self._stage.pipeline.peers, list[_Backward]()
         ahead = min(peers.size - peers.rank - 1, len(rows))
-        results: list[Forwarded | Tensor] = []
+        results: list[Forwarded | Passed] = []
         done = 0
         for index, row in enumerate(rows):
             result, received = self._forward(row.to(self._device))
-            ended = loss(index, result) if isinstance(result, Forwarded) else result
-            results.append(result.detached() if isinstance(result, Forwarded) else result.detach())
-            waiting.append(_Backward(ended, received))
+            ended = loss(index, result) if isinstance(result, Forwarded) else result.hidden
+            replay = self._lm.replay
+            waiting.append(_Backward(ended, received, result.routing, None if replay is None else replay.in_use))
+            results.append(result.detached())
             if index >= ahead:
-                self._backward(waiting.pop(0), is_last_row=done == len(rows) - 1)
+                self._backward(waiting.pop(0), balance, is_last_row=done == len(rows) - 1)
                 done += 1
         while waiting:
-            self._backward(waiting.pop(0), is_last_row=done == len(rows) - 1)
+            self._backward(waiting.pop(0), balance, is_last_row=done == len(rows) - 1)
             done += 1
         return self._of_last(results, rows)
 
@@ -87,7 +100,7 @@ class RowPipeline:
         try:
             for row in rows:
                 result, _ = self._computed(row.to(self._device), self._made_up(row))
-                ended = result.logprob_E if isinstance(result, Forwarded) else result
+                ended = result.logprob_E if isinstance(result, Forwarded) else result.hidden
                 if ended.requires_grad:
                     ended.sum().backward()
         except errors as exc:
@@ -107,7 +120,7 @@ class RowPipeline:
     def _shape(self, row: Row) -> tuple[int, int, int]:
         return hidden_shape(self._lm, row.to(self._device), self._options["attn"])
 
-    def _forward(self, row: Row) -> tuple[Forwarded | Tensor, Tensor | None]:
+    def _forward(self, row: Row) -> tuple[Forwarded | Passed, Tensor | None]:
         """The result of this stage, which is sent on, and what it received."""
         stage, received = self._stage, None
         if not stage.is_first:
@@ -115,28 +128,34 @@ class RowPipeline:
             dist.recv(received, group=stage.pipeline.forwards, group_src=stage.pipeline.peers.rank - 1)
             received.requires_grad_(torch.is_grad_enabled() and stage.sends_gradient)
         result, received = self._computed(row, received)
-        if isinstance(result, Tensor):
-            self._send(result, stage.pipeline.forwards, stage.pipeline.peers.rank + 1)
+        if isinstance(result, Passed):
+            self._send(result.hidden, stage.pipeline.forwards, stage.pipeline.peers.rank + 1)
         return result, received
 
-    def _computed(self, row: Row, received: Tensor | None) -> tuple[Forwarded | Tensor, Tensor | None]:
+    def _computed(self, row: Row, received: Tensor | None) -> tuple[Forwarded | Passed, Tensor | None]:
         result = forward_stage(self._lm, row, received, **self._options)
-        if isinstance(result, Tensor) and result.dtype != self._stage.dtype:
+        if isinstance(result, Passed) and result.hidden.dtype != self._stage.dtype:
             raise ConfigError(
-                f"pp_size is {self._stage.pipeline.peers.size}, but a layer's hidden states are {result.dtype}; expected "
+                f"pp_size is {self._stage.pipeline.peers.size}, but a layer's hidden states are {result.hidden.dtype}; expected "
                 f"{self._stage.dtype}: use pp_size 1"
             )
         return result, received
 
-    def _backward(self, row: _Backward, *, is_last_row: bool) -> None:
+    def _backward(self, row: _Backward, balance: Balance | None, *, is_last_row: bool) -> None:
         stage, gradient = self._stage, None
         if isinstance(self._lm, FSDPModule):
             self._lm.set_requires_gradient_sync(is_last_row)
         if stage.receives_gradient:
             gradient = torch.empty_like(row.result, memory_format=torch.contiguous_format)
             dist.recv(gradient, group=stage.pipeline.backwards, group_src=stage.pipeline.peers.rank + 1)
-        if row.result.requires_grad:
-            torch.autograd.backward(row.result, gradient)
+        if self._lm.replay is not None and row.experts is not None:
+            self._lm.replay.use_again(row.experts)
+        ends: list[tuple[Tensor, Tensor | None]] = [(row.result, gradient)]
+        if balance is not None and row.routing is not None:
+            ends.append((balance(row.routing), None))
+        ends = [(end, of_end) for end, of_end in ends if end.requires_grad]
+        if ends:
+            torch.autograd.backward([end for end, _ in ends], [of_end for _, of_end in ends])
         if row.received is not None and stage.sends_gradient:
             assert row.received.grad is not None, "the loss is one of the hidden states"
             self._send(row.received.grad, stage.pipeline.backwards, stage.pipeline.peers.rank - 1)
@@ -148,8 +167,8 @@ class RowPipeline:
         self._sent = [(earlier, held) for earlier, held in self._sent if not earlier.is_completed()]
         self._sent.append((work, message))
 
-    def _of_last(self, results: Sequence[Forwarded | Tensor], rows: Sequence[Row]) -> list[Forwarded]:
-        """The last stage's results, on all stages."""
+    def _of_last(self, results: Sequence[Forwarded | Passed], rows: Sequence[Row]) -> list[Forwarded]:
+        """The last stage's results, on all stages; the routing is that of each stage's own layers."""
         for work, _ in self._sent:
             work.wait()
         self._sent.clear()
@@ -164,14 +183,14 @@ class RowPipeline:
             values = torch.cat([values[:0], *columns])
         dist.broadcast(values, group=peers.group, group_src=peers.size - 1)
         parts = iter(torch.split(values, lengths))
-        return [self._parsed(row, parts) for row in rows]
+        return [self._parsed(row, parts, result.routing) for row, result in zip(rows, results, strict=True)]
 
     def _lengths(self, row: Row) -> list[int]:
         """Of the columns of a row's result."""
         return [row.num_entries] * (1 + self._with_entropy + bool(len(row.truncation_U)))
 
-    def _parsed(self, row: Row, parts: Any) -> Forwarded:
+    def _parsed(self, row: Row, parts: Any, routing: Routing | None) -> Forwarded:
         logprob_E = next(parts)
         entropy_E = next(parts) if self._with_entropy else None
         outside_E = next(parts).bool() if len(row.truncation_U) else None
-        return Forwarded(logprob_E, entropy_E, outside_E, None)
+        return Forwarded(logprob_E, entropy_E, outside_E, routing)

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
-from trainer.modeling.compiling import EXPERT_SETTINGS
+from trainer.modeling.router_replay import router_replay
 from trainer.process.parallel import Parallel
 from trainer.process.peers import Pipeline
 
@@ -82,7 +82,7 @@ def cut_stages(model: PreTrainedModel, parallel: Parallel, *, dtype: torch.dtype
     """Reduce `model` in place to this process's stage; None for a single stage. Call before `cut_layers`.
 
     `dtype`: that layers compute in.
-    Raises ConfigError for a model that is not a chain of layers, has experts, or has fewer layers than there are stages.
+    Raises ConfigError for a model that is not a chain of layers, or has fewer layers than there are stages.
     """
     pipeline = parallel.pipeline
     if pipeline is None:
@@ -104,6 +104,7 @@ def cut_stages(model: PreTrainedModel, parallel: Parallel, *, dtype: torch.dtype
         any(p.requires_grad for part in parts for p in part.parameters())
         for parts in _parts(model, before, after, starts)
     )
+    replay = router_replay(model)  # knows the routers of all stages
     first, last = peers.rank == 0, peers.rank == peers.size - 1
     for name in before:
         if not first and not (last and is_tied and getattr(base, name) is embedding):
@@ -116,6 +117,8 @@ def cut_stages(model: PreTrainedModel, parallel: Parallel, *, dtype: torch.dtype
             setattr(base, name, Elsewhere(getattr(base, name)))
         if head is not None:
             model.set_output_embeddings(Elsewhere(head))
+    if replay is not None:
+        replay.keep(model)
     width = int(model.config.get_text_config().hidden_size)
     return Stage(pipeline, dtype, width, trained, shares_embedding=is_tied and (first or last))
 
@@ -176,11 +179,6 @@ def _ends(model: PreTrainedModel, size: int) -> tuple[tuple[str, ...], tuple[str
     if LAYERS not in names or any(not hasattr(base, name) for name in names):
         raise ConfigError(
             f"pp_size is {size}, but model type {config.model_type} has no plan for pipeline parallelism; expected pp_size 1"
-        )
-    if any(getattr(config, name, None) for name in EXPERT_SETTINGS):
-        raise ConfigError(
-            f"pp_size is {size}, but model type {config.model_type} has experts, whose balance would be counted by stage; "
-            "expected pp_size 1: tp_size shares experts"
         )
     place = names.index(LAYERS)
     return tuple(names[:place]), tuple(names[place + 1 :])

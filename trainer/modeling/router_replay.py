@@ -12,7 +12,7 @@ known choice gets the model's own.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,20 +28,31 @@ from trainer.trees.packing import Row
 _OF_MODEL: WeakKeyDictionary[PreTrainedModel, "RouterReplay"] = WeakKeyDictionary()
 
 
+class InUse(NamedTuple):
+    """A row whose experts routers repeat, and the tokens of it that this process has."""
+
+    row: Row | None
+    experts: RowExperts | None
+    here: slice
+
+
 class RouterReplay:
-    """The routers of a model. They repeat the experts of the row that `use` names until it names another one: activation
-    checkpointing calls them again in the backward.
+    """The routers of a model, or of one of its stages (`keep`). They repeat the experts of the row that `use` names until it
+    names another one: activation checkpointing calls them again in the backward.
 
     `counts`: over the forwards with gradient since `restart`, of tokens as often as records have them: all tokens, those with a
-    known choice; and, over all layers, the experts of these, and those of them that the router would not have chosen.
+    known choice; and, over the layers that are here, the experts of these, and those of them that the router would not have
+    chosen.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._kind = model.config.model_type
-        self._routers: list[tuple[int, nn.Module]] = routers_of(model)
+        every = routers_of(model)
+        self._layers = [layer for layer, _ in every]
+        self._routers: list[tuple[int, nn.Module]] = list(enumerate(router for _, router in every))
         config, first = model.config.get_text_config(), self._routers[0][1]
         self.shape = RouterShape(
-            config.num_hidden_layers, len(self._routers), config.num_experts_per_tok, _num_experts(first)
+            config.num_hidden_layers, len(self._layers), config.num_experts_per_tok, _num_experts(first)
         )
         self._row: Row | None = None
         self._experts: RowExperts | None = None
@@ -49,9 +60,19 @@ class RouterReplay:
         self._uncounted: set[int] = set()
         self.counts = torch.zeros(4, dtype=torch.float64)
         self._replaced: _Replaced | None = None  # of the router that computes now
-        for index, (_, router) in enumerate(self._routers):
+        for index, router in self._routers:
             router.register_forward_pre_hook(partial(self._begin, index))
             router.register_forward_hook(partial(self._end, index), always_call=True)
+
+    def keep(self, model: PreTrainedModel) -> None:
+        """Those routers alone that `model` still has. Each retains its number in the whole model: its part of a row's experts."""
+        present = set(model.modules())
+        self._routers = [(index, router) for index, router in self._routers if router in present]
+
+    @property
+    def has_routers(self) -> bool:
+        """False on a stage without experts."""
+        return bool(self._routers)
 
     def restart(self) -> None:
         """Begin to count anew."""
@@ -61,7 +82,8 @@ class RouterReplay:
         """For the tokens `here` of the row, whose experts are this model's (`check_routed`)."""
         self._row, self._experts, self._here = row, row.experts, here
         counted = torch.is_grad_enabled()
-        self._uncounted = set(range(len(self._routers))) if counted and row.experts is not None else set()
+        known = counted and row.experts is not None
+        self._uncounted = {index for index, _ in self._routers} if known else set()
         if counted:
             self._add(0, row.copies_N[here].sum())
         if row.experts is None:
@@ -69,18 +91,28 @@ class RouterReplay:
         if counted:
             replayed = (row.copies_N * row.experts.given_N)[here].sum()
             self._add(1, replayed)
-            self._add(2, replayed * (self.shape.with_experts * self.shape.top_k))
+            self._add(2, replayed * (len(self._routers) * self.shape.top_k))
+
+    @property
+    def in_use(self) -> "InUse":
+        """What `use` was called with last."""
+        return InUse(self._row, self._experts, self._here)
+
+    def use_again(self, earlier: "InUse") -> None:
+        """Before a backward that follows the forward of another row. Nothing is counted again."""
+        self._row, self._experts, self._here = earlier
+        self._uncounted = set()
 
     def choices(self, index: int) -> tuple[Tensor, Tensor] | None:
         """[tokens, experts of a token] and which tokens have any, of the router with this number; None: the row has none."""
         if self._experts is None:
             return None
         of_all_layers = self._experts.experts_NC.shape[1] == self.shape.layers * self.shape.top_k
-        return self._experts.of_layer(self._routers[index][0] if of_all_layers else index, self.shape.top_k, self._here)
+        return self._experts.of_layer(self._layers[index] if of_all_layers else index, self.shape.top_k, self._here)
 
     def all_choices(self) -> list[tuple[Tensor, Tensor]]:
-        """Of each router; []: the row has none."""
-        of_each = (self.choices(index) for index in range(len(self._routers)))
+        """Of each router that is here; []: the row has none."""
+        of_each = (self.choices(index) for index, _ in self._routers)
         return [one for one in of_each if one is not None]
 
     def _begin(self, index: int, router: nn.Module, args: Any) -> None:

@@ -77,11 +77,23 @@ def total(parts: Iterable[Routing]) -> Routing:
     return Routing(sum(chosen), sum(probability), sum(tokens))
 
 
-def router_aux_loss(own: Routing, whole: Routing, coefficient: float) -> Tensor:
-    """The share of `own` in the loss of the update `whole`. The shares add up to the loss."""
-    layers, experts = whole.chosen_LX.shape
+def joined_stages(stages: Iterable[Routing | None]) -> Routing | None:
+    """The layers of one stage after those of another; None: no stage has routers. Each has counted the same tokens."""
+    present = [routing for routing in stages if routing is not None]
+    if not present:
+        return None
+    chosen_LX, probability_LX = (torch.cat([routing[place] for routing in present]) for place in (0, 1))
+    return Routing(chosen_LX, probability_LX, present[0].tokens)
+
+
+def router_aux_loss(own: Routing, whole: Routing, coefficient: float, layers: int | None = None) -> Tensor:
+    """The share of `own` in the loss of the update `whole`. The shares add up to the loss.
+
+    `layers`: that have routers in the whole model, where both are of one stage; None: those of `whole`.
+    """
+    here, experts = whole.chosen_LX.shape
     tokens = whole.tokens.clamp(min=1.0)
-    return coefficient * experts / layers * (whole.chosen_LX / tokens * own.probability_LX / tokens).sum()
+    return coefficient * experts / (layers or here) * (whole.chosen_LX / tokens * own.probability_LX / tokens).sum()
 
 
 def load_metrics(whole: Routing) -> dict[str, float]:

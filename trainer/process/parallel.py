@@ -5,7 +5,8 @@
     shard       data × cp: rows are distributed over data only
     tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
     cp          the processes of one line work on the same rows, each with a slice of the tokens (`modeling/context_parallel.py`)
-    experts     "same" × "ep": experts alone are sharded over it; one line of "ep" holds all (`modeling/expert_parallel.py`)
+    experts     "same" × "ep", of the same layers: experts alone are sharded over it; one line of "ep" holds all
+                (`modeling/expert_parallel.py`)
 
 Promise: all launched processes train together, or the start is refused.
 """
@@ -42,8 +43,8 @@ class Parallel:
     """This process and its groups. Every rank must call the collectives below in the same order.
 
     `data`: one process per data shard; processes with the same `data.rank` have the same rows. `context`: processes with the
-    same rows and the same part of every layer, each with a slice of the tokens. `data`, `context` and `mesh` are of this
-    process's stage.
+    same rows and the same part of every layer, each with a slice of the tokens. `data`, `context`, `mesh` and `experts` are of
+    this process's stage.
     """
 
     everyone: Peers
@@ -99,6 +100,14 @@ class Parallel:
         """The sum over processes with different tokens: all except those that share a layer."""
         whole = tensor.clone()
         dist.all_reduce(whole, group=self.mesh.get_group("shard"))
+        return whole
+
+    def sum_over_stages(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over the stages of a model; each has its layers."""
+        if self.pipeline is None:
+            return tensor
+        whole = tensor.clone()
+        dist.all_reduce(whole, group=self.pipeline.peers.group)
         return whole
 
     def max_int(self, value: int) -> int:
@@ -179,9 +188,10 @@ def _described(device: torch.device, world_size: int, sizes: Sizes) -> Parallel:
         named = (("tp_size", sizes.tp), ("cp_size", sizes.cp), ("pp_size", sizes.pp))
         given = " and ".join(f"{n} is {s}" for n, s in named if s > 1)
         raise LaunchError(f"{given}, but {world_size} processes came up; expected a multiple of {shared}")
-    if world_size % sizes.ep:
+    if world_size % (sizes.ep * sizes.pp):
+        stages = f" and pp_size {sizes.pp}" if sizes.pp > 1 else ""
         raise LaunchError(
-            f"ep_size is {sizes.ep}, but {world_size} processes came up; expected a multiple of {sizes.ep}"
+            f"ep_size is {sizes.ep}{stages}, but {world_size} processes came up; expected a multiple of {sizes.ep * sizes.pp}"
         )
     everyone, settings = Peers(dist.get_rank(), world_size, device), read_shard_settings(os.environ)
     layers = _of_stage(device, sizes.pp, shard=world_size // (sizes.tp * sizes.pp), tp=sizes.tp)
@@ -189,7 +199,7 @@ def _described(device: torch.device, world_size: int, sizes: Sizes) -> Parallel:
     of_stage = everyone if pipeline is None else pipeline.stage
     experts = None
     if sizes.ep > 1:
-        experts = init_device_mesh(device.type, (world_size // sizes.ep, sizes.ep), mesh_dim_names=("same", "ep"))
+        experts = _of_stage(device, sizes.pp, same=world_size // (sizes.ep * sizes.pp), ep=sizes.ep)["same", "ep"]
     if sizes.cp == 1:
         data = of_stage if sizes.tp == 1 else peers_of(mesh["shard"], device)
         return Parallel(everyone, data, Peers(0, 1, device), device, mesh, settings, pipeline, experts)

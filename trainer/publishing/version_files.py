@@ -23,9 +23,8 @@ from shared.weights.deltas import DeltaSize
 from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of, verify_files
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.modeling.model import DTYPES
-from trainer.modeling.trainable import lora_layers
 from trainer.process.parallel import Parallel
-from trainer.publishing.adapter import gather_adapter, write_adapter
+from trainer.publishing.adapter import AdaptedLayers, gather_adapter, write_adapter
 from trainer.publishing.published_copy import FileLayout, PublishedCopy
 from trainer.publishing.weights import gather_state, write_files
 from trainer.settings.config import TrainerConfig
@@ -88,7 +87,7 @@ def verify_version(version: PolicyVersion) -> None:
 
 
 def version_files(config: TrainerConfig, learner: Learner, parallel: Parallel) -> VersionFiles:
-    """By `publish_mode`."""
+    """By `publish_mode`. Every rank must call it."""
     if config.publish.publish_mode == "adapter":
         return AdapterFiles(config, learner, parallel)
     return WeightFiles(config, learner, parallel)
@@ -158,13 +157,13 @@ class AdapterFiles:
         self._parallel = parallel
         self._base = config.model.model_name_or_path
         self._first: Mapping[str, FileEntry] = {}
+        self._layers = AdaptedLayers.of(learner.causal_lm, parallel)
 
     def begin(self, first: Mapping[str, FileEntry]) -> None:
         """Raises ConfigError if engines could not reproduce the trainer's weights from the base's files."""
         self._first = first
-        layers = {name: layer.weight.shape for name, layer in lora_layers(self._learner.causal_lm).items()}
         try:
-            matrices = list(base_matrices(self._base, {name: (shape[0], shape[1]) for name, shape in layers.items()}))
+            matrices = list(base_matrices(self._base, self._layers.shapes))
         except DataError as exc:
             raise ConfigError(f"publish_mode adapter: {exc}; expected publish_mode full or delta") from exc
         own = self._config.model.dtype
@@ -187,7 +186,7 @@ class AdapterFiles:
             nonlocal files
             lora = self._config.model.lora
             assert lora is not None  # a validator's promise
-            adapter = write_adapter(temporary / ADAPTER_FOLDER, self._learner.causal_lm, state, lora, self._base)
+            adapter = write_adapter(temporary / ADAPTER_FOLDER, self._layers.targets, state, lora, self._base)
             if full:
                 for name in self._first:
                     shutil.copyfile(self._base / name, temporary / name)

@@ -158,15 +158,6 @@ class TrainerConfig(ServiceConfig):
         return self
 
     @model_validator(mode="after")
-    def an_adapter_is_published_of_one_stage(self) -> Self:
-        if self.publish.publish_mode == "adapter" and self.parallel.pp_size > 1:
-            raise ValueError(
-                f"publish_mode adapter describes the adapter by the layers of rank 0, and pp_size is {self.parallel.pp_size}; "
-                "expected publish_mode full or delta, or pp_size 1"
-            )
-        return self
-
-    @model_validator(mode="after")
     def what_engines_sampled_is_computed_whole(self) -> Self:
         if self.model.lora and self.model.lora.lora_dropout:
             raise ValueError(

@@ -133,7 +133,8 @@ class Learner:
         metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
         metrics |= self._routing_metrics(done, metrics["loss/loss"])
         if replay is not None:
-            metrics |= replay_metrics(self._parallel.sum_over_tokens(replay.counts.to(self._parallel.device)))
+            counts = self._parallel.sum_over_tokens(replay.counts.to(self._parallel.device))
+            metrics |= replay_metrics(self._parallel.sum_over_stages(counts))
         return StepResult(metrics, skipped=not moved, logprobs=logprobs, not_finite=next(iter(not_finite), None))
 
     def _not_finite(self, update: Pass) -> str:

@@ -207,7 +207,6 @@ def _check_stages(parallel: Parallel, options: LearnerOptions) -> None:
     given += ["base_quantization nf4"] if lora and lora.base_quantization == "nf4" else []
     given += ["dropout true"] if options.dropout else []
     given += ["lora_dropout above 0"] if lora and lora.lora_dropout else []
-    given += [f"ep_size {parallel.experts['ep'].size()}"] if parallel.experts else []
     if given:
         raise ConfigError(
             f"pp_size is {parallel.pipeline.peers.size}, with {' and '.join(given)}, which no test has run in stages; expected "
