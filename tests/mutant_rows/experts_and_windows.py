@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 SPREAD, WINDOWS = "tests/trainer/test_expert_parallel.py", "tests/trainer/test_windows.py"
+SHARDS = "tests/trainer/test_expert_shards.py"
 MODULE, SLICES = "trainer/modeling/expert_parallel.py", "trainer/modeling/context_parallel.py"
 REFUSED = f"{SPREAD}::test_models_and_processes_over_which_no_experts_can_be_spread_are_refused"
 TOKENS = f"{SPREAD}::test_tokens_reach_their_experts_and_gradients_come_back"
@@ -46,9 +47,30 @@ MUTANTS = (
     Mutant(
         "experts and windows: experts are cut by rows where fewer are held than share them",
         "trainer/process/expert_sharding.py",
-        "return Shard(1) if held < same.size()",
-        "return Shard(1) if False",
+        '"mesh": same, "shard_placement_fn": placement}',
+        '"mesh": same, "shard_placement_fn": None}',
         f"{SPREAD}::test_a_process_holds_its_experts_and_those_with_the_same_ones_share_them",
+    ),
+    Mutant(
+        "experts and windows: experts that the shards do not divide are cut inside",
+        "trainer/process/expert_sharding.py",
+        "        return Shard(even[0] if",
+        "        return Shard(0 if",
+        f"{SHARDS}::test_experts_that_the_processes_do_not_divide_are_cut_by_rows",
+    ),
+    Mutant(
+        "experts and windows: of experts that tp_size has cut, the own part is cut",
+        "trainer/process/expert_sharding.py",
+        "parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape",
+        "parameter.shape",
+        f"{SHARDS}::test_experts_that_tp_size_has_cut_are_cut_by_rows_over_the_data",
+    ),
+    Mutant(
+        "experts and windows: adafactor steps a matrix with fewer rows than shards",
+        "trainer/step/adafactor.py",
+        "    return update.redistribute(placements=parameter.placements)\n",
+        "    return update\n",
+        f"{SHARDS}::test_optimizers_step_them_as_one_process_does",
     ),
     Mutant(
         "experts and windows: slices of rows are measured against whole rows",

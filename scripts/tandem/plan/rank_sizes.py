@@ -6,6 +6,7 @@ u  bytes a number of the type in which layers compute: 2 with mixed_precision bf
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tandem.launch.trainer_memory import BYTES, TrainedAs, nf4_bytes, state_bytes
 from tandem.plan.models import Matrix, ModelShape
@@ -76,11 +77,22 @@ class RankSizes:
 
     def _sizes(self, matrices: Sequence[Matrix]) -> tuple[int, int, int]:
         """Numbers: local, whole, padded."""
-        own = [self._own(matrix) for matrix in matrices]
         shards = self.layout.shards
-        local = sum(-(-rows // shards) * width for rows, width in own)
+        local = sum(prod(self._shard(matrix)) for matrix in matrices)
         is_sharded = shards > 1 or not self.row.on_cpu  # `shard_model` leaves the only rank of a CPU as it is
-        return local, sum(rows * width for rows, width in own), local * shards if is_sharded else 0
+        return local, sum(prod(self._own(matrix)) for matrix in matrices), local * shards if is_sharded else 0
+
+    def _shard(self, matrix: Matrix) -> tuple[int, int]:
+        """(rows, width) of this rank's shard: `trainer/process/expert_sharding.py`."""
+        (rows, width), shards = self._own(matrix), self.layout.shards
+        return (rows, width // shards) if self._is_cut_inside(matrix) else (-(-rows // shards), width)
+
+    def _is_cut_inside(self, matrix: Matrix) -> bool:
+        """Whether FSDP2 cuts another dimension than the first."""
+        (rows, width), shards = self._own(matrix), self.layout.shards
+        if not matrix.second or rows % shards == 0:
+            return False
+        return matrix.second % shards == 0 or width // matrix.second % shards == 0
 
     def _own(self, matrix: Matrix) -> tuple[int, int]:
         """(rows, width) of this rank's part by tp_size."""
@@ -108,8 +120,8 @@ class RankSizes:
         learned = list(self._adapters(matrices)) if self.trained.lora_rank else matrices
         total = 0
         for matrix in learned:
-            rows, width = self._own(matrix)
-            local = (-(-rows // self.layout.shards), width) if width > 1 else (-(-rows // self.layout.shards),)
+            rows, width = self._shard(matrix)
+            local = (rows, width) if width > 1 else (rows,)
             size = max(self.stored, EXACT) if self.trained.lora_rank else self.stored
             total += state_bytes(local, self.trained.optim, size, in_layer=in_layer)
         return total
