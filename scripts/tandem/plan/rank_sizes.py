@@ -55,6 +55,9 @@ class RankSizes:
         self.stored = BYTES[trained.dtype]
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
+        self.slice = -(
+            -self.tokens // layout.tp
+        )  # of norms, sums and what layers keep (`trainer/modeling/sequence_parallel.py`)
         self.layer = self._group(shape.layer_matrices())
         self.root = self._group(shape.root_matrices())
 
@@ -143,30 +146,32 @@ class RankSizes:
     @property
     def input_of_layer(self) -> int:
         """What a checkpointed layer keeps."""
-        return 0 if self.row.activation_offload else self.u * self.tokens * self.shape.hidden
+        return 0 if self.row.activation_offload else self.u * self.slice * self.shape.hidden
 
     @property
     def saved_of_head(self) -> int:
         """Last norm, hidden states of the trained tokens, embedding."""
         hidden, entries = self.shape.hidden, -(-self.row.trained_tokens // self.layout.cp)
-        return self.tokens * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
+        return self.slice * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
 
     @property
     def saved_of_layer(self) -> int:
         """What the backward of a layer needs, without activation_checkpointing. Norms keep their input in float32, the normalized
         input where their weight is trained, and what they give; SiLU its input; attention q, k, v, its result and the
-        log-sum-exp."""
-        return self.tokens * (self._saved_of_attention + self._saved_of_mlp)
+        log-sum-exp. Experts keep whole rows."""
+        norms = 2 * self.shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
+        of_experts = self.shape.hidden * self.u if self.shape.experts else 0
+        of_slice = self.slice * (norms - of_experts)
+        return of_slice + self.tokens * (self._saved_of_attention + self._saved_of_mlp + of_experts)
 
     @property
     def _saved_of_attention(self) -> int:
         shape, u, tp = self.shape, self.u, self.layout.tp
-        norms = 2 * shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
         heads = (2 * u * (shape.query + shape.key) + u * shape.key + EXACT * shape.heads) // tp
         if shape.head_norms:
             heads += (shape.query + shape.key) * (EXACT + self._norm_bytes - u) // tp
             heads += EXACT * (shape.heads + shape.key_heads) // tp
-        return norms + heads - u * shape.key // tp
+        return heads - u * shape.key // tp
 
     @property
     def _norm_bytes(self) -> int:
