@@ -1,8 +1,12 @@
-"""Protections of layouts: experts spread over processes, rows shared by them."""
+"""Protections of layouts: experts spread over processes, rows shared by them, slices of rows between the blocks of a layer."""
 
 from tests.mutant_rows.mutant import Mutant
 
 SPREAD, WINDOWS = "tests/trainer/test_expert_parallel.py", "tests/trainer/test_windows.py"
+SHARDS = "tests/trainer/test_expert_shards.py"
+SLICED = "tests/trainer/test_sequence_parallel.py"
+SEQUENCE, ROW_SLICES = "trainer/modeling/sequence_parallel.py", "trainer/modeling/row_slices.py"
+ANY_LENGTH = f"{SLICED}::test_rows_of_any_length_have_the_gradient_of_one_process"
 MODULE, SLICES = "trainer/modeling/expert_parallel.py", "trainer/modeling/context_parallel.py"
 REFUSED = f"{SPREAD}::test_models_and_processes_over_which_no_experts_can_be_spread_are_refused"
 TOKENS = f"{SPREAD}::test_tokens_reach_their_experts_and_gradients_come_back"
@@ -46,9 +50,30 @@ MUTANTS = (
     Mutant(
         "experts and windows: experts are cut by rows where fewer are held than share them",
         "trainer/process/expert_sharding.py",
-        "return Shard(1) if held < same.size()",
-        "return Shard(1) if False",
+        '"mesh": same, "shard_placement_fn": placement}',
+        '"mesh": same, "shard_placement_fn": None}',
         f"{SPREAD}::test_a_process_holds_its_experts_and_those_with_the_same_ones_share_them",
+    ),
+    Mutant(
+        "experts and windows: experts that the shards do not divide are cut inside",
+        "trainer/process/expert_sharding.py",
+        "        return Shard(even[0] if",
+        "        return Shard(0 if",
+        f"{SHARDS}::test_experts_that_the_processes_do_not_divide_are_cut_by_rows",
+    ),
+    Mutant(
+        "experts and windows: of experts that tp_size has cut, the own part is cut",
+        "trainer/process/expert_sharding.py",
+        "parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape",
+        "parameter.shape",
+        f"{SHARDS}::test_experts_that_tp_size_has_cut_are_cut_by_rows_over_the_data",
+    ),
+    Mutant(
+        "experts and windows: adafactor steps a matrix with fewer rows than shards",
+        "trainer/step/adafactor.py",
+        "    return update.redistribute(placements=parameter.placements)\n",
+        "    return update\n",
+        f"{SHARDS}::test_optimizers_step_them_as_one_process_does",
     ),
     Mutant(
         "experts and windows: slices of rows are measured against whole rows",
@@ -77,5 +102,61 @@ MUTANTS = (
         "    if window is not None and (attention_mask is not None or inner",
         "    if window is not None and (inner",
         f"{WINDOWS}::test_no_window_is_applied_to_a_tree",
+    ),
+    Mutant(
+        "sequence parallel: a bias after a sum over processes is added once",
+        SEQUENCE,
+        'tensors["bias"] * 0',
+        'tensors["bias"] * 1',
+        ANY_LENGTH,
+    ),
+    Mutant(
+        "sequence parallel: gradients of norms are added over the slices",
+        SEQUENCE,
+        "Partial() if placement == Replicate() else placement",
+        "placement",
+        ANY_LENGTH,
+    ),
+    Mutant(
+        "sequence parallel: gradients of a gathered row are summed",
+        ROW_SLICES,
+        "        return _scattered(grad_N, ctx.line, summed=ctx.summed), None, None, None\n",
+        "        return _scattered(grad_N, ctx.line, summed=False), None, None, None\n",
+        ANY_LENGTH,
+    ),
+    Mutant(
+        "sequence parallel: a row that the processes do not divide is padded",
+        ROW_SLICES,
+        "    if missing:\n",
+        "    if False:\n",
+        ANY_LENGTH,
+    ),
+    Mutant(
+        "sequence parallel: scalars of an activation see the units of one process",
+        SEQUENCE,
+        "if of.numel() == 1}",
+        "if False}",
+        ANY_LENGTH,
+    ),
+    Mutant(
+        "sequence parallel: a gathered row is not kept for the backward",
+        ROW_SLICES,
+        "        if slices is None or not (",
+        "        if True or not (",
+        f"{SLICED}::test_a_process_keeps_half_of_what_one_keeps",
+    ),
+    Mutant(
+        "sequence parallel: dropped hidden states stay whole",
+        SEQUENCE,
+        "    if layers is None or drops or not",
+        "    if layers is None or not",
+        f"{SLICED}::test_models_that_need_whole_rows_get_them",
+    ),
+    Mutant(
+        "sequence parallel: a model that is no chain of layers gets whole rows",
+        SEQUENCE,
+        " or not is_chain(model):",
+        ":",
+        f"{SLICED}::test_models_that_need_whole_rows_get_them",
     ),
 )

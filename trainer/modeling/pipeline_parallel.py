@@ -184,6 +184,29 @@ def _ends(model: PreTrainedModel, size: int) -> tuple[tuple[str, ...], tuple[str
     return tuple(names[:place]), tuple(names[place + 1 :])
 
 
+def after_layers(model: PreTrainedModel) -> tuple[str, ...]:
+    """Names of the base model's modules after its layers, by transformers' plan; of a model that `is_chain`."""
+    names = tuple(model.config.base_model_pp_plan)
+    return names[names.index(LAYERS) + 1 :]
+
+
+def is_chain(model: PreTrainedModel) -> bool:
+    """Whether the model is its embedding, its layers one after the other, and what follows them, by transformers' plan and as
+    `cut_stages` measures it; also a stage of one.
+    """
+    base: Any = model.base_model
+    names = list(getattr(model.config, "base_model_pp_plan", None) or {})
+    if LAYERS not in names or any(not hasattr(base, name) for name in names):
+        return False
+    if any(isinstance(module, Elsewhere) for module in base.modules()):
+        return True
+    try:
+        _check_chain(model, [name for name in names if name != LAYERS], 1)
+    except ConfigError:
+        return False
+    return True
+
+
 def _check_chain(model: PreTrainedModel, ends: Sequence[str], size: int) -> None:
     """Raises ConfigError unless the model is its embedding, its layers one after the other, and what follows them.
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Placement, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -32,7 +32,9 @@ from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, 
 from shared.errors import ConfigError
 from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS
 from trainer.modeling.quantized_base import FourBitLinear
+from trainer.modeling.sequence_parallel import layer_plans, use_slices
 from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
+from trainer.process.peers import peers_of
 from trainer.process.private_apis import silence_redistribution
 from trainer.process.sharding import is_empty
 
@@ -66,15 +68,43 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *
         if plan.get(key, OF_EXPERTS) != OF_EXPERTS:  # a separately split parameter
             raise _unknown_cut(model, key, plan[key])
     inside = {name for name, module in model.base_model.named_modules() if module in adapted.values()}
-    styles: dict[str, ParallelStyle] = {}
+    slices = layer_plans(model, {name: plan[key] for name, key in modules.items() if key in plan}, adapted)
+    placed = {f"{layer}.{name}": of for layer, each in (slices or {}).items() for name, of in each.placements.items()}
+    styles: dict[str, ParallelStyle] = {name: _Placed(of) for name, of in _by_module(placed).items()}
     for name, key in modules.items():
-        if key in plan:
+        if key in plan and not any(part == name or part.startswith(f"{name}.") for part in styles):
             parts = _PARTS_OF_ADAPTED.get(plan[key], [""]) if name in inside else [""]
             styles |= {name + part: _style(model, key, plan) for part in parts}
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     parallelize_module(model.base_model, mesh, styles)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained[name])  # some styles make new parameters, which would be trained
+    if slices:
+        use_slices(model, slices, peers_of(mesh, device))
+
+
+def _by_module(parameters: Mapping[str, Placement]) -> dict[str, dict[str, Placement]]:
+    """{module: {parameter: placement}} of full names."""
+    modules: dict[str, dict[str, Placement]] = {}
+    for name, placement in parameters.items():
+        owner, _, key = name.rpartition(".")
+        modules.setdefault(owner, {})[key] = placement
+    return modules
+
+
+class _Placed(ParallelStyle):
+    """A module's parameters as DTensors, which a layer uses as local tensors (`sequence_parallel`)."""
+
+    def __init__(self, placements: Mapping[str, Placement]) -> None:
+        self._placements = placements
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, placement in self._placements.items():
+            own = getattr(module, name)
+            if own is not None:
+                placed = distribute_tensor(own.detach(), device_mesh, [placement], src_data_rank=None)
+                module.register_parameter(name, nn.Parameter(placed, requires_grad=own.requires_grad))
+        return module
 
 
 def _check_adapters(adapted: Mapping[str, LoraLayer], size: int) -> None:

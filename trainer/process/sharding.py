@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-from trainer.process.expert_sharding import shard_experts
+from trainer.process.expert_sharding import even_placement, shard_experts
 from trainer.process.parallel import Parallel
 from trainer.process.shard_settings import PRECISIONS
 
@@ -43,7 +43,11 @@ def shard_model(
         raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {classes}")
     if not settings.offload_params and not is_empty(model):
         model.to(parallel.device)
-    options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
+    options: dict[str, Any] = {
+        "mesh": parallel.mesh["shard"],
+        "reshard_after_forward": settings.reshard_after_forward,
+        "shard_placement_fn": even_placement(parallel.mesh["shard"].size()),
+    }
     param_dtype = PRECISIONS[settings.precision]
     if (
         parallel.stage_size == 1

@@ -56,11 +56,18 @@ class Adafactor(Optimizer):
         size = float(_replicated(update.square().mean())) ** 0.5
         if weight_decay:
             parameter.mul_(1 - rate * weight_decay)
-        parameter.sub_((update * (rate / max(1.0, size / CLIP))).to(parameter.dtype))
+        parameter.sub_(_placed_as(parameter, update * (rate / max(1.0, size / CLIP))).to(parameter.dtype))
 
 
 def _exact(gradient: Tensor) -> Tensor:
     return gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+
+
+def _placed_as(parameter: Tensor, update: Tensor) -> Tensor:
+    """DTensor computes whole tensors where a dimension is smaller than the number of its shards."""
+    if not isinstance(parameter, DTensor) or not isinstance(update, DTensor):
+        return update
+    return update.redistribute(placements=parameter.placements)
 
 
 def _replicated(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What one rank of a trainer on GPUs holds at most, by part, from a model's shape and a layout; without torch, before a start.
 
     states       weights, gradients and the optimizer's numbers of this rank: FSDP2 cuts the first dimension of each tensor over
-                 ranks / tp_size, rounded up, so 128 experts over 512 ranks are one a rank and not a quarter of one
+                 ranks / tp_size, rounded up; of experts that they do not divide another one, evenly
     gathered     parameters put together in the type in which layers compute: embedding and head from their first use to the
                  end of the backward, a layer while it computes, the output of the next one's all-gather
     activations  what the forward saves for the backward

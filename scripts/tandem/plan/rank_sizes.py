@@ -6,6 +6,7 @@ u  bytes a number of the type in which layers compute: 2 with mixed_precision bf
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tandem.launch.trainer_memory import BYTES, TrainedAs, nf4_bytes, state_bytes
 from tandem.plan.models import Matrix, ModelShape
@@ -54,6 +55,9 @@ class RankSizes:
         self.stored = BYTES[trained.dtype]
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
+        self.slice = -(
+            -self.tokens // layout.tp
+        )  # of norms, sums and what layers keep (`trainer/modeling/sequence_parallel.py`)
         self.layer = self._group(shape.layer_matrices())
         self.root = self._group(shape.root_matrices())
 
@@ -76,11 +80,22 @@ class RankSizes:
 
     def _sizes(self, matrices: Sequence[Matrix]) -> tuple[int, int, int]:
         """Numbers: local, whole, padded."""
-        own = [self._own(matrix) for matrix in matrices]
         shards = self.layout.shards
-        local = sum(-(-rows // shards) * width for rows, width in own)
+        local = sum(prod(self._shard(matrix)) for matrix in matrices)
         is_sharded = shards > 1 or not self.row.on_cpu  # `shard_model` leaves the only rank of a CPU as it is
-        return local, sum(rows * width for rows, width in own), local * shards if is_sharded else 0
+        return local, sum(prod(self._own(matrix)) for matrix in matrices), local * shards if is_sharded else 0
+
+    def _shard(self, matrix: Matrix) -> tuple[int, int]:
+        """(rows, width) of this rank's shard: `trainer/process/expert_sharding.py`."""
+        (rows, width), shards = self._own(matrix), self.layout.shards
+        return (rows, width // shards) if self._is_cut_inside(matrix) else (-(-rows // shards), width)
+
+    def _is_cut_inside(self, matrix: Matrix) -> bool:
+        """Whether FSDP2 cuts another dimension than the first."""
+        (rows, width), shards = self._own(matrix), self.layout.shards
+        if not matrix.second or rows % shards == 0:
+            return False
+        return matrix.second % shards == 0 or width // matrix.second % shards == 0
 
     def _own(self, matrix: Matrix) -> tuple[int, int]:
         """(rows, width) of this rank's part by tp_size."""
@@ -108,8 +123,8 @@ class RankSizes:
         learned = list(self._adapters(matrices)) if self.trained.lora_rank else matrices
         total = 0
         for matrix in learned:
-            rows, width = self._own(matrix)
-            local = (-(-rows // self.layout.shards), width) if width > 1 else (-(-rows // self.layout.shards),)
+            rows, width = self._shard(matrix)
+            local = (rows, width) if width > 1 else (rows,)
             size = max(self.stored, EXACT) if self.trained.lora_rank else self.stored
             total += state_bytes(local, self.trained.optim, size, in_layer=in_layer)
         return total
@@ -131,30 +146,32 @@ class RankSizes:
     @property
     def input_of_layer(self) -> int:
         """What a checkpointed layer keeps."""
-        return 0 if self.row.activation_offload else self.u * self.tokens * self.shape.hidden
+        return 0 if self.row.activation_offload else self.u * self.slice * self.shape.hidden
 
     @property
     def saved_of_head(self) -> int:
         """Last norm, hidden states of the trained tokens, embedding."""
         hidden, entries = self.shape.hidden, -(-self.row.trained_tokens // self.layout.cp)
-        return self.tokens * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
+        return self.slice * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
 
     @property
     def saved_of_layer(self) -> int:
         """What the backward of a layer needs, without activation_checkpointing. Norms keep their input in float32, the normalized
         input where their weight is trained, and what they give; SiLU its input; attention q, k, v, its result and the
-        log-sum-exp."""
-        return self.tokens * (self._saved_of_attention + self._saved_of_mlp)
+        log-sum-exp. Experts keep whole rows."""
+        norms = 2 * self.shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
+        of_experts = self.shape.hidden * self.u if self.shape.experts else 0
+        of_slice = self.slice * (norms - of_experts)
+        return of_slice + self.tokens * (self._saved_of_attention + self._saved_of_mlp + of_experts)
 
     @property
     def _saved_of_attention(self) -> int:
         shape, u, tp = self.shape, self.u, self.layout.tp
-        norms = 2 * shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
         heads = (2 * u * (shape.query + shape.key) + u * shape.key + EXACT * shape.heads) // tp
         if shape.head_norms:
             heads += (shape.query + shape.key) * (EXACT + self._norm_bytes - u) // tp
             heads += EXACT * (shape.heads + shape.key_heads) // tp
-        return norms + heads - u * shape.key // tp
+        return heads - u * shape.key // tp
 
     @property
     def _norm_bytes(self) -> int:

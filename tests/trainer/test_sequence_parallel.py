@@ -1,0 +1,223 @@
+"""Outside of attention and MLP the processes of a layer have a slice of the tokens each, and train what one process trains.
+
+Other layouts with `tp_size` are in test_layouts.py, test_pipeline.py, test_expert_parallel.py and test_trainable.py.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import (
+    ApertusConfig,
+    ApertusForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+)
+
+from tests.trainer.builders import VOCABULARY, relative_difference, spread, tiny_experts_model, tiny_model
+from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
+from tests.trainer.layouts import MAX_TOKENS, Layout, comparison, run
+from trainer.losses import LossConfig
+from trainer.modeling.tensor_parallel import cut_layers
+from trainer.process.parallel import Parallel
+from trainer.settings.memory import MemorySettings
+from trainer.settings.trained_parts import EVERYTHING, Trainable
+from trainer.step.opening import LearnerOptions, open_learner
+
+ONE, TWO, FOUR = Layout(1), Layout(1, tp=2), Layout(1, tp=4)
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+}
+
+
+def with_biases() -> PreTrainedModel:
+    """Llama; a bias after a sum over processes is added once."""
+    return LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True))
+
+
+def norms_on_both_sides() -> PreTrainedModel:
+    """Gemma 3."""
+    kinds = ["sliding_attention", "full_attention"]
+    return Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, layer_types=kinds, query_pre_attn_scalar=8, sliding_window=64))
+
+
+def shared_expert() -> PreTrainedModel:
+    """Qwen2-MoE: experts, and a matrix cut by columns in a block that is not summed."""
+    of_experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    more = {"shared_expert_intermediate_size": 24, "experts_implementation": "batched_mm"}
+    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**SIZES, **of_experts, **more))
+
+
+def trained_activation() -> PreTrainedModel:
+    """Apertus, whose activation has scalars that are trained."""
+    return ApertusForCausalLM(ApertusConfig(**SIZES))
+
+
+def made(kind: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = spread(kind().to(torch.float64)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.add_(torch.linspace(-1, 1, len(parameter), dtype=parameter.dtype))
+    return model
+
+
+def results(model: PreTrainedModel, tokens: int) -> dict[str, Tensor]:
+    """Logits and whole gradients of a row."""
+    ids = torch.randint(3, VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+    model.zero_grad()
+    logits = model(input_ids=ids, use_cache=False).logits
+    logits.log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    whole = {name: of.full_tensor() if isinstance(of, DTensor) else of for name, of in gradients.items()}
+    return {"logits": logits.detach(), **{name: gradient.clone() for name, gradient in whole.items()}}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [with_biases, norms_on_both_sides, shared_expert, trained_activation, tiny_experts_model, tiny_model],
+    ids=lambda kind: kind.__name__,
+)
+def test_rows_of_any_length_have_the_gradient_of_one_process(kind: Callable[[], PreTrainedModel]) -> None:
+    """Also of one token, fewer than there are processes. To the float32 of norms, where a model has no others."""
+
+    def work(parallel: Parallel) -> None:
+        whole, model = made(kind), made(kind)
+        cut_layers(model, parallel.mesh["tp"], CPU)
+        for tokens in (1, 7, 64):
+            difference = relative_difference(results(model, tokens), results(whole, tokens))
+            assert difference < 1e-5, (tokens, difference)
+
+    run(TWO, work)
+
+
+def test_four_processes_share_a_row_that_they_do_not_divide() -> None:
+    def work(parallel: Parallel) -> None:
+        whole, model = made(with_biases), made(with_biases)
+        cut_layers(model, parallel.mesh["tp"], CPU)
+        for tokens in (3, 10):
+            assert relative_difference(results(model, tokens), results(whole, tokens)) < 1e-5
+
+    run(FOUR, work)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [norms_on_both_sides, pytest.param(with_biases, marks=pytest.mark.thorough)],
+    ids=lambda kind: kind.__name__,
+)
+def test_steps_are_those_of_one_process_to_and_from_its_checkpoints(kind: Callable[[], PreTrainedModel]) -> None:
+    with comparison(model=made(kind)) as compared:
+        expected = compared.trained(ONE)
+        assert relative_difference(compared.trained(TWO), expected) < 1e-9
+        for name in ("learner/grad_norm", "loss/loss"):
+            assert compared.metrics[TWO][name] == pytest.approx(compared.metrics[ONE][name], rel=1e-9), name
+        for saved_by, continued_by in ((TWO, ONE), (ONE, TWO)):
+            assert relative_difference(compared.continued(saved_by, continued_by), expected) < 1e-9
+
+
+def test_norms_have_slices_and_blocks_have_rows() -> None:
+    def work(parallel: Parallel) -> None:
+        model = tiny_model()
+        cut_layers(model, parallel.mesh["tp"], CPU)
+        lengths = []
+        layer: Any = model.model.layers[1]
+        for module in (layer.input_layernorm, layer.self_attn.q_proj, layer.mlp.down_proj, model.model.norm):
+            module.register_forward_hook(lambda _, args, out: lengths.append(args[0].shape[1]))
+        results(model, 9)
+        assert lengths == [5, 9, 9, 5]
+
+    run(TWO, work)
+
+
+def saved_numbers(model: PreTrainedModel, tokens: int) -> int:
+    """That a forward keeps for its backward, parameters aside."""
+    kept: dict[int, int] = {}
+    parameters = {(p.to_local() if isinstance(p, DTensor) else p).data_ptr() for p in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in parameters:
+            kept[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    hidden = torch.randn(1, tokens, 32, dtype=torch.float64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = model.base_model(inputs_embeds=hidden, use_cache=False)
+    del output
+    return sum(kept.values())
+
+
+def test_a_process_keeps_half_of_what_one_keeps() -> None:
+    """Of the row a backward needs, each process has its slice: nothing in a layer is kept twice."""
+
+    def work(parallel: Parallel) -> None:
+        model = tiny_model()
+        alone = saved_numbers(model, 256)
+        cut_layers(model, parallel.mesh["tp"], CPU)
+        assert saved_numbers(model, 256) < 0.56 * alone
+
+    run(TWO, work)
+
+
+@pytest.mark.parametrize(
+    "trainable", [EVERYTHING, Trainable(lora_rank=2, lora_target_modules=["all-linear"])], ids=["full", "adapters"]
+)
+def test_layers_that_are_computed_again_train_the_same(trainable: Trainable, tmp_path: Path) -> None:
+    """Rows of several lengths, whose layers are computed again during the backward."""
+    tiny_model(tied=False).save_pretrained(tmp_path / "model")
+
+    def work(parallel: Parallel) -> None:
+        trained = []
+        for checkpointed in (False, True):
+            options = LearnerOptions(
+                trainable=trainable,
+                dtype="float64",
+                memory=MemorySettings(activation_checkpointing=checkpointed),
+            )
+            learner = open_learner(tmp_path / "model", LossConfig(), OPTIMIZER, parallel, options)
+            take_steps(learner, 2, MAX_TOKENS, parallel)
+            trained.append(full_parameters(learner))
+        assert relative_difference(trained[1], trained[0]) < 1e-9
+
+    run(TWO, work)
+
+
+def dropping(model: PreTrainedModel) -> None:
+    """The processes would drop other hidden states of a slice."""
+    model.train().model.layers[0].mlp.register_module("dropout", torch.nn.Dropout(0.1))
+
+
+def not_a_chain(model: PreTrainedModel) -> None:
+    """Between the layers it may use whole rows."""
+    model.config.base_model_pp_plan = None
+
+
+@pytest.mark.parametrize("changed", [dropping, not_a_chain], ids=lambda changed: changed.__name__)
+def test_models_that_need_whole_rows_get_them(changed: Callable[[PreTrainedModel], None]) -> None:
+    def work(parallel: Parallel) -> None:
+        whole, model = made(with_biases), made(with_biases)
+        changed(model)
+        cut_layers(model, parallel.mesh["tp"], CPU)
+        lengths = []
+        model.model.layers[0].input_layernorm.register_forward_hook(lambda _, args, out: lengths.append(out.shape[1]))
+        assert relative_difference(results(model, 6), results(whole, 6)) < 1e-5
+        assert lengths == [6]
+
+    run(TWO, work)
