@@ -24,7 +24,7 @@ def run(*arguments: str, status: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", *arguments],
         cwd=ROOT,
-        env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME},
+        env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME, **hostgpu.ENVIRONMENT},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -70,6 +70,11 @@ def test_a_learner_computes_there_what_it_computes_on_a_cpu(tmp_path: Path) -> N
 
 def test_a_run_and_images_are_trained_there(tmp_path: Path) -> None:
     found = outcomes(tmp_path / "report.xml", "tests/trainer/test_training_on_a_gpu.py")
+    assert set(found.values()) == {"passed"}
+
+
+def test_losses_optimizers_adapters_and_experts_take_the_steps_of_a_cpu_there(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_steps_on_a_gpu.py")
     assert set(found.values()) == {"passed"}
 
 
