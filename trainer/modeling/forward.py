@@ -242,7 +242,7 @@ def forward_stage(
 def hidden_shape(lm: TreeLM, row: Row, attn: MaskBuilder) -> tuple[int, int, int]:
     """Of hidden states that go from one stage to the next."""
     assert lm.stage is not None, "of a model in stages"
-    shares = 1 if lm.context is None else lm.context.size
+    shares = 1 if lm.sharing is None else lm.sharing.size
     return 1, _padded(lm, row, attn).num_tokens // shares, lm.stage.width
 
 

@@ -237,7 +237,7 @@ class _Measuring:
         parts = 1 if self._lm.sharing is None else self._lm.sharing.size  # of a gradient, which FSDP averages
         result = _Result(torch.zeros(0, dtype=torch.float64))
         if self._lm.stage is not None:
-            return self._run_in_stages(rows, mask, coefficients_E[start:])
+            return self._run_in_stages(rows, mask, coefficients_E[start:] * parts)
         with sampled_gradients(self._lm, result.gradients) as trains:
             for row in rows:
                 part = row.to(self._device)
