@@ -165,6 +165,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", &record_stream);
   m.impl("_has_compatible_shallow_copy_type", &may_replace);
   m.impl("histc", &histogram);
+  m.impl("convolution_overrideable", &convolution);
+  m.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
 // ------------------------------------------------------------------ process group: gloo's, over the device's memory
@@ -198,6 +200,24 @@ struct Finished final : Work {
   intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// A message on its way: as with NCCL, only who waits for it waits for the receiver.
+struct Sending final : Work {
+  Sending(intrusive_ptr<Work> work, Tensors values) : work_(std::move(work)), values_(std::move(values)) {}
+  bool isCompleted() override {
+    return done_;
+  }
+  bool isSuccess() const override {
+    return done_;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (!done_) work_->wait(timeout);
+    return done_ = true;
+  }
+  intrusive_ptr<Work> work_;
+  Tensors values_;
+  bool done_ = false;
+};
+
 struct Group final : c10d::Backend {
   Group(int rank, int size, intrusive_ptr<Backend> gloo) : Backend(rank, size), gloo_(std::move(gloo)) {}
 
@@ -211,7 +231,7 @@ struct Group final : c10d::Backend {
 
   at::Tensor host(Open& open, const at::Tensor& tensor, bool write) {
     TORCH_CHECK(tensor.device().type() == TYPE, "No backend type associated with device type ", tensor.device().type());
-    if (tensor.numel()) touch(tensor.storage().data(), write, "a collective");
+    access(tensor, write, "a collective");
     return open.on_host(tensor);
   }
   Tensors host(Open& open, const Tensors& tensors, bool write) {
@@ -320,9 +340,9 @@ struct Group final : c10d::Backend {
   }
   intrusive_ptr<Work> send(Tensors& tensors, int target, int tag) override {
     Open open;
-    auto all = host(open, tensors, false);
-    gloo_->send(all, target, tag)->wait();
-    return c10::make_intrusive<Finished>(tensors);
+    Tensors values;
+    for (auto& tensor : host(open, tensors, false)) values.push_back(tensor.clone());
+    return c10::make_intrusive<Sending>(gloo_->send(values, target, tag), values);
   }
   intrusive_ptr<Work> recv(Tensors& tensors, int source, int tag) override {
     Open open;

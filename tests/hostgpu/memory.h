@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 #include <sys/mman.h>
@@ -117,6 +118,17 @@ inline void touch(const void* address, bool write, const char* op) {
   } else {
     region.reads[stream] = here.time;
   }
+}
+
+// Every use of a tensor's values. Memory that was given back, as FSDP2 does with gathered parameters, has no values to read.
+inline void access(const at::Tensor& tensor, bool write, const char* op) {
+  if (tensor.numel() == 0) return;
+  auto needed = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.dtype().itemsize(), static_cast<size_t>(tensor.storage_offset()));
+  TORCH_CHECK(
+      needed <= tensor.storage().nbytes(), "hostgpu: ", op, " uses ", needed, " bytes of a storage that has ",
+      tensor.storage().nbytes(), ": its memory was freed");
+  touch(tensor.storage().data(), write, op);
 }
 
 inline Clock clock_of(const StreamKey& stream) {

@@ -119,7 +119,7 @@ inline void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
     } else {
       arguments[i] = changed(arguments[i], [&](const at::Tensor& tensor) {
         if (tensor.device().type() != TYPE) return tensor;
-        if (!view && tensor.numel()) touch(tensor.storage().data(), write, full.c_str());
+        if (!view) access(tensor, write, full.c_str());
         return open.on_host(tensor);
       });
     }
@@ -133,7 +133,7 @@ inline void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   for (size_t i = first; i < stack->size(); i++)
     (*stack)[i] = changed((*stack)[i], [&](const at::Tensor& tensor) {
       auto made = open.on_device(tensor, *device);
-      if (made.numel() && !schema.returns()[i - first].alias_info()) touch(made.storage().data(), true, full.c_str());
+      if (!schema.returns()[i - first].alias_info()) access(made, true, full.c_str());
       return made;
     });
 }
@@ -226,8 +226,8 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (source.numel() == 0) return target;
   auto on_device = [](const at::Tensor& tensor) { return tensor.device().type() == TYPE; };
-  if (on_device(source)) touch(source.storage().data(), false, "copy_");
-  if (on_device(target)) touch(target.storage().data(), true, "copy_");
+  if (on_device(source)) access(source, false, "copy_");
+  if (on_device(target)) access(target, true, "copy_");
   Open open;
   auto host_source = on_device(source) ? open.on_host(source) : source;
   if (on_device(target)) {
@@ -249,7 +249,7 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
 }
 
 inline at::Scalar local_scalar(const at::Tensor& self) {
-  touch(self.storage().data(), false, "item");
+  access(self, false, "item");
   host_waits_for(stream_here(self.device().index()));
   Open open;
   return at::_local_scalar_dense(open.on_host(self));
@@ -270,11 +270,57 @@ inline bool may_replace(const at::Tensor& self, const at::Tensor& other) {
 // CUDA counts integers, too.
 inline at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& least, const at::Scalar& most) {
   if (!at::isIntegralType(self.scalar_type(), false)) {
-    touch(self.storage().data(), false, "histc");
+    access(self, false, "histc");
     Open open;
     return open.on_device(at::histc(open.on_host(self), bins, least, most), self.device());
   }
   return histogram(self.to(at::kDouble), bins, least, most).to(self.scalar_type());
+}
+
+// PyTorch sends convolutions of a device that it does not know here.
+template <class Compute>
+auto convolved(std::initializer_list<at::Tensor> inputs, Compute compute) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Open open;
+  std::vector<at::Tensor> host;
+  auto device = inputs.begin()->device();
+  for (const at::Tensor& tensor : inputs) {
+    TORCH_CHECK(
+        !tensor.defined() || tensor.device() == device,
+        "Expected all tensors to be on the same device, but found at least two devices, ", device, " and ", tensor.device(),
+        "! (convolution)");
+    if (tensor.defined()) access(tensor, false, "convolution");
+    host.push_back(tensor.defined() ? open.on_host(tensor) : tensor);
+  }
+  auto made = compute(host);
+  auto on_device = [&](at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    tensor = open.on_device(tensor, device);
+    access(tensor, true, "convolution");
+  };
+  if constexpr (std::is_same_v<decltype(made), at::Tensor>)
+    on_device(made);
+  else
+    std::apply([&](auto&... tensors) { (on_device(tensors), ...); }, made);
+  return made;
+}
+
+inline at::Tensor convolution(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  return convolved({input, weight, bias.value_or(at::Tensor())}, [&](const std::vector<at::Tensor>& host) {
+    return at::convolution(host[0], host[1], host[2], stride, padding, dilation, transposed, output_padding, groups);
+  });
+}
+
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> needed) {
+  const int64_t outputs = transposed ? weight.size(1) * groups : weight.size(0);
+  return convolved({gradient, input, weight}, [&](const std::vector<at::Tensor>& host) {
+    return at::convolution_backward(
+        host[0], host[1], host[2], at::IntArrayRef(outputs), stride, padding, dilation, transposed, output_padding, groups, needed);
+  });
 }
 
 // The caching allocator gives memory to another tensor of its own stream only: this device never reuses memory, and has nothing to do.

@@ -18,7 +18,11 @@ TAKES_HOST_TENSORS = (  # their kernels for CUDA accept indices, sizes or values
     "aten::set_",
     "aten::repeat_interleave",
 )
-OTHER_LIBRARIES = ()  # operators outside of aten that have a kernel for every device
+OTHER_LIBRARIES = (  # operators outside of aten that have a kernel for every device
+    "bitsandbytes::quantize_4bit",
+    "bitsandbytes::dequantize_4bit",
+    "bitsandbytes::optimizer_update_8bit_blockwise",
+)
 
 
 def operator_rules() -> tuple[set[str], set[str], set[str], set[str]]:

@@ -72,6 +72,26 @@ def test_new_memory_is_not_zero() -> None:
     assert torch.empty(5, device=DEVICE).isnan().all()
 
 
+def test_memory_that_was_freed_is_an_error(matrix: Tensor) -> None:
+    """As that of a parameter which FSDP2 has gathered and given back."""
+    matrix.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="its memory was freed"):
+        matrix + 1
+
+
+def test_a_convolution_is_of_one_device_and_has_the_gradients_of_a_cpu() -> None:
+    pixels, kernel = torch.arange(32.0).view(1, 2, 4, 4), torch.arange(24.0).view(3, 2, 2, 2)
+    with pytest.raises(RuntimeError, match=TWO_DEVICES):
+        torch.nn.functional.conv2d(pixels.to(DEVICE), kernel)
+    gradients = []
+    for device in ("cpu", DEVICE):
+        inputs = [tensor.to(device, copy=True).requires_grad_() for tensor in (pixels, kernel)]
+        torch.nn.functional.conv2d(inputs[0], inputs[1]).square().sum().backward()
+        gradients.append([tensor.grad.cpu() for tensor in inputs if tensor.grad is not None])
+    assert len(gradients[1]) == 2
+    assert all(torch.equal(there, here) for there, here in zip(*gradients, strict=True))
+
+
 def test_its_memory_is_closed_to_code_for_the_host() -> None:
     code = (
         "import ctypes, torch; from tests.trainer import accelerated; "

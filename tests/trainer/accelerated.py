@@ -17,3 +17,6 @@ on_an_accelerator = [
     pytest.mark.skipif(not device_module.is_available(), reason="needs a CUDA device"),
 ]
 by_triton = pytest.mark.skipif(DEVICE != "cuda", reason="Triton compiles for CUDA")
+# how far a GPU, which adds in no fixed order, may be from a CPU in float64; hostgpu has the CPU's own numbers
+GRADIENTS_APART = 1e-6 if DEVICE == "cuda" else 1e-9
+STEPS_APART = 1e-3 if DEVICE == "cuda" else 1e-9  # Adam divides differences by small numbers

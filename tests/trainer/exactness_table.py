@@ -170,7 +170,7 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
     gradients = {}
     for name, parameter in lm.causal_lm.named_parameters():
         assert parameter.grad is not None, f"{name} has no sharded gradient"
-        gradients[name] = whole(parameter.grad).clone()
+        gradients[name] = whole(parameter.grad).to("cpu", copy=True)
     lm.zero_grad()
     if parallel.pipeline is not None:
         for of_stage in parallel.pipeline.peers.gather_objects(gradients):
@@ -182,7 +182,7 @@ def _logprobs(lm: TreeLM, rows: Sequence[Row], parallel: Parallel) -> list[Tenso
     if lm.stage is not None:
         return [of.logprob_E for of in RowPipeline(lm, parallel.device, chunk=7, attn=dense_mask).scores(rows)]
     with torch.no_grad():
-        return [row_logprobs(lm, row, chunk=7)[0] for row in rows]
+        return [row_logprobs(lm, row.to(parallel.device), chunk=7)[0] for row in rows]
 
 
 def counts(trees: Sequence[TokenTree]) -> Denominators:

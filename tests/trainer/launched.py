@@ -166,11 +166,14 @@ def padding_of_65(parallel: Parallel) -> int:
 
 
 def full_parameters(learner: Learner) -> dict[str, Tensor]:
-    """Copies of all parameters, of all stages, whole, on every rank. Those that two stages hold must be equal."""
+    """Copies of all parameters, of all stages, whole, on every rank; of several stages on the host. Those that two hold must
+    be equal."""
     state = get_model_state_dict(learner.causal_lm, options=StateDictOptions(full_state_dict=True))
     own = {name: tensor.detach().clone() for name, tensor in state.items() if isinstance(tensor, Tensor)}
     pipeline, every = learner._parallel.pipeline, dict[str, Tensor]()
-    for of_stage in [own] if pipeline is None else pipeline.peers.gather_objects(own):
+    if pipeline is None:
+        return own
+    for of_stage in pipeline.peers.gather_objects({name: tensor.cpu() for name, tensor in own.items()}):
         for name in every.keys() & of_stage.keys():
             assert torch.equal(every[name], of_stage[name]), name
         every |= of_stage

@@ -55,6 +55,7 @@ def trained(played: VisionPlayer, mongod: Mongod, tmp_path: Path, **fields: Any)
         "max_staleness": 4,
         "learning_rate": 1e-3,
         "report_to": ["none"],
+        "device": "cpu",
         **fields,
     }
     train(
@@ -63,7 +64,6 @@ def trained(played: VisionPlayer, mongod: Mongod, tmp_path: Path, **fields: Any)
             db_connection_string=mongod.connection_string,
             model_name_or_path=played.folder,
             output_dir=out,
-            device="cpu",
             num_threads=1,
             **values,
         )

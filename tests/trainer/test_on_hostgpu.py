@@ -24,7 +24,7 @@ def run(*arguments: str, status: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", *arguments],
         cwd=ROOT,
-        env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME},
+        env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME, **hostgpu.ENVIRONMENT},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -45,7 +45,7 @@ def outcomes(report: Path, *selection: str) -> dict[str, str]:
 
 def test_it_refuses_what_cuda_refuses(tmp_path: Path) -> None:
     found = outcomes(tmp_path / "report.xml", "tests/hostgpu/test_refusals.py")
-    assert len(found) >= 14
+    assert len(found) >= 16
     assert set(found.values()) == {"passed"}
 
 
@@ -67,6 +67,16 @@ def test_a_learner_computes_there_what_it_computes_on_a_cpu(tmp_path: Path) -> N
         "test_a_mixture_of_experts_has_the_gradient_of_a_cpu",
         "test_a_reference_model_is_on_the_gpu_for_its_turn_alone",
     }
+
+
+def test_a_run_and_images_are_trained_there(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_training_on_a_gpu.py")
+    assert set(found.values()) == {"passed"}
+
+
+def test_losses_optimizers_adapters_and_experts_take_the_steps_of_a_cpu_there(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_steps_on_a_gpu.py")
+    assert set(found.values()) == {"passed"}
 
 
 def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
