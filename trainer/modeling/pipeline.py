@@ -45,7 +45,14 @@ class RowPipeline:
     """The stages of `lm`. All processes of a pipeline must make the same calls with the same rows."""
 
     def __init__(
-        self, lm: TreeLM, device: torch.device, *, chunk: int = 512, attn: MaskBuilder, with_entropy: bool = False
+        self,
+        lm: TreeLM,
+        device: torch.device,
+        *,
+        chunk: int = 512,
+        attn: MaskBuilder,
+        with_entropy: bool = False,
+        reduce_each_row: bool = False,
     ) -> None:
         assert lm.stage is not None, "of a model in stages"
         self._lm = lm
@@ -53,23 +60,26 @@ class RowPipeline:
         self._device = device
         self._options: dict[str, Any] = {"chunk": chunk, "attn": attn, "with_entropy": with_entropy}
         self._with_entropy = with_entropy
+        self._reduce_each_row = reduce_each_row
         self._sent: list[tuple[dist.Work, Tensor]] = []  # a message's memory must last until it has left
 
     @torch.no_grad()
     def scores(self, rows: Sequence[Row]) -> list[Forwarded]:
-        results = [self._forward(row.to(self._device))[0] for row in rows]
-        return self._of_last(results, rows)
+        results = (self._forward(row.to(self._device))[0] for row in rows)
+        return self._of_last([result for result in results if isinstance(result, Forwarded)], rows)
 
     def train(self, rows: Sequence[Row], loss: LossOfRow) -> list[Forwarded]:
-        """`loss` of a row, by its number: called on the last stage alone. Gradients travel between shards after the last row."""
+        """`loss` of a row, by its number: called on the last stage alone. Gradients travel between shards after the last row,
+        unless `reduce_each_row`."""
         peers, waiting = self._stage.pipeline.peers, list[_Backward]()
         ahead = min(peers.size - peers.rank - 1, len(rows))
-        results: list[Forwarded | Tensor] = []
+        results: list[Forwarded] = []  # of the last stage; hidden states of others would fill its memory, row after row
         done = 0
         for index, row in enumerate(rows):
             result, received = self._forward(row.to(self._device))
             ended = loss(index, result) if isinstance(result, Forwarded) else result
-            results.append(result.detached() if isinstance(result, Forwarded) else result.detach())
+            if isinstance(result, Forwarded):
+                results.append(result.detached())
             waiting.append(_Backward(ended, received))
             if index >= ahead:
                 self._backward(waiting.pop(0), is_last_row=done == len(rows) - 1)
@@ -131,7 +141,7 @@ class RowPipeline:
     def _backward(self, row: _Backward, *, is_last_row: bool) -> None:
         stage, gradient = self._stage, None
         if isinstance(self._lm, FSDPModule):
-            self._lm.set_requires_gradient_sync(is_last_row)
+            self._lm.set_requires_gradient_sync(is_last_row or self._reduce_each_row)
         if stage.receives_gradient:
             gradient = torch.empty_like(row.result, memory_format=torch.contiguous_format)
             dist.recv(gradient, group=stage.pipeline.backwards, group_src=stage.pipeline.peers.rank + 1)
@@ -148,7 +158,7 @@ class RowPipeline:
         self._sent = [(earlier, held) for earlier, held in self._sent if not earlier.is_completed()]
         self._sent.append((work, message))
 
-    def _of_last(self, results: Sequence[Forwarded | Tensor], rows: Sequence[Row]) -> list[Forwarded]:
+    def _of_last(self, results: Sequence[Forwarded], rows: Sequence[Row]) -> list[Forwarded]:
         """The last stage's results, on all stages."""
         for work, _ in self._sent:
             work.wait()
@@ -158,9 +168,7 @@ class RowPipeline:
         lengths = [length for row in rows for length in self._lengths(row)]
         values = torch.empty(sum(lengths), dtype=exact, device=self._device)
         if self._stage.is_last:
-            columns = [
-                column.to(exact) for result in results if isinstance(result, Forwarded) for column in result.columns()
-            ]
+            columns = [column.to(exact) for result in results for column in result.columns()]
             values = torch.cat([values[:0], *columns])
         dist.broadcast(values, group=peers.group, group_src=peers.size - 1)
         parts = iter(torch.split(values, lengths))

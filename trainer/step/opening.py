@@ -161,6 +161,7 @@ def open_learner(
         options.memory.logprob_chunk,
         options.with_entropy,
         options.keep_logprobs,
+        options.memory.reduce_each_row,
     )
     return Learner(accumulator, optimizer, linear=not options.prefix_trees or not way.trees)
 

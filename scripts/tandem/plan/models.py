@@ -17,12 +17,13 @@ from shared.files.json_file import read_json_file
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A tensor of a model. `rows`: its first dimension, which FSDP2 cuts; `width`: the product of the others. `cut`: how tp_size
-    cuts it (`trainer/modeling/tensor_parallel.py`)."""
+    cuts it (`trainer/modeling/tensor_parallel.py`). `second`: of three dimensions; 0: there are two at most."""
 
     rows: int
     width: int
     cut: str = "none"  # rows, columns (the width), none
     is_linear: bool = False  # has an adapter with lora_rank, and 4 bits with base_quantization
+    second: int = 0
 
     @property
     def numbers(self) -> int:
@@ -66,17 +67,18 @@ class ModelShape:
         norms = [Matrix(h, 1)] * 2 + ([Matrix(self.head_width, 1)] * 2 if self.head_norms else [])
         if self.experts:
             experts = [
-                Matrix(self.experts, 2 * self.expert_width * h, "rows"),
-                Matrix(self.experts, self.expert_width * h, "rows"),
+                Matrix(self.experts, 2 * self.expert_width * h, "rows", second=2 * self.expert_width),
+                Matrix(self.experts, self.expert_width * h, "rows", second=h),
             ]
             return [*attention, *norms, Matrix(self.experts, h), *experts]
         gated = [Matrix(self.inner, h, "rows", is_linear=True)] * 2
         return [*attention, *norms, *gated, Matrix(h, self.inner, "columns", is_linear=True)]
 
-    def root_matrices(self) -> list[Matrix]:
-        """Embedding, last norm and, where it has its own, the head."""
-        ends = [Matrix(self.vocabulary, self.hidden)] * (1 if self.tied else 2)
-        return [*ends, Matrix(self.hidden, 1)]
+    def root_matrices(self, *, first: bool = True, last: bool = True) -> list[Matrix]:
+        """Embedding, last norm and, where it has its own, the head. `first`, `last`: whether a stage has that end of the model.
+        Either end has all of a tied embedding."""
+        ends = first + last if not (self.tied and first and last) else 1
+        return [*[Matrix(self.vocabulary, self.hidden)] * ends, *[Matrix(self.hidden, 1)] * last]
 
     @property
     def layer_numbers(self) -> int:
