@@ -23,7 +23,7 @@ from rich.progress import Progress
 
 from scripts.bench.fake_ranks import tracked_step
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
-from scripts.bench.real_ranks import measured_peak, write_shape
+from scripts.bench.real_ranks import measured_peaks, write_shape
 from shared.errors import ConfigError
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import KNOWN, ModelShape
@@ -162,7 +162,7 @@ def real_rows(folder: Path) -> list[Row]:
         for checkpointing in (False, True):
             row = TrainedRow(tokens=2048, trained_tokens=1024, mixed=False, checkpointing=checkpointing, on_cpu=True)
             layout = Layout(ranks=ranks)
-            ours, theirs = peak(SMALL, layout, TrainedAs(), row).total, measured_peak(folder, layout, row)
+            ours, theirs = peak(SMALL, layout, TrainedAs(), row).total, max(measured_peaks(folder, layout, row))
             figures = {"predicted": ours / 2**20, "measured": theirs / 2**20, "ratio": ours / theirs}
             rows.append({"ranks": ranks, "checkpointing": checkpointing, **figures})
     return rows

@@ -6,6 +6,10 @@ KINDS = "tests/system/test_launch_two_kinds.py"
 
 PROPOSAL = "tests/tandem/plan/test_proposal.py"
 RANK, GPU_PLAN = "tests/tandem/plan/test_rank_memory.py", "tests/tandem/plan/test_gpu_plan.py"
+REDUCED = (
+    "tests/trainer/test_reduce_each_row.py::"
+    "test_gradients_reduced_after_each_row_train_the_parameters_of_one_process"
+)
 
 MUTANTS = (
     Mutant(
@@ -53,8 +57,8 @@ MUTANTS = (
     Mutant(
         "plan for GPUs: layers keep their activations unless they are computed again",
         "scripts/tandem/plan/rank_memory.py",
-        "kept = inputs if row.checkpointing else saved",
-        "kept = inputs",
+        "kept = parts.input_of_layer if row.checkpointing else saved",
+        "kept = parts.input_of_layer",
         f"{RANK}::test_a_step_on_an_h200_took_what_is_predicted",
     ),
     Mutant(
@@ -132,14 +136,14 @@ MUTANTS = (
         "trainer/step/accumulate.py",
         "set_requires_gradient_sync(self.reduce_each_row or index == count - 1)",
         "set_requires_gradient_sync(index == count - 1)",
-        "tests/trainer/test_reduce_each_row.py",
+        REDUCED,
     ),
     Mutant(
         "reduce_each_row: a stage's too",
         "trainer/modeling/pipeline.py",
         "is_last_row or self._reduce_each_row",
         "is_last_row",
-        "tests/trainer/test_reduce_each_row.py",
+        REDUCED,
     ),
     Mutant(
         "threads of a larger model: processes of a kind have the cores between them",
