@@ -1,53 +1,48 @@
 """One rank of a trainer of many, with tensors that have shapes and no memory: what its step would hold, by PyTorch's own tracker.
 
-`FakeTensorMode` and the process group "fake" let rank 0 of 8 to 512 run alone: `cut_layers`, `cut_sequences`,
-`checkpoint_layers`, `shard_model`, `forward_row` and `make_optimizers` are the trainer's, the layers are transformers', the
-collectives return at once, and `FSDPMemTracker` (torch/distributed/_tools/fsdp2_mem_tracker.py) counts every storage that is
-alive.
+`FakeTensorMode` and the process group "fake" let one rank of 8 to 512 run alone, the first of a stage: `cut_stages`,
+`spread_experts`, `cut_layers`, `cut_sequences`, `checkpoint_layers`, `shard_model`, `forward_row`, `RowPipeline` and
+`make_optimizers` are the trainer's, the layers are transformers', collectives and messages return at once, and
+`FSDPMemTracker` (torch/distributed/_tools/fsdp2_mem_tracker.py) counts every storage that is alive.
 
-The tensors are a CPU's, since this build of PyTorch has no autograd for others. So three things are set as on a GPU: the head
-computes all of the vocabulary at once, its products give float32 without a cast of the weight, and attention is a causal
-flash kernel, which saves what FlexAttention saves. Allocations of kernels themselves, the CUDA context and the buffers of
-NCCL are not counted.
+What is set as on a GPU stands in `fake_kernels.py`. With `ep_size` each expert is chosen equally often. Allocations of kernels
+themselves, the CUDA context and the buffers of NCCL are not counted.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from accelerate import init_empty_weights
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor import _sharding_prop as propagation
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
-from transformers.masking_utils import AttentionMaskInterface
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from scripts.bench.fake_kernels import CAUSAL, as_on_a_gpu
 from scripts.bench.synthetic import growing
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
-from trainer.modeling import forward as trainer_forward
-from trainer.modeling import logprobs
-from trainer.modeling.context_parallel import OVER_SLICES, attend, check_slices, of_slices
-from trainer.modeling.forward import TreeLM, forward_row
+from trainer.modeling.context_parallel import check_slices, of_slices
+from trainer.modeling.expert_parallel import expert_modules, spread_experts
+from trainer.modeling.forward import Forwarded, TreeLM, forward_row
 from trainer.modeling.forward_ways import Way
 from trainer.modeling.memory import checkpoint_layers
 from trainer.modeling.model import DTYPES
+from trainer.modeling.pipeline import RowPipeline
+from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import choose_trained
 from trainer.process import parallel as processes
 from trainer.process.parallel import Parallel, Sizes
-from trainer.process.peers import Peers
 from trainer.process.private_apis import layer_class_names
-from trainer.process.shard_settings import ShardSettings
+from trainer.process.shard_settings import PRECISIONS, ShardSettings
 from trainer.process.sharding import shard_model
 from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig
@@ -55,8 +50,6 @@ from trainer.settings.trained_parts import LoraSettings, Trainable
 from trainer.step.optimizer import by_mesh, make_optimizers
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
-
-CAUSAL = "causal_kernel"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +68,13 @@ class TrackedPeak:
         return sum(dataclasses.astuple(self))
 
 
-def tracked_step(shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow) -> TrackedPeak:
-    """Rank 0 of `layout.ranks`, in this process, which must have no process group."""
-    dist.init_process_group("fake", rank=0, world_size=layout.ranks, store=FakeStore())
+def tracked_step(shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, stage: int = 0) -> TrackedPeak:
+    """The first rank of `stage`, in this process, which must have no process group."""
+    dist.init_process_group("fake", rank=stage * layout.stage_ranks, world_size=layout.ranks, store=FakeStore())
     try:
-        with _as_on_a_gpu(row), patch.object(processes, "read_shard_settings", lambda _: _settings(row)):
-            parallel = processes._described(torch.device("cpu"), layout.ranks, Sizes(layout.tp, layout.cp, pp=1, ep=1))
+        with as_on_a_gpu(), patch.object(processes, "read_shard_settings", lambda _: _settings(row)):
+            sizes = Sizes(layout.tp, layout.cp, layout.pp, layout.ep)
+            parallel = processes._described(torch.device("cpu"), layout.ranks, sizes)
             return _step(_model(shape, layout, trained, row, parallel), trained, row, parallel)
     finally:
         dist.destroy_process_group()
@@ -102,14 +96,17 @@ def _model(shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRo
     model.tie_weights()
     model.config.use_cache = False
     model.eval()
-    cut_layers(model, parallel.mesh["tp"], parallel.device)
+    stage = cut_stages(model, parallel, dtype=PRECISIONS[parallel.settings.precision] or DTYPES[trained.dtype])
+    spread_experts(model, parallel)
+    cut_layers(model, parallel.mesh["tp"], parallel.device, with_experts=parallel.experts is None)
     check_slices(model, parallel.context, tp_size=layout.tp, obstacle=None)
-    lm = TreeLM(model, parallel.context, tp_size=layout.tp)
+    lm = TreeLM(model, parallel.context, tp_size=layout.tp, stage=stage)
     name = of_slices(CAUSAL, parallel.context)
     model.set_attn_implementation(name)
     lm.way = Way(name, trees=True)
     checkpoint_layers(model, MemorySettings(activation_checkpointing=row.checkpointing), parallel)
-    shard_model(lm, layer_class_names(model), parallel)
+    experts = expert_modules(model).values() if parallel.experts else ()
+    shard_model(lm, layer_class_names(model), parallel, experts=experts)
     return lm
 
 
@@ -130,9 +127,9 @@ def _step(lm: TreeLM, trained: TrainedAs, planned: TrainedRow, parallel: Paralle
         tracker = FSDPMemTracker(lm)  # knows one optimizer at most: states are counted here
         tracker.track_inputs((row.ids_N,))
         with tracker:
-            forwarded = forward_row(lm, row, chunk=planned.logprob_chunk, attn=lambda _: None)
-            (forwarded.logprob_E.sum() * parallel.num_shards).backward()
-            del forwarded
+            # the tracker knows one forward: a further one begins anew, and what is alive stays counted
+            lm.register_forward_pre_hook(lambda *_: tracker.reset_mod_stats(), prepend=True)
+            _gradients(lm, [row] * _count(planned, parallel), planned, parallel)
             for kind in by_mesh(own):
                 torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None])
             for optimizer in optimizers:
@@ -149,6 +146,29 @@ def _step(lm: TreeLM, trained: TrainedAs, planned: TrainedRow, parallel: Paralle
     )
 
 
+def _count(planned: TrainedRow, parallel: Parallel) -> int:
+    """Of rows after which each further one adds nothing: those that are in flight in this stage, and one more."""
+    pipeline = parallel.pipeline
+    in_flight = 1 if pipeline is None else pipeline.peers.size - pipeline.peers.rank
+    return min(planned.rows, in_flight + 1)
+
+
+def _gradients(lm: TreeLM, rows: Sequence[Row], planned: TrainedRow, parallel: Parallel) -> None:
+    """As `Accumulator` makes them; the loss is the sum of the log-probs."""
+
+    def loss(_: int, forwarded: Forwarded) -> Tensor:
+        return forwarded.logprob_E.sum() * parallel.num_shards
+
+    if lm.stage is not None:
+        options: dict[str, Any] = {"chunk": planned.logprob_chunk, "reduce_each_row": planned.reduces_each}
+        RowPipeline(lm, parallel.device, attn=lambda _: None, **options).train(rows, loss)
+        return
+    fsdp: Any = lm  # `fully_shard` has given it FSDPModule's methods
+    for index, row in enumerate(rows):
+        fsdp.set_requires_gradient_sync(planned.reduces_each or index == len(rows) - 1)
+        loss(index, forward_row(lm, row, chunk=planned.logprob_chunk, attn=lambda _: None)).backward()
+
+
 def _bytes(tensor: Tensor) -> int:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.numel() * local.element_size()
@@ -159,38 +179,3 @@ def _row(planned: TrainedRow) -> Row:
     tokens, trained = planned.tokens, planned.trained_tokens
     (row,) = pack([merge(growing(1, prompt=tokens - trained, reply=trained, observation=0))], 2 * tokens)
     return row
-
-
-@contextmanager
-def _as_on_a_gpu(planned: TrainedRow) -> Iterator[None]:
-    """See above; and of a slice's log-probs an equal share, since which ones it has depends on values."""
-
-    def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-        return a.new_empty(a.shape[0], b.shape[1], dtype=dtype)
-
-    def own_part(num_tokens: int, predictor_U: Tensor, context: Peers) -> tuple[slice, Tensor]:
-        length = num_tokens // context.size
-        start = context.rank * length
-        return slice(start, start + length), predictor_U.new_zeros(-(-len(predictor_U) // context.size))
-
-    def blocks(weight_VD: Tensor, *, truncated: bool) -> list[slice]:
-        return [slice(0, len(weight_VD))]
-
-    with (
-        patch.object(logprobs, "_product", product),
-        patch.object(logprobs, "_blocks", blocks),
-        patch.object(trainer_forward, "own_part", own_part),
-        patch.object(propagation, "detect_fake_mode", lambda: None),  # of its own: what it derives is not allocated
-    ):
-        yield
-
-
-def _causal(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None, **_: Any) -> tuple[Tensor, None]:
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    return out.transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(CAUSAL, _causal)
-AttentionInterface.register(OVER_SLICES + CAUSAL, lambda *args, **options: attend(CAUSAL, *args, **options))
-for _name in (CAUSAL, OVER_SLICES + CAUSAL):
-    AttentionMaskInterface.register(_name, lambda *_, **__: None)

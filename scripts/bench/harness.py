@@ -37,12 +37,13 @@ def run_benchmark(
     *,
     decimals: int = 2,
     width: int = 160,
+    verdict: Callable[[Tables, Options], str | None] = lambda *_: None,
     **quick: object,
 ) -> None:
     """The whole program. With `--quick` the defaults are `quick`, the smallest sizes; an option that is given counts.
 
     `measure` finds a folder in `options.folder`, which is removed afterwards without `--keep`. SIGTERM raises SystemExit in it,
-    so that it ends what it started.
+    so that it ends what it started. `verdict`: what is wrong with the tables, once they are shown: exit status 1.
     """
     parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs: no measurement")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
@@ -63,6 +64,8 @@ def run_benchmark(
             show(rows, name, decimals=decimals, width=width)
         if options.json is not None:
             write_json(options.json, tables)
+        if wrong := verdict(tables, options):
+            sys.exit(wrong)
 
     run_command(main)
 

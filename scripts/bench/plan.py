@@ -2,60 +2,87 @@
 
     python -m scripts.bench.plan                        Qwen3-0.6B to 235B-A22B, 8 to 512 ranks, 8 K to 256 K tokens
     python -m scripts.bench.plan --model Qwen3-8B --ranks 16 --tp 2 --cp 4 --tokens 65536 --checkpointing
-    python -m scripts.bench.plan --real                 real steps of a small model by one rank and two, on processors
+    python -m scripts.bench.plan --model Qwen3-32B --ranks 64 --pp 4 --stage 1 --rows 8 --checkpointing --layers 16
+    python -m scripts.bench.plan --real                 real steps of small models by one rank and two, on processors
     python -m scripts.bench.plan --quick                a small model on 8 ranks, in seconds
 
-Each row is a process of its own, in which rank 0 takes a step with tensors that have no memory (`fake_ranks.py`): no GPU is
-needed, a row of 94 layers takes some two minutes. GiB; `computed` is what the forward and the backward make.
+Each row is a process of its own, in which one rank takes a step with tensors that have no memory (`fake_ranks.py`): no GPU is
+needed. GiB; `computed` is what the forward and the backward make, with gradients that are not reduced yet. The exit status is 1
+if a ratio is further from 1 than `--bound`.
 """
 
+import math
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import Progress
+
 from scripts.bench.fake_ranks import tracked_step
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
-from scripts.bench.real_ranks import measured_peak, write_shape
+from scripts.bench.real_ranks import measured_peaks, write_shape
+from shared.errors import ConfigError
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import KNOWN, ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
 from tandem.plan.rank_memory import peak
 
 GIB = 2**30
+TRACKED = "GiB of a rank, predicted / tracked"
+BOUND = 0.1  # of a ratio
+PARTS = ("weights", "optimizer", "gradients", "gathered", "computed", "peak")
 TRAINED_SHARE = 2  # of a row's tokens every second is trained
 SMALL = ModelShape(
     name="94M", layers=8, hidden=768, heads=12, key_heads=4, head_width=64, inner=2304, vocabulary=32000, tied=True
 )
-Case = tuple[ModelShape, Layout, TrainedAs, TrainedRow]
+Case = tuple[ModelShape, Layout, TrainedAs, TrainedRow, int]  # the last: the stage whose first rank is tracked
 
 
-def case(model: str, sizes: tuple[int, int, int], tokens: int, *, checkpointing: bool, lora_rank: int = 0) -> Case:
-    """`sizes`: ranks, tp_size, cp_size."""
-    ranks, tp, cp = sizes
-    row = TrainedRow(tokens=tokens, trained_tokens=tokens // TRAINED_SHARE, checkpointing=checkpointing)
-    return KNOWN[model], Layout(ranks=ranks, tp=tp, cp=cp), TrainedAs(lora_rank=lora_rank), row
+def case(model: str, layout: Layout, tokens: int, *, lora_rank: int = 0, stage: int = 0, **row: bool | int) -> Case:
+    """`row`: further fields of `TrainedRow`."""
+    planned = TrainedRow(tokens=tokens, trained_tokens=tokens // TRAINED_SHARE, **row)  # type: ignore[arg-type]  # each by name
+    return KNOWN[model], layout, TrainedAs(lora_rank=lora_rank), planned, stage
 
 
 def published() -> list[Case]:
-    """Those of docs/run/gpus.md."""
+    """Those of docs/run/gpus.md. Of several rows in a step, so many of each part of the data."""
+    again = {"checkpointing": True}
+    many = {"checkpointing": True, "rows": 8}
+    each = {**many, "reduces_each": True}
+    stages_of_32b, large = Layout(ranks=32, pp=2), Layout(ranks=512, pp=4, ep=8)
     return [
-        case("Qwen3-0.6B", (8, 1, 1), 8192, checkpointing=False),
-        case("Qwen3-1.7B", (8, 1, 1), 8192, checkpointing=False),
-        case("Qwen3-4B", (8, 1, 1), 32768, checkpointing=True),
-        case("Qwen3-8B", (8, 1, 1), 8192, checkpointing=True),
-        case("Qwen3-8B", (8, 1, 1), 32768, checkpointing=True, lora_rank=16),
-        case("Qwen3-8B", (16, 1, 8), 262144, checkpointing=True),
-        case("Qwen3-14B", (16, 2, 1), 16384, checkpointing=True),
-        case("Qwen3-32B", (64, 8, 1), 32768, checkpointing=True),
-        case("Qwen3-32B", (64, 8, 8), 262144, checkpointing=True),
-        case("Qwen3-30B-A3B", (16, 1, 1), 8192, checkpointing=True),
-        case("Qwen3-30B-A3B", (32, 1, 4), 131072, checkpointing=True),
-        case("Qwen3-235B-A22B", (64, 4, 1), 8192, checkpointing=True),
-        case("Qwen3-235B-A22B", (128, 1, 1), 16384, checkpointing=True),
-        case("Qwen3-235B-A22B", (512, 1, 1), 8192, checkpointing=True),
-        case("Qwen3-235B-A22B", (512, 4, 16), 262144, checkpointing=True),
+        case("Qwen3-0.6B", Layout(ranks=8), 8192),
+        case("Qwen3-1.7B", Layout(ranks=8), 8192),
+        case("Qwen3-4B", Layout(ranks=8), 32768, **again),
+        case("Qwen3-8B", Layout(ranks=8), 8192, **again),
+        case("Qwen3-8B", Layout(ranks=8), 8192, **many),
+        case("Qwen3-8B", Layout(ranks=8), 8192, **each),
+        case("Qwen3-8B", Layout(ranks=8), 32768, lora_rank=16, **again),
+        case("Qwen3-8B", Layout(ranks=16, cp=8), 262144, **again),
+        case("Qwen3-14B", Layout(ranks=16, tp=2), 16384, **again),
+        case("Qwen3-32B", Layout(ranks=64, tp=8), 32768, **again),
+        case("Qwen3-32B", Layout(ranks=64, tp=8, cp=8), 262144, **again),
+        case("Qwen3-32B", stages_of_32b, 8192, **many),
+        case("Qwen3-32B", stages_of_32b, 8192, stage=1, **many),
+        case("Qwen3-32B", stages_of_32b, 8192, stage=1, **each),
+        case("Qwen3-32B", Layout(ranks=64, pp=2, cp=8), 131072, **each),
+        case("Qwen3-32B", Layout(ranks=64, pp=2, cp=8), 131072, stage=1, **each),
+        case("Qwen3-30B-A3B", Layout(ranks=16), 8192, **again),
+        case("Qwen3-30B-A3B", Layout(ranks=32, cp=4), 131072, **again),
+        case("Qwen3-30B-A3B", Layout(ranks=16, ep=8), 8192, **each),
+        case("Qwen3-30B-A3B", Layout(ranks=16, ep=8, cp=4), 131072, **again),
+        case("Qwen3-235B-A22B", Layout(ranks=64, tp=4), 8192, **again),
+        case("Qwen3-235B-A22B", Layout(ranks=128), 16384, **again),
+        case("Qwen3-235B-A22B", Layout(ranks=128, ep=8), 16384, **again),
+        case("Qwen3-235B-A22B", Layout(ranks=128, ep=8), 16384, **each),
+        case("Qwen3-235B-A22B", Layout(ranks=512, ep=64, cp=4), 262144, **again),
+        case("Qwen3-235B-A22B", Layout(ranks=512), 8192, **again),
+        case("Qwen3-235B-A22B", Layout(ranks=512, tp=4, cp=16), 262144, **again),
+        *(case("Qwen3-235B-A22B", large, 8192, stage=stage, **many) for stage in (0, 1, 3)),
+        case("Qwen3-235B-A22B", large, 8192, **each),
     ]
 
 
@@ -64,23 +91,56 @@ def measure(options: Options) -> Tables:
         return {"MiB of a rank, predicted and measured": real_rows(options.folder / "model")}
     cases = [given(options)] if options.model else published()
     rows = []
-    for one in cases:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            rows.append(process.submit(row_of, one).result())
-    return {"GiB of a rank, predicted / tracked": rows}
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("rows", total=len(cases))
+        for one in cases:
+            progress.update(task, description=f"{one[0].name} on {one[1].ranks}")
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                rows.append(process.submit(row_of, one).result())
+            progress.advance(task)
+    return {TRACKED: rows}
+
+
+def outside(tables: Tables, options: Options) -> str | None:
+    """Rows whose prediction is further from what was found than the bound."""
+    ratios = [float(row["ratio"]) for rows in tables.values() for row in rows]
+    wrong = [f"{ratio:.3f}" for ratio in ratios if abs(ratio - 1) > options.bound]
+    return f"{len(wrong)} of {len(ratios)} ratios: {', '.join(wrong)}; expected 1 ± {options.bound}" if wrong else None
 
 
 def given(options: Options) -> Case:
-    sizes, settings = (options.ranks, options.tp, options.cp), {"checkpointing": options.checkpointing}
-    shape, layout, trained, row = case(options.model, sizes, options.tokens, lora_rank=options.lora_rank, **settings)
-    return replace(shape, layers=options.layers or shape.layers), layout, trained, row
+    layout = Layout(ranks=options.ranks, tp=options.tp, cp=options.cp, pp=options.pp, ep=options.ep)
+    shape, layout, trained, row, stage = case(
+        options.model,
+        layout,
+        options.tokens,
+        lora_rank=options.lora_rank,
+        stage=options.stage,
+        rows=options.rows,
+        checkpointing=options.checkpointing,
+        reduces_each=options.reduce_each_row,
+    )
+    return replace(shape, layers=options.layers or shape.layers), layout, trained, row, stage
 
 
 def row_of(one: Case) -> Row:
     """In this process."""
-    shape, layout, trained, row = one
+    shape, layout, trained, row, stage = one
+    what = f"{shape.name}{f' r={trained.lora_rank}' if trained.lora_rank else ''}"
+    together = f"{layout.tp}, {layout.cp}, {layout.pp}, {layout.ep}"
+    settings = {"checkpointing": row.checkpointing, "reduce_each_row": row.reduces_each}
+    columns: Row = {"model": what, "ranks": layout.ranks, "tp, cp, pp, ep": together, "stage": stage}
+    columns |= {
+        "rows": row.rows,
+        "tokens": row.tokens,
+        "settings": ", ".join(name for name, on in settings.items() if on),
+    }
     began = time.process_time()
-    tracked, predicted = tracked_step(*one), peak(*one)
+    try:
+        tracked, predicted = tracked_step(*one), peak(*one)
+    except ConfigError as exc:  # a layout that the trainer does not take is shown, and has no ratio
+        texts = dict.fromkeys(PARTS, "") | {"peak": f"refused: {exc}"}
+        return {**columns, **texts, "ratio": math.nan, "CPU s": time.process_time() - began}
     computed = predicted.activations + predicted.logits + predicted.working
     pairs = {
         "weights": (predicted.weights, tracked.weights),
@@ -90,11 +150,8 @@ def row_of(one: Case) -> Row:
         "computed": (computed, tracked.activations + tracked.working),
         "peak": (predicted.total, tracked.total),
     }
-    what = f"{shape.name}{f' r={trained.lora_rank}' if trained.lora_rank else ''}"
-    sizes = {"model": what, "ranks": layout.ranks, "tp": layout.tp, "cp": layout.cp, "tokens": row.tokens}
     texts = {name: f"{ours / GIB:,.2f} / {theirs / GIB:,.2f}" for name, (ours, theirs) in pairs.items()}
-    ratio = {"ratio": predicted.total / tracked.total, "CPU s": time.process_time() - began}
-    return {**sizes, "checkpointing": row.checkpointing, **texts, **ratio}
+    return {**columns, **texts, "ratio": predicted.total / tracked.total, "CPU s": time.process_time() - began}
 
 
 def real_rows(folder: Path) -> list[Row]:
@@ -105,7 +162,7 @@ def real_rows(folder: Path) -> list[Row]:
         for checkpointing in (False, True):
             row = TrainedRow(tokens=2048, trained_tokens=1024, mixed=False, checkpointing=checkpointing, on_cpu=True)
             layout = Layout(ranks=ranks)
-            ours, theirs = peak(SMALL, layout, TrainedAs(), row).total, measured_peak(folder, layout, row)
+            ours, theirs = peak(SMALL, layout, TrainedAs(), row).total, max(measured_peaks(folder, layout, row))
             figures = {"predicted": ours / 2**20, "measured": theirs / 2**20, "ratio": ours / theirs}
             rows.append({"ranks": ranks, "checkpointing": checkpointing, **figures})
     return rows
@@ -118,8 +175,14 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--tp", type=int, default=1, help="tp_size")
     parser.add_argument("--cp", type=int, default=1, help="cp_size")
+    parser.add_argument("--pp", type=int, default=1, help="pp_size")
+    parser.add_argument("--ep", type=int, default=1, help="ep_size")
+    parser.add_argument("--stage", type=int, default=0, help="whose first rank is tracked")
+    parser.add_argument("--rows", type=int, default=1, help="of a part of the data in one step")
+    parser.add_argument("--reduce_each_row", action="store_true", help="with that setting")
+    parser.add_argument("--bound", type=float, default=BOUND, help="of a ratio's distance from 1")
     parser.add_argument("--tokens", type=int, default=8192, help="of the row")
     parser.add_argument("--lora_rank", type=int, default=0)
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
     parser.add_argument("--real", action="store_true", help="real steps on this machine instead")
-    run_benchmark(parser, measure, decimals=3, model="Qwen3-0.6B", layers=2, tokens=1024)
+    run_benchmark(parser, measure, decimals=3, width=200, verdict=outside, model="Qwen3-0.6B", layers=2, tokens=1024)

@@ -1,18 +1,21 @@
 """Ranks of a trainer on the processors of this machine: the most memory that a step takes, by the kernel's own count.
 
-    python -m scripts.bench.real_ranks RANK RANKS PORT FOLDER TOKENS CHECKPOINTING     one rank; scripts/bench/plan.py starts all
+    python -m scripts.bench.real_ranks RANK PORT FOLDER LAYOUT ROW     one rank, by JSON; scripts/bench/plan.py starts all
 
-What is counted is the resident memory of the second step beyond what the process had before it opened the model. Blocks of
-1 MiB and more go back to the kernel at once (MALLOC_MMAP_THRESHOLD_), so that heap which the allocator would keep is not counted.
+What is counted is the resident memory of the second step beyond what the process had after a step of a tiny model, which loads
+modules and compiles kernels. Blocks of 64 KiB and more go back to the kernel at once (MALLOC_MMAP_THRESHOLD_), so that heap which
+the allocator would keep is not counted.
 """
 
 import ctypes
+import dataclasses
 import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,15 +33,16 @@ from trainer.step.opening import LearnerOptions, open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 
-ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+WHOLE, TINY = "whole", "tiny"  # folders
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def measured_peak(folder: Path, layout: Layout, row: TrainedRow) -> int:
-    """Bytes of the rank that takes most."""
+def measured_peaks(folder: Path, layout: Layout, row: TrainedRow) -> list[int]:
+    """Bytes, by rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [str(layout.ranks), str(port), str(folder), str(row.tokens), str(int(row.checkpointing))]
+    words = [str(port), str(folder), *(json.dumps(dataclasses.asdict(of)) for of in (layout, row))]
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "scripts.bench.real_ranks", str(rank), *words],
@@ -48,40 +52,54 @@ def measured_peak(folder: Path, layout: Layout, row: TrainedRow) -> int:
     ]  # fmt: skip
     outputs = [rank.communicate()[0] for rank in ranks]
     assert not any(rank.returncode for rank in ranks), "a rank failed: its error stands above"
-    return max(int(json.loads(output.splitlines()[-1])) for output in outputs)
+    return [int(output.splitlines()[-1]) for output in outputs]
 
 
 def write_shape(folder: Path, shape: ModelShape) -> None:
-    """A folder with random weights of this shape."""
+    """Two folders with random weights: of this shape, and of a tiny one of its kind."""
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape.config())).save_pretrained(folder)
+    widths = {"hidden": 64, "head_width": 8, "inner": 64, "expert_width": min(shape.expert_width, 64)}
+    tiny = dataclasses.replace(shape, layers=2, **widths)
+    for name, one in ((WHOLE, shape), (TINY, tiny)):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**one.config()))
+        model.save_pretrained(folder / name)
 
 
 def main() -> None:
-    rank, ranks, port, folder, tokens, checkpointing = sys.argv[1:]
-    if int(ranks) > 1:
-        places = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": ranks,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        os.environ.update(places)
-    (row,) = pack([merge(growing(1, prompt=int(tokens) // 2, reply=int(tokens) // 2, observation=0))], 2 * int(tokens))
-    denominators = Denominators(row.num_entries, 1, torch.tensor([row.num_entries]))
-    with parallel_session("cpu", 1) as parallel:
-        before = reset_peak(parallel.device)
-        memory = MemorySettings(activation_checkpointing=checkpointing == "1")
-        loss = LossConfig(loss=LossName.CROSS_ENTROPY)
-        learner = open_learner(Path(folder), loss, OptimizerConfig(), parallel, LearnerOptions(memory=memory))
-        learner.step([row], denominators)
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
-        reset_peak(parallel.device)
-        learner.step([row], denominators)
-        peak = peak_bytes(parallel.device) - before
+    rank, port, folder, of_layout, of_row = sys.argv[1:]
+    layout, planned = Layout(**json.loads(of_layout)), TrainedRow(**json.loads(of_row))
+    if layout.ranks > 1:
+        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(layout.ranks)}
+        os.environ.update({**places, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+    prompt = planned.tokens - planned.trained_tokens
+    tree = merge(growing(1, prompt=prompt, reply=planned.trained_tokens, observation=0))
+    rows = pack([tree], 2 * planned.tokens) * planned.rows
+    entries = [row.num_entries for row in rows]
+    denominators = Denominators(sum(entries), len(rows), torch.tensor(entries))
+    sizes = {"tp_size": layout.tp, "cp_size": layout.cp, "pp_size": layout.pp, "ep_size": layout.ep}
+    memory = MemorySettings(
+        activation_checkpointing=planned.checkpointing,
+        reduce_each_row=planned.reduces_each,
+        logprob_chunk=planned.logprob_chunk,
+    )
+    loss, options = LossConfig(loss=LossName.CROSS_ENTROPY), LearnerOptions(memory=memory)
+    with parallel_session("cpu", 1, **sizes) as parallel:
+        opened = partial(open_learner, loss=loss, optimizer=OptimizerConfig(), parallel=parallel, options=options)
+        opened(Path(folder) / TINY).step(rows, denominators)
+        base = _settled(parallel.device)
+        learner = opened(Path(folder) / WHOLE)
+        learner.step(rows, denominators)
+        _settled(parallel.device)
+        learner.step(rows, denominators)
+        peak = peak_bytes(parallel.device) - base
     sys.stdout.write(f"{peak}\n")
+
+
+def _settled(device: torch.device) -> int:
+    """What is resident once all that is free has gone back to the kernel; the peak is counted from here."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return reset_peak(device)
 
 
 if __name__ == "__main__":

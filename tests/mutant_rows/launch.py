@@ -6,6 +6,9 @@ KINDS = "tests/system/test_launch_two_kinds.py"
 
 PROPOSAL = "tests/tandem/plan/test_proposal.py"
 RANK, GPU_PLAN = "tests/tandem/plan/test_rank_memory.py", "tests/tandem/plan/test_gpu_plan.py"
+REDUCED = (
+    "tests/trainer/test_reduce_each_row.py::test_gradients_reduced_after_each_row_train_the_parameters_of_one_process"
+)
 
 MUTANTS = (
     Mutant(
@@ -46,15 +49,15 @@ MUTANTS = (
     Mutant(
         "plan for GPUs: a rank holds at least one of the experts, and collectives carry what rounds them up",
         "scripts/tandem/plan/rank_sizes.py",
-        "local = sum(-(-rows // shards) * width for rows, width in own)",
-        "local = sum(rows * width // shards for rows, width in own)",
+        "else (-(-rows // shards), width)",
+        "else (max(rows // shards, 0), width)",
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(
         "plan for GPUs: layers keep their activations unless they are computed again",
         "scripts/tandem/plan/rank_memory.py",
-        "kept = inputs if row.checkpointing else saved",
-        "kept = inputs",
+        "kept = parts.input_of_layer if row.checkpointing else saved",
+        "kept = parts.input_of_layer",
         f"{RANK}::test_a_step_on_an_h200_took_what_is_predicted",
     ),
     Mutant(
@@ -84,6 +87,62 @@ MUTANTS = (
         "first = plan.engine.gpus, 0 if plan.turns else plan.trainer_gpus",
         "first = plan.engine.gpus, 0",
         f"{GPU_PLAN}::test_a_launch_takes_the_printed_settings",
+    ),
+    Mutant(
+        "plan for GPUs: rows before the last one leave whole gradients",
+        "scripts/tandem/plan/rank_memory.py",
+        "unreduced = layers * parts.unreduced_of_layer + parts.unreduced_of_root if turn.follows else 0",
+        "unreduced = 0",
+        f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
+    ),
+    Mutant(
+        "plan for GPUs: a stage holds the activations of the rows in flight",
+        "scripts/tandem/plan/rank_memory.py",
+        "waiting = (turn.in_flight - 1) * (",
+        "waiting = 0 * (",
+        f"{RANK}::test_a_stage_would_hold_what_is_predicted_of_it",
+    ),
+    Mutant(
+        "plan for GPUs: the head is on the last stage alone",
+        "scripts/tandem/plan/rank_sizes.py",
+        "self.is_first, self.is_last = stage == 0, stage == layout.pp - 1",
+        "self.is_first, self.is_last = True, True",
+        f"{RANK}::test_a_stage_would_hold_what_is_predicted_of_it",
+    ),
+    Mutant(
+        "plan for GPUs: experts over ep_size are gathered apart from their layer",
+        "scripts/tandem/plan/rank_sizes.py",
+        "return self.layout.ep > 1 and matrix.second > 0",
+        "return False",
+        f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
+    ),
+    Mutant(
+        "plan for GPUs: stages wait for each other",
+        "scripts/tandem/plan/layouts.py",
+        "learning_s = (row.rows + layout.pp - 1) * row_time",
+        "learning_s = row.rows * row_time",
+        f"{GPU_PLAN}::test_stages_are_proposed_where_the_network_is_slow_and_their_idle_time_counts",
+    ),
+    Mutant(
+        "plan for GPUs: whole gradients that do not fit are reduced after each row",
+        "scripts/tandem/plan/layouts.py",
+        "if given.reduces_each is None and rows > 1 and plan.memory.total > fleet.memory:",
+        "if False:",
+        f"{GPU_PLAN}::test_whole_gradients_that_do_not_fit_are_reduced_after_each_row",
+    ),
+    Mutant(
+        "reduce_each_row: gradients are reduced after each row",
+        "trainer/step/accumulate.py",
+        "set_requires_gradient_sync(self.reduce_each_row or index == count - 1)",
+        "set_requires_gradient_sync(index == count - 1)",
+        REDUCED,
+    ),
+    Mutant(
+        "reduce_each_row: a stage's too",
+        "trainer/modeling/pipeline.py",
+        "is_last_row or self._reduce_each_row",
+        "is_last_row",
+        REDUCED,
     ),
     Mutant(
         "threads of a larger model: processes of a kind have the cores between them",

@@ -75,7 +75,7 @@ def spread_experts(model: PreTrainedModel, parallel: Parallel) -> None:
         module.num_experts //= line.size()
         # FSDP averages their gradients over fewer processes than those of the other parameters
         share = mesh["same"].size() / parallel.num_shards
-        module.forward = _Spread(module, module.forward, place, layer, share)
+        module.forward = SpreadExperts(module, module.forward, place, layer, share)
 
 
 def _has_plan(model: PreTrainedModel) -> bool:
@@ -94,7 +94,7 @@ def _check(name: str, module: Any, model: PreTrainedModel, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
+class SpreadExperts:
     """The forward of a module of experts whose `own` forward has this process's experts: (N, H), (N, K), (N, K) ▸ (N, H)."""
 
     module: Any
@@ -113,16 +113,21 @@ class _Spread:
 
     def _of_tokens(self, hidden_NH: Tensor, expert_NK: Tensor, weight_NK: Tensor) -> Tensor:
         experts_P, order_P = expert_NK.flatten().sort(stable=True)
-        num_experts = self.place.size * int(self.module.num_experts)
-        sent_XL = torch.bincount(experts_P, minlength=num_experts).view(self.place.size, -1)
-        received_XL = torch.empty_like(sent_XL)
-        dist.all_to_all_single(received_XL, sent_XL, group=self.place.group)
-        sent, received = torch.stack([sent_XL.sum(1), received_XL.sum(1)]).tolist()
+        received_XL, sent, received = self.counts(experts_P)
         rows_RH = exchange(hidden_NH[order_P // expert_NK.shape[1]], self.place, sent, received)
         result_PH = exchange(self._computed(rows_RH, received_XL), self.place, received, sent)
         result_NKH = torch.empty_like(result_PH).index_copy(0, order_P, result_PH)
         result_NKH = result_NKH.view(*expert_NK.shape, hidden_NH.shape[1])
         return (result_NKH * weight_NK[..., None]).sum(1).to(hidden_NH.dtype)
+
+    def counts(self, experts_P: Tensor) -> tuple[Tensor, list[int], list[int]]:
+        """Pairs that this process receives for each of its experts, and numbers that it sends to and receives from each."""
+        num_experts = self.place.size * int(self.module.num_experts)
+        sent_XL = torch.bincount(experts_P, minlength=num_experts).view(self.place.size, -1)
+        received_XL = torch.empty_like(sent_XL)
+        dist.all_to_all_single(received_XL, sent_XL, group=self.place.group)
+        sent, received = torch.stack([sent_XL.sum(1), received_XL.sum(1)]).tolist()
+        return received_XL, sent, received
 
     def _computed(self, rows_RH: Tensor, received_XL: Tensor) -> Tensor:
         """Each received row by its expert; their order is by process, then by expert."""

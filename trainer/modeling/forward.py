@@ -62,10 +62,6 @@ class Passed(NamedTuple):
     hidden: Tensor  # (1, N, D)
     routing: Routing | None
 
-    def detached(self) -> "Passed":
-        """The same values without a graph."""
-        return Passed(self.hidden.detach(), None if self.routing is None else self.routing.detached())
-
 
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities.

@@ -17,7 +17,7 @@ differ in length, and every stage knows each row's, so messages need neither pad
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,11 +51,32 @@ class _Backward:
     experts: InUse | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Of the rows that a stage has forwarded, without a graph. `results`: of the last stage alone, since hidden states would fill
+    the memory of the others, row after row."""
+
+    results: list[Forwarded] = field(default_factory=list)
+    routings: list[Routing | None] = field(default_factory=list)
+
+    def add(self, result: Forwarded | Passed) -> None:
+        self.routings.append(None if result.routing is None else result.routing.detached())
+        if isinstance(result, Forwarded):
+            self.results.append(result.detached())
+
+
 class RowPipeline:
     """The stages of `lm`. All processes of a pipeline must make the same calls with the same rows."""
 
     def __init__(
-        self, lm: TreeLM, device: torch.device, *, chunk: int = 512, attn: MaskBuilder, with_entropy: bool = False
+        self,
+        lm: TreeLM,
+        device: torch.device,
+        *,
+        chunk: int = 512,
+        attn: MaskBuilder,
+        with_entropy: bool = False,
+        reduce_each_row: bool = False,
     ) -> None:
         assert lm.stage is not None, "of a model in stages"
         self._lm = lm
@@ -63,27 +84,30 @@ class RowPipeline:
         self._device = device
         self._options: dict[str, Any] = {"chunk": chunk, "attn": attn, "with_entropy": with_entropy}
         self._with_entropy = with_entropy
+        self._reduce_each_row = reduce_each_row
         self._sent: list[tuple[dist.Work, Tensor]] = []  # a message's memory must last until it has left
 
     @torch.no_grad()
     def scores(self, rows: Sequence[Row]) -> list[Forwarded]:
-        results = [self._forward(row.to(self._device))[0] for row in rows]
-        return self._of_last(results, rows)
+        done = _Done()
+        for row in rows:
+            done.add(self._forward(row.to(self._device))[0])
+        return self._of_last(done, rows)
 
     def train(self, rows: Sequence[Row], loss: LossOfRow, balance: Balance | None = None) -> list[Forwarded]:
         """`loss` of a row, by its number: called on the last stage alone. `balance`: of a row's experts in this stage's layers, a
-        loss that each stage adds; called before the row's backward. Gradients travel between shards after the last row.
+        loss that each stage adds; called before the row's backward. Gradients travel between shards after the last row, unless
+        `reduce_each_row`.
         """
         peers, waiting = self._stage.pipeline.peers, list[_Backward]()
         ahead = min(peers.size - peers.rank - 1, len(rows))
-        results: list[Forwarded | Passed] = []
-        done = 0
+        results, done = _Done(), 0
         for index, row in enumerate(rows):
             result, received = self._forward(row.to(self._device))
             ended = loss(index, result) if isinstance(result, Forwarded) else result.hidden
             replay = self._lm.replay
             waiting.append(_Backward(ended, received, result.routing, None if replay is None else replay.in_use))
-            results.append(result.detached())
+            results.add(result)
             if index >= ahead:
                 self._backward(waiting.pop(0), balance, is_last_row=done == len(rows) - 1)
                 done += 1
@@ -144,7 +168,7 @@ class RowPipeline:
     def _backward(self, row: _Backward, balance: Balance | None, *, is_last_row: bool) -> None:
         stage, gradient = self._stage, None
         if isinstance(self._lm, FSDPModule):
-            self._lm.set_requires_gradient_sync(is_last_row)
+            self._lm.set_requires_gradient_sync(is_last_row or self._reduce_each_row)
         if stage.receives_gradient:
             gradient = torch.empty_like(row.result, memory_format=torch.contiguous_format)
             dist.recv(gradient, group=stage.pipeline.backwards, group_src=stage.pipeline.peers.rank + 1)
@@ -167,7 +191,7 @@ class RowPipeline:
         self._sent = [(earlier, held) for earlier, held in self._sent if not earlier.is_completed()]
         self._sent.append((work, message))
 
-    def _of_last(self, results: Sequence[Forwarded | Passed], rows: Sequence[Row]) -> list[Forwarded]:
+    def _of_last(self, done: _Done, rows: Sequence[Row]) -> list[Forwarded]:
         """The last stage's results, on all stages; the routing is that of each stage's own layers."""
         for work, _ in self._sent:
             work.wait()
@@ -177,13 +201,11 @@ class RowPipeline:
         lengths = [length for row in rows for length in self._lengths(row)]
         values = torch.empty(sum(lengths), dtype=exact, device=self._device)
         if self._stage.is_last:
-            columns = [
-                column.to(exact) for result in results if isinstance(result, Forwarded) for column in result.columns()
-            ]
+            columns = [column.to(exact) for result in done.results for column in result.columns()]
             values = torch.cat([values[:0], *columns])
         dist.broadcast(values, group=peers.group, group_src=peers.size - 1)
         parts = iter(torch.split(values, lengths))
-        return [self._parsed(row, parts, result.routing) for row, result in zip(rows, results, strict=True)]
+        return [self._parsed(row, parts, routing) for row, routing in zip(rows, done.routings, strict=True)]
 
     def _lengths(self, row: Row) -> list[int]:
         """Of the columns of a row's result."""

@@ -15,6 +15,11 @@ class MemorySettings(Section):
         False, description="Keep only each layer's input, and recompute the layer in the backward pass."
     )
     activation_offload: bool = Field(False, description="Keep those inputs in host memory.")
+    reduce_each_row: bool = Field(
+        False,
+        description="Sum gradients over the processes after each row, not after the last one of an update: no process holds "
+        "whole gradients of all parameters.",
+    )
     optimizer_offload: bool = Field(
         False, description="Keep parameters and optimizer states in host memory, and step there. Nothing on a CPU."
     )

@@ -14,7 +14,8 @@ must be known before the first backward: with one pass all rows but the first ar
 without the head. The first one's own forward says the rest; where every rank has a single row, that is all.
 
 Every rank runs as many forwards and backwards as the busiest one (with empty rows), since each is a collective; gradients travel
-between ranks only after the last. A trajectory is on one rank as a whole, so its ratio needs no communication.
+between ranks only after the last, unless `reduce_each_row`. A trajectory is on one rank as a whole, so its ratio needs no
+communication.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,7 @@ class Accumulator:
     chunk: int
     with_entropy: bool
     keep_logprobs: bool = False
+    reduce_each_row: bool = False
 
     def anchors(self, minibatches: Sequence[Minibatch]) -> list[list[Anchors]]:
         """Of each row of each minibatch, and of the empty rows of a rank that has fewer than the busiest."""
@@ -137,7 +139,7 @@ class Accumulator:
         batches, outcomes, routings = [], [], self._routings_ahead(rows[1:])
         whole = None
         for index, (row, anchor) in enumerate(zip(self._moved(rows), anchors, strict=True)):
-            self._sync_only_after_last(index, len(rows))
+            self._reduce_after(index, len(rows))
             batch, routing = self._batch(row, anchor)
             loss, outcome = compute(batch, totals, self.loss)
             if len(routings) < len(rows) and routing is not None:
@@ -160,7 +162,7 @@ class Accumulator:
         routing = self._of_all_ranks([of_row for _, of_row in pairs if of_row is not None])
         linear, outcome = _linear_loss(batch, rows, totals, self.loss)
         for index, row in enumerate(self._moved(rows)):
-            self._sync_only_after_last(index, len(rows))
+            self._reduce_after(index, len(rows))
             forwarded = self._forward(row)
             self._backward(linear(index, forwarded), forwarded.routing, routing)
         return batch.detached(), outcome, routing
@@ -236,7 +238,7 @@ class Accumulator:
 
     def _pipeline(self) -> RowPipeline:
         options: dict[str, Any] = {"chunk": self.chunk, "attn": self.mask, "with_entropy": self._needs_entropy}
-        return RowPipeline(self.lm, self.parallel.device, **options)
+        return RowPipeline(self.lm, self.parallel.device, **options, reduce_each_row=self.reduce_each_row)
 
     @property
     def _balances(self) -> bool:
@@ -261,9 +263,9 @@ class Accumulator:
         """None for a model without experts."""
         return Routing(*map(self.parallel.sum_over_tokens, total(own))) if own else None
 
-    def _sync_only_after_last(self, index: int, count: int) -> None:
+    def _reduce_after(self, index: int, count: int) -> None:
         if isinstance(self.lm, FSDPModule):
-            self.lm.set_requires_gradient_sync(index == count - 1)
+            self.lm.set_requires_gradient_sync(self.reduce_each_row or index == count - 1)
 
     def _batch(self, row: Row, anchors: Anchors) -> tuple[LossBatch, Routing | None]:
         forwarded = self._forward(row)

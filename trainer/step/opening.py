@@ -165,6 +165,7 @@ def open_learner(
         chunk,
         options.with_entropy,
         options.keep_logprobs,
+        options.memory.reduce_each_row,
     )
     return Learner(accumulator, optimizer, linear=not options.prefix_trees or not way.trees)
 

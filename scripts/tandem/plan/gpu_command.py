@@ -20,8 +20,11 @@ from tandem.launch.trainer_memory import BYTES, OPTIMIZERS, TrainedAs
 from tandem.plan.devices import DEVICES, device_of
 from tandem.plan.layouts import GIB, HOST_GIB, USABLE, Fleet, Given, GpuPlan, Work, best, why_none
 from tandem.plan.models import KNOWN, ModelShape, shape_of
-from tandem.plan.planned_rank import LOGPROB_CHUNK, PARTS, TrainedRow
+from tandem.plan.planned_rank import LOGPROB_CHUNK, PARTS, RankMemory, TrainedRow
+from tandem.plan.rank_memory import peak
 from tandem.plan.rank_sizes import published_bytes
+from tandem.plan.roofline import idle_share
+from tandem.plan.stages import layers_of_stages
 
 MACHINE_GPUS = 8  # of one machine, unless --nodes says otherwise
 
@@ -62,9 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--turns", action="store_true", help="trainer and engines by turns on the same GPUs")
     mode.add_argument("--trainer", type=_count, help="GPUs of each machine that train; the others are engines")
-    parser.add_argument("--tp_size", type=_count)
-    parser.add_argument("--cp_size", type=_count)
-    for name in ("activation_checkpointing", "optimizer_offload"):
+    for name in ("tp_size", "cp_size", "pp_size", "ep_size"):
+        parser.add_argument(f"--{name}", type=_count)
+    for name in ("activation_checkpointing", "reduce_each_row", "optimizer_offload"):
         parser.add_argument(f"--{name}", type=_switch, metavar="true|false")
     return parser
 
@@ -92,9 +95,12 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
         f"# machines  {fleet.machines} x {fleet.gpus} {fleet.device.name.upper()}, {fleet.memory / USABLE / GIB:,.1f} GiB each, "
         f"{fleet.memory / GIB:,.1f} for use"
     )
-    yield f"# trainer   {_trainer_text(fleet, plan)}"
+    yield f"# trainer   {_trainer_text(plan)}"
     yield f"# engines   {_engines_text(fleet, plan)}"
-    yield f"# memory    {_memory_text(plan)}"
+    yield f"# memory    {_memory_text(plan.memory)}"
+    for stage in range(plan.layout.pp) if plan.layout.pp > 1 else ():
+        memory = peak(work.shape, plan.layout, work.trained, plan.row, stage)
+        yield f"# stage {stage:<3} {layers_of_stages(work.shape, plan.layout.pp)[stage]} layers, {_memory_text(memory)}"
     if plan.host:
         when = "parameters, gradients, states" if plan.memory.host else "states, while the engines sample"
         yield f"# host      {plan.host / GIB:,.1f} GiB of each machine's own memory: {when}"
@@ -136,16 +142,19 @@ def _work(options: argparse.Namespace, shape: ModelShape) -> Work:
 def _given(options: argparse.Namespace) -> Given:
     turns = True if options.turns else False if options.trainer else None
     return Given(
-        turns=turns, trainer_gpus=options.trainer, tp=options.tp_size, cp=options.cp_size,
-        checkpointing=options.activation_checkpointing, offload=options.optimizer_offload,
+        turns=turns, trainer_gpus=options.trainer, tp=options.tp_size, cp=options.cp_size, pp=options.pp_size,
+        ep=options.ep_size, checkpointing=options.activation_checkpointing, reduces_each=options.reduce_each_row,
+        offload=options.optimizer_offload,
     )  # fmt: skip
 
 
-def _trainer_text(fleet: Fleet, plan: GpuPlan) -> str:
+def _trainer_text(plan: GpuPlan) -> str:
     layout = plan.layout
+    sizes = "".join(f" x {name} {size}" for name, size in (("tp_size", layout.tp), ("cp_size", layout.cp)))
+    sizes += f" x pp_size {layout.pp}" if layout.pp > 1 else ""
+    experts = f", experts over ep_size {layout.ep}" if layout.ep > 1 else ""
     return (
-        f"{layout.ranks} x 1 GPU, {plan.trainer_gpus} of each machine: {layout.data} parts of the data x tp_size {layout.tp} x "
-        f"cp_size {layout.cp}"
+        f"{layout.ranks} x 1 GPU, {plan.trainer_gpus} of each machine: {layout.data} parts of the data{sizes}{experts}"
     )
 
 
@@ -158,14 +167,17 @@ def _engines_text(fleet: Fleet, plan: GpuPlan) -> str:
     )
 
 
-def _memory_text(plan: GpuPlan) -> str:
-    parts = ", ".join(f"{name} {size / GIB:,.1f}" for name in PARTS if (size := getattr(plan.memory, name)) > GIB / 20)
-    return f"{plan.memory.total / GIB:,.1f} GiB of a rank at most, at the {plan.memory.moment}: {parts}"
+def _memory_text(memory: RankMemory) -> str:
+    sizes = {name: getattr(memory, name) for name in PARTS}
+    parts = ", ".join(f"{name} {size / GIB:,.1f}" for name, size in sizes.items() if size > GIB / 20)
+    return f"{memory.total / GIB:,.1f} GiB of a rank at most, at the {memory.moment}: {parts}"
 
 
 def _step_text(work: Work, plan: GpuPlan) -> str:
     tokens = work.episodes * work.row.tokens
     moving = f", moving {spoken(plan.moving_s)}" if plan.turns else ""
+    if plan.layout.pp > 1:
+        moving += f", {idle_share(plan.layout, plan.row.rows):.0%} of it idle stages"
     sampling = spoken(plan.sampling_s) if plan.engine.sequences else "never"
     return (
         f"{work.episodes} episodes of {work.row.tokens:,} tokens: sampling {sampling} "
@@ -199,6 +211,9 @@ def _settings(work: Work, plan: GpuPlan) -> Mapping[str, Any]:
     values = {
         "tp_size": (layout.tp, 1),
         "cp_size": (layout.cp, 1),
+        "pp_size": (layout.pp, 1),
+        "ep_size": (layout.ep, 1),
+        "reduce_each_row": (row.reduces_each, False),
         "activation_checkpointing": (row.checkpointing, False),
         "optimizer_offload": (row.optimizer_offload, False),
         "optim": (trained.optim, "adamw"),

@@ -3,13 +3,15 @@
     apart   a part of each machine's GPUs trains, the others are engines: the slower of the two decides
     turns   all GPUs train, and sample, by turns: their times add up, and states move to the host and back
 
-Tried are every tp_size within a machine and every cp_size that the model's heads divide, with and without
-activation_checkpointing, and with optimizer_offload where nothing else fits. What is given stays. Of layouts within 3 % of
-the fastest the simplest is taken.
+Tried are every tp_size within a machine, every cp_size that the model's heads divide, every ep_size that its experts divide,
+and every pp_size whose stages are whole machines, with and without activation_checkpointing; with reduce_each_row where whole
+gradients do not fit, and with optimizer_offload where nothing else fits. What is given stays. Of layouts within 3 % of the
+fastest the simplest is taken.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from shared.errors import ConfigError
 from tandem.launch.trainer_memory import TrainedAs
@@ -62,6 +64,9 @@ class Given:
     trainer_gpus: int | None = None
     tp: int | None = None
     cp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    reduces_each: bool | None = None
     checkpointing: bool | None = None
     offload: bool | None = None
 
@@ -108,7 +113,8 @@ class GpuPlan:
     def complexity(self) -> int:
         """The number of settings that differ from the default."""
         row, layout = self.row, self.layout
-        return sum((layout.tp > 1, layout.cp > 1, row.checkpointing, 2 * row.optimizer_offload, self.turns))
+        sizes = sum(size > 1 for size in (layout.tp, layout.cp, layout.pp, layout.ep))
+        return sizes + sum((row.checkpointing, row.reduces_each, 2 * row.optimizer_offload, self.turns))
 
 
 def best(fleet: Fleet, work: Work, given: Given) -> GpuPlan:
@@ -117,7 +123,9 @@ def best(fleet: Fleet, work: Work, given: Given) -> GpuPlan:
     if not every:
         raise ConfigError(
             f"no layout of {work.shape.name} over {fleet.gpus} GPUs of a machine is as the options say; expected a tp_size that "
-            f"divides {work.shape.key_heads} key heads and the trainer's GPUs, and fewer GPUs in --trainer than there are"
+            f"divides {work.shape.key_heads} key heads and the trainer's GPUs, an ep_size that divides {work.shape.experts} "
+            f"experts, a pp_size that divides the GPUs and is at most {work.shape.layers} layers, and fewer GPUs in --trainer "
+            "than there are"
         )
     fitting = [plan for plan in every if plan.fits]
     if not fitting:
@@ -148,10 +156,17 @@ def _of_mode(fleet: Fleet, work: Work, given: Given, *, turns: bool, offload: bo
     counts = [fleet.gpus] if turns else [n for n in range(1, fleet.gpus) if given.trainer_gpus in (None, n)]
     for count in counts:
         engine, engines = _engine(fleet, work, fleet.gpus if turns else fleet.gpus - count, turns=turns)
-        for layout in _layouts(work.shape, count * fleet.machines, count, given):
+        for layout in _layouts(work.shape, fleet.machines, count, given):
+            rows = -(-work.episodes // layout.data)
             for checkpointing in _either(given.checkpointing):
-                row = replace(work.row, checkpointing=checkpointing, optimizer_offload=offload)
-                yield _plan(fleet, work, row, layout, count, engine, engines, turns=turns)
+                row = replace(work.row, rows=rows, checkpointing=checkpointing, optimizer_offload=offload)
+                row = replace(row, reduces_each=bool(given.reduces_each))
+                plan = _plan(fleet, work, row, layout, count, engine, engines, turns=turns)
+                yield plan
+                if given.reduces_each is None and rows > 1 and plan.memory.total > fleet.memory:
+                    yield _plan(
+                        fleet, work, replace(row, reduces_each=True), layout, count, engine, engines, turns=turns
+                    )
 
 
 # 8 parameters: a plan's parts, which the loops above have
@@ -168,9 +183,8 @@ def _plan(
 ) -> GpuPlan:
     shape, trained, device = work.shape, work.trained, fleet.device
     memory = peak(shape, layout, trained, row)
-    rows = -(-work.episodes // layout.data)
-    learning_s = rows * row_time(shape, layout, trained, row, device, count).total
-    learning_s += step_extra_s(shape, layout, trained, device, count, offload=row.optimizer_offload)
+    learning_s = (row.rows + layout.pp - 1) * row_time(shape, layout, trained, row, device, count).total
+    learning_s += step_extra_s(shape, layout, trained, row, device, count)
     sampling_s = float("inf")
     if engine.sequences:
         sampling_s = work.sampled / (engines * fleet.machines * engine.tokens_per_s)
@@ -183,13 +197,31 @@ def _plan(
     )  # fmt: skip
 
 
-def _layouts(shape: ModelShape, ranks: int, machine_gpus: int, given: Given) -> Iterator[Layout]:
-    for tp in (1, 2, 4, 8) if given.tp is None else (given.tp,):
-        if machine_gpus % tp or shape.heads % tp or shape.key_heads % tp or (shape.experts and shape.experts % tp):
+def _layouts(shape: ModelShape, machines: int, machine_gpus: int, given: Given) -> Iterator[Layout]:
+    ranks = machines * machine_gpus
+    for tp, cp, pp, ep in product(
+        _sizes(8, given.tp), _sizes(32, given.cp), _stages(shape, machines, given), _sizes(shape.experts or 1, given.ep)
+    ):
+        stage, left_over = divmod(ranks, pp)
+        if left_over or stage % (tp * cp) or stage % ep or machine_gpus % tp:
             continue
-        for cp in (1, 2, 4, 8, 16, 32) if given.cp is None else (given.cp,):
-            if ranks % (tp * cp) == 0 and shape.heads % (tp * cp) == 0:
-                yield Layout(ranks=ranks, tp=tp, cp=cp)
+        if shape.heads % (tp * cp) or shape.key_heads % tp:
+            continue
+        if shape.experts % ep or (ep == 1 and shape.experts % tp) or (ep > 1 and not shape.experts):
+            continue
+        yield Layout(ranks=ranks, tp=tp, cp=cp, pp=pp, ep=ep)
+
+
+def _sizes(most: int, given: int | None) -> list[int]:
+    return [2**power for power in range(most.bit_length())] if given is None else [given]
+
+
+def _stages(shape: ModelShape, machines: int, given: Given) -> list[int]:
+    """Of whole machines: only hidden states pass between stages. The trainer refuses experts in stages."""
+    if given.pp is not None:
+        return [given.pp] if given.pp <= shape.layers else []
+    most = 1 if shape.experts else min(machines, shape.layers)
+    return [size for size in _sizes(most, None) if machines % size == 0]
 
 
 def _engine(fleet: Fleet, work: Work, gpus: int, *, turns: bool) -> tuple[EngineSpeed, int]:

@@ -74,10 +74,11 @@ class ModelShape:
         gated = [Matrix(self.inner, h, "rows", is_linear=True)] * 2
         return [*attention, *norms, *gated, Matrix(h, self.inner, "columns", is_linear=True)]
 
-    def root_matrices(self) -> list[Matrix]:
-        """Embedding, last norm and, where it has its own, the head."""
-        ends = [Matrix(self.vocabulary, self.hidden)] * (1 if self.tied else 2)
-        return [*ends, Matrix(self.hidden, 1)]
+    def root_matrices(self, *, first: bool = True, last: bool = True) -> list[Matrix]:
+        """Embedding, last norm and, where it has its own, the head. `first`, `last`: whether a stage has that end of the model.
+        Either end has all of a tied embedding."""
+        ends = first + last if not (self.tied and first and last) else 1
+        return [*[Matrix(self.vocabulary, self.hidden)] * ends, *[Matrix(self.hidden, 1)] * last]
 
     @property
     def layer_numbers(self) -> int:

@@ -7,32 +7,47 @@ LOGPROB_CHUNK = 1024  # the trainer's own default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How `ranks` processes share a model: `tp` of one line have parts of each layer, `cp` slices of each row."""
+    """How `ranks` processes share a model: `tp` of one line have parts of each layer, `cp` slices of each row, `pp` consecutive
+    layers, and `ep` some of the experts."""
 
     ranks: int
     tp: int = 1
     cp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def stage_ranks(self) -> int:
+        return self.ranks // self.pp
 
     @property
     def shards(self) -> int:
         """Over how many FSDP2 cuts each tensor, or each part of one."""
-        return self.ranks // self.tp
+        return self.stage_ranks // self.tp
+
+    @property
+    def expert_shards(self) -> int:
+        """Over how many FSDP2 cuts an expert that `ep` spread."""
+        return self.stage_ranks // self.ep
 
     @property
     def data(self) -> int:
         """Parts of the data: ranks with other rows."""
-        return self.ranks // (self.tp * self.cp)
+        return self.stage_ranks // (self.tp * self.cp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRow:
-    """The largest row, and the settings of how it is computed. `mixed`: mixed_precision bf16."""
+    """The largest row, and the settings of how it is computed. `rows`: of a part of the data in one step. `mixed`: whether
+    mixed_precision is bf16."""
 
     tokens: int
     trained_tokens: int
+    rows: int = 1
     logprob_chunk: int = LOGPROB_CHUNK
     mixed: bool = True
     checkpointing: bool = False
+    reduces_each: bool = False  # reduce_each_row: gradients are reduced after each row, not after the last
     activation_offload: bool = False
     optimizer_offload: bool = False
     on_cpu: bool = False  # float32 on processors: norms that keep their input alone, the vocabulary in blocks

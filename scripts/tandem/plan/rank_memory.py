@@ -9,6 +9,11 @@
     working      made by the backward: the gradients that are not reduced yet, the input of their reduce-scatter in float32,
                  a layer's temporaries; with activation_checkpointing the layer that is computed again
 
+Of several rows in a step all but the last leave whole gradients, in float32: 4 bytes for each parameter of the stage, by tp_size
+and ep_size. With reduce_each_row only this rank's part of them stays.
+With stages the first holds the activations of as many rows as there are stages, and the embedding, the last the head; experts by
+ep_size are gathered and reduced apart from their layer.
+
 The step is walked through at the moments in which one of them is large (`moments`); the largest sum is the peak. Each formula is
 what `scripts/bench/plan.py` found in the trainer's own code: `scripts/bench/fake_ranks.py` runs a rank with tensors without
 memory. Not counted: the CUDA context, NCCL's own buffers, and what the allocator loses between blocks: `USABLE`
@@ -16,7 +21,7 @@ in `layouts.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import ModelShape
@@ -24,59 +29,133 @@ from tandem.plan.planned_rank import Layout, RankMemory, TrainedRow
 from tandem.plan.rank_sizes import EXACT, RankSizes
 
 
-def peak(shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow) -> RankMemory:
-    """The largest of `moments`."""
-    return max(moments(shape, layout, trained, row), key=lambda moment: moment.total)
+def peak(
+    shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, stage: int | None = None
+) -> RankMemory:
+    """The largest of `moments`, of a stage, or by default of the one that holds most."""
+    # Stages between the second and the last have fewer rows in flight, and no end of the model.
+    stages = sorted({0, min(1, layout.pp - 1), layout.pp - 1}) if stage is None else [stage]
+    every = (moment for one in stages for moment in moments(shape, layout, trained, row, one))
+    return max(every, key=lambda moment: moment.total)
 
 
-def moments(shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow) -> Iterator[RankMemory]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """A row's backward. `in_flight`: rows whose activations a stage holds, with this one. `follows`: rows were before it, whose
+    gradients are there. `forwards`: a forward comes between it and the one before. `is_last`: of the step, so that gradients are
+    reduced."""
+
+    in_flight: int
+    follows: bool
+    forwards: bool
+    is_last: bool
+
+
+def _turns(layout: Layout, row: TrainedRow, stage: int) -> Iterator[_Turn]:
+    """Those of 1F1B that differ: with most rows in flight, then with one fewer, then the last."""
+    ahead = layout.pp - stage
+    most = min(ahead, row.rows)
+    if row.rows > 1:
+        follows = row.rows > ahead
+        yield _Turn(in_flight=most, follows=follows, forwards=follows, is_last=False)
+        if most > 2:
+            yield _Turn(in_flight=most - 1, follows=True, forwards=False, is_last=False)
+    yield _Turn(in_flight=1, follows=row.rows > 1, forwards=ahead == 1, is_last=True)
+
+
+def moments(
+    shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, stage: int = 0
+) -> Iterator[RankMemory]:
     """Those of a step in which a part is large, in their order."""
-    parts = RankSizes(shape, layout, trained, row)
-    states = parts.states()
-    root, layer, prefetch = parts.root, parts.layer, parts.layer.padded * parts.u
-    saved, head = parts.saved_of_layer, parts.saved_of_head
-    inputs = parts.input_of_layer
-    cast = root.local * parts.u if parts.u != parts.stored else 0  # this rank's part, in the type of the all-gather
-    yield replace(
-        states,
-        moment="forward of the first layer",
-        gathered=(2 * root.padded + layer.padded) * parts.u,
-        activations=parts.u * parts.tokens * shape.hidden + cast,
-    )
-    # With checkpointed layers each keeps its input, and one of them is computed again.
-    kept = inputs if row.checkpointing else saved
-    held = root.padded * parts.u
-    all_layers = shape.layers * kept
+    parts = RankSizes(shape, layout, trained, row, stage)
+    states, root = parts.states(), parts.root
+    if parts.is_first:
+        cast = root.local * parts.u if parts.u != parts.stored else 0  # this rank's part, in the type of the all-gather
+        yield replace(
+            states,
+            moment="forward of the first layer",
+            gathered=(2 * root.padded + parts.layer.padded + parts.experts.padded) * parts.u,
+            activations=parts.u * parts.tokens * shape.hidden + cast,
+        )
+    for turn in _turns(layout, row, stage):
+        yield from _of_backward(parts, states, turn)
+    gradients = parts.layers * parts.reduced_of_layer + parts.reduced_of_root
+    yield replace(states, moment="optimizer", gradients=gradients, working=parts.optimizing())
+
+
+def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[RankMemory]:
+    """With checkpointed layers each keeps its input, and one of them is computed again."""
+    row, layer, layers = parts.row, parts.layer, parts.layers
+    saved, prefetch, held = parts.saved_of_layer, layer.padded * parts.u, parts.root.padded * parts.u
+    kept = parts.input_of_layer if row.checkpointing else saved
+    waiting = (turn.in_flight - 1) * (layers * kept + parts.passed_on) + (parts.sent_back if turn.follows else 0)
+    unreduced = layers * parts.unreduced_of_layer + parts.unreduced_of_root if turn.follows else 0
+    # Of a row before: with reduce_each_row gradients are there, reduced; else none is until the last row.
+    before = layers * parts.reduced_of_layer + parts.reduced_of_root if turn.follows and row.reduces_each else 0
+    reduces = turn.is_last or row.reduces_each
+    if turn.follows:  # freed after the last backward
+        cast = parts.root.local * parts.u if parts.u != parts.stored else 0
+        yield replace(
+            states,
+            moment="gathering of the embedding",
+            gradients=before,
+            gathered=2 * held + prefetch,
+            activations=waiting + cast + (0 if turn.forwards else layers * kept + parts.passed_on),
+            working=unreduced,
+        )
     yield replace(
         states,
         moment="backward of the head",
+        gradients=before,
         gathered=held + prefetch,
-        activations=all_layers + head,
-        logits=parts.logits(),
+        activations=waiting + layers * kept + parts.saved_of_head,
+        logits=parts.logits() if parts.is_last else 0,
+        working=unreduced,
     )
-    ungathered = parts.root_gradient_bytes
     again = saved if row.checkpointing else 0
-    of_input = parts.u * parts.tokens * shape.hidden
-    for done in sorted({0, 1, 2, shape.layers - 1} & set(range(shape.layers))):  # layers whose gradients are reduced
-        reducing = layer.trained_padded * EXACT if done else 0
+    of_input = parts.u * parts.tokens * parts.shape.hidden
+    ungathered = parts.root_gradient_bytes
+    for done in sorted({0, 1, 2, layers - 1} & set(range(layers))):  # layers whose gradients are there
+        gone = done * parts.unreduced_of_layer
+        summed = max(0, unreduced - gone) if turn.is_last else unreduced if turn.follows else gone
         at_layer = replace(
             states,
-            gradients=done * parts.reduced_of_layer,
-            gathered=held + prefetch + (prefetch if done < shape.layers - 1 else 0),
-            activations=(shape.layers - done) * kept,
+            gradients=before or (done * parts.reduced_of_layer if reduces else 0),
+            gathered=held + prefetch + (prefetch if done < layers - 1 else 0),
+            activations=waiting + parts.given_back + (layers - done) * kept,
         )
-        backward = ungathered + again + parts.early_working() + reducing
-        yield replace(at_layer, moment="backward of a layer", working=backward)
-        reduced = ungathered + of_input + layer.trained_whole * parts.u + layer.trained_padded * EXACT
+        reducing = layer.trained_padded * EXACT if done and reduces else 0
+        backward = summed + ungathered + again + parts.early_working() + reducing
+        with_experts = at_layer.gathered + parts.experts.padded * parts.u
+        yield replace(at_layer, moment="backward of a layer", gathered=with_experts, working=backward)
+        if parts.experts.whole:
+            left = parts.saved_of_attention
+            of_experts = parts.experts.trained_whole * parts.u + parts.experts.trained_padded * EXACT * reduces
+            yield replace(
+                at_layer,
+                moment="reduction of the experts",
+                activations=at_layer.activations - (0 if row.checkpointing else kept - left),
+                working=summed + ungathered + of_input + (left if row.checkpointing else 0) + of_experts,
+            )
+        first_sum = (
+            0 if reduces or turn.follows else parts.unreduced_of_layer
+        )  # in float32, beside the layer's own gradients
+        reduced = summed + first_sum + ungathered + of_input + layer.trained_whole * parts.u
         yield replace(
             at_layer,
             moment="reduction of a layer",
             gathered=at_layer.gathered - prefetch,
-            activations=(shape.layers - done - 1) * kept,
-            working=reduced,
+            activations=at_layer.activations - kept,
+            working=reduced + (layer.trained_padded * EXACT if reduces else 0),
         )
-    gradients = shape.layers * parts.reduced_of_layer
+    root = parts.root
     if root.trained_whole:
-        reduced = root.trained_whole * parts.u + root.trained_padded * EXACT
-        yield replace(states, moment="reduction of the embedding", gradients=gradients, working=reduced)
-    yield replace(states, moment="optimizer", gradients=gradients + parts.reduced_of_root, working=parts.optimizing())
+        whole = parts.unreduced_of_root * turn.follows
+        whole += 0 if turn.is_last else layers * parts.unreduced_of_layer + parts.unreduced_of_root * (not turn.follows)
+        yield replace(
+            states,
+            moment="reduction of the embedding",
+            gradients=before or (layers * parts.reduced_of_layer if reduces else 0),
+            activations=waiting,
+            working=whole + root.trained_whole * parts.u + (root.trained_padded * EXACT if reduces else 0),
+        )

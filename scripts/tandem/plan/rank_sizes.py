@@ -11,18 +11,11 @@ from math import prod
 from tandem.launch.trainer_memory import BYTES, TrainedAs, nf4_bytes, state_bytes
 from tandem.plan.models import Matrix, ModelShape
 from tandem.plan.planned_rank import Layout, RankMemory, TrainedRow
+from tandem.plan.stages import layers_of_stages
 
 EXACT = 4  # bytes of float32: of norms, soft maxima and log-probs
 BF16 = 2
 BLOCK_OF_VOCABULARY, KEPT_LOGITS_BYTES = 4096, 2**26  # `trainer/modeling/logprobs.py`, on processors
-
-
-def sharded_numbers(shape: ModelShape, layout: Layout, trained: TrainedAs, *, learned: bool = False) -> tuple[int, int]:
-    """Numbers that a collective of one layer carries, and that of embedding, head and last norm. `learned`: of a reduction."""
-    parts = RankSizes(shape, layout, trained, TrainedRow(tokens=0, trained_tokens=0))
-    if learned:
-        return parts.layer.trained_padded, parts.root.trained_padded
-    return parts.layer.padded, parts.root.padded
 
 
 def published_bytes(shape: ModelShape, trained: TrainedAs) -> int:
@@ -48,18 +41,27 @@ class _Group:
 
 
 class RankSizes:
-    """The sizes that the moments are made of, in bytes unless they are numbers."""
+    """The sizes that the moments are made of, in bytes unless they are numbers. `stage`: one of `layout.pp`. It has `layers`, and
+    the embedding if it is the first, the head if it is the last."""
 
-    def __init__(self, shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow) -> None:
+    def __init__(self, shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, stage: int = 0) -> None:
         self.shape, self.layout, self.trained, self.row = shape, layout, trained, row
         self.stored = BYTES[trained.dtype]
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
-        self.slice = -(
-            -self.tokens // layout.tp
-        )  # of norms, sums and what layers keep (`trainer/modeling/sequence_parallel.py`)
-        self.layer = self._group(shape.layer_matrices())
-        self.root = self._group(shape.root_matrices())
+        self.slice = -(-self.tokens // layout.tp)  # of norms and sums: `trainer/modeling/sequence_parallel.py`
+        self.is_first, self.is_last = stage == 0, stage == layout.pp - 1
+        self.layers = layers_of_stages(shape, layout.pp)[stage]
+        self.in_flight = min(layout.pp - stage, row.rows)  # rows whose activations it holds at most
+        spread = [matrix for matrix in shape.layer_matrices() if self._is_spread(matrix)]
+        self.layer = self._group([matrix for matrix in shape.layer_matrices() if matrix not in spread])
+        self.experts = self._group(spread)  # gathered apart from the rest of their layer
+        self.root_matrices = shape.root_matrices(first=self.is_first, last=self.is_last)
+        self.root = self._group(self.root_matrices)
+
+    def _is_spread(self, matrix: Matrix) -> bool:
+        """By ep_size."""
+        return self.layout.ep > 1 and matrix.second > 0
 
     def _group(self, matrices: Sequence[Matrix]) -> _Group:
         base = [matrix for matrix in matrices if not (self._is_quantized and matrix.is_linear)]
@@ -80,25 +82,31 @@ class RankSizes:
 
     def _sizes(self, matrices: Sequence[Matrix]) -> tuple[int, int, int]:
         """Numbers: local, whole, padded."""
-        shards = self.layout.shards
         local = sum(prod(self._shard(matrix)) for matrix in matrices)
-        is_sharded = shards > 1 or not self.row.on_cpu  # `shard_model` leaves the only rank of a CPU as it is
-        return local, sum(prod(self._own(matrix)) for matrix in matrices), local * shards if is_sharded else 0
+        padded = sum(prod(self._shard(matrix)) * self._shards(matrix) for matrix in matrices)
+        # `shard_model` leaves the only rank of a CPU as it is
+        is_sharded = self.layout.stage_ranks > 1 or not self.row.on_cpu
+        return local, sum(prod(self._own(matrix)) for matrix in matrices), padded if is_sharded else 0
 
     def _shard(self, matrix: Matrix) -> tuple[int, int]:
         """(rows, width) of this rank's shard: `trainer/process/expert_sharding.py`."""
-        (rows, width), shards = self._own(matrix), self.layout.shards
+        (rows, width), shards = self._own(matrix), self._shards(matrix)
         return (rows, width // shards) if self._is_cut_inside(matrix) else (-(-rows // shards), width)
 
     def _is_cut_inside(self, matrix: Matrix) -> bool:
         """Whether FSDP2 cuts another dimension than the first."""
-        (rows, width), shards = self._own(matrix), self.layout.shards
+        (rows, width), shards = self._own(matrix), self._shards(matrix)
         if not matrix.second or rows % shards == 0:
             return False
         return matrix.second % shards == 0 or width // matrix.second % shards == 0
 
+    def _shards(self, matrix: Matrix) -> int:
+        return self.layout.expert_shards if self._is_spread(matrix) else self.layout.shards
+
     def _own(self, matrix: Matrix) -> tuple[int, int]:
-        """(rows, width) of this rank's part by tp_size."""
+        """(rows, width) of this rank's part by tp_size, or by ep_size."""
+        if self._is_spread(matrix):
+            return matrix.rows // self.layout.ep, matrix.width
         tp = self.layout.tp
         return (
             -(-matrix.rows // tp) if matrix.cut == "rows" else matrix.rows,
@@ -107,17 +115,26 @@ class RankSizes:
 
     def states(self) -> RankMemory:
         """Weights and the optimizer's states, which are there all the time."""
-        layers = self.shape.layers
-        weights = self.stored * (layers * self.layer.local + self.root.local)
+        layers = self.layers
+        weights = self.stored * self.local_numbers
         if self._is_quantized:  # codes are buffers: every rank has all of them
             weights += layers * sum(nf4_bytes(m.numbers) for m in self.shape.layer_matrices() if m.is_linear)
         optimizer = layers * self._states_of(self.shape.layer_matrices(), in_layer=True)
         if not self.trained.lora_rank:
-            optimizer += self._states_of(self.shape.root_matrices(), in_layer=False)
+            optimizer += self._states_of(self.root_matrices, in_layer=False)
         if not self.row.optimizer_offload:
             return RankMemory(moment="between steps", weights=weights, optimizer=optimizer)
-        gradients = self.stored * (layers * self.layer.trained_local + self.root.trained_local)
+        gradients = self.stored * self.reduced_numbers
         return RankMemory(moment="between steps", weights=0, optimizer=0, host=weights + optimizer + gradients)
+
+    @property
+    def local_numbers(self) -> int:
+        return self.layers * (self.layer.local + self.experts.local) + self.root.local
+
+    @property
+    def reduced_numbers(self) -> int:
+        """Of this rank's gradients."""
+        return self.layers * (self.layer.trained_local + self.experts.trained_local) + self.root.trained_local
 
     def _states_of(self, matrices: Sequence[Matrix], *, in_layer: bool) -> int:
         learned = list(self._adapters(matrices)) if self.trained.lora_rank else matrices
@@ -132,12 +149,23 @@ class RankSizes:
     @property
     def root_gradient_bytes(self) -> int:
         """Of the head, from its backward to the embedding's: not reduced before."""
-        return 0 if self.trained.lora_rank else self.u * self.shape.vocabulary * self.shape.hidden
+        return 0 if self.trained.lora_rank or not self.is_last else self.u * self.shape.vocabulary * self.shape.hidden
 
     @property
     def reduced_of_layer(self) -> int:
         """This rank's gradients, which optimizer_offload moves to the host at once."""
-        return 0 if self.row.optimizer_offload else self.layer.trained_local * self.stored
+        numbers = self.layer.trained_local + self.experts.trained_local
+        return 0 if self.row.optimizer_offload else numbers * self.stored
+
+    @property
+    def unreduced_of_layer(self) -> int:
+        """Whole gradients, which the rows before the last one leave for it; in float32 if layers compute in another type."""
+        numbers = self.layer.trained_whole + self.experts.trained_whole
+        return 0 if self.row.reduces_each else numbers * (EXACT if self.row.mixed else self.stored)
+
+    @property
+    def unreduced_of_root(self) -> int:
+        return 0 if self.row.reduces_each else self.root.trained_whole * (EXACT if self.row.mixed else self.stored)
 
     @property
     def reduced_of_root(self) -> int:
@@ -149,9 +177,26 @@ class RankSizes:
         return 0 if self.row.activation_offload else self.u * self.slice * self.shape.hidden
 
     @property
+    def passed_on(self) -> int:
+        """What a row in flight keeps beside its layers: the hidden states for the next stage."""
+        return self.u * self.tokens * self.shape.hidden * (not self.is_last)
+
+    @property
+    def sent_back(self) -> int:
+        """The gradient of the row before, which stays until the next message."""
+        return self.u * self.tokens * self.shape.hidden * (not self.is_first)
+
+    @property
+    def given_back(self) -> int:
+        """Of a row in its backward: what it has passed on, and the gradient of that."""
+        return 2 * self.passed_on
+
+    @property
     def saved_of_head(self) -> int:
-        """Last norm, hidden states of the trained tokens, embedding."""
+        """Last norm, hidden states of the trained tokens, embedding; of a stage that others follow what it passes on."""
         hidden, entries = self.shape.hidden, -(-self.row.trained_tokens // self.layout.cp)
+        if not self.is_last:
+            return self.given_back
         return self.slice * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
 
     @property
@@ -183,17 +228,30 @@ class RankSizes:
         shape, u = self.shape, self.u
         if not shape.experts:
             return 4 * u * shape.inner // self.layout.tp
-        chosen = shape.experts_per_token
-        return chosen * (2 * u * shape.hidden + 4 * u * shape.expert_width + 3 * 8) + EXACT * shape.experts
+        rows = 3 if self.layout.ep > 1 else 2  # one more: those that were received
+        return (
+            round(self._chosen * (rows * u * shape.hidden + 4 * u * shape.expert_width + 3 * 8)) + EXACT * shape.experts
+        )
+
+    @property
+    def _chosen(self) -> float:
+        """Experts of a token that this rank sends it to: with ep_size each of tp_size sends its part of the tokens."""
+        return self.shape.experts_per_token / (self.layout.tp if self.layout.ep > 1 else 1)
+
+    @property
+    def saved_of_attention(self) -> int:
+        """Of a layer, and its norms: what is left of it when its experts have their gradients."""
+        return self.tokens * self._saved_of_attention
 
     def early_working(self) -> int:
         """Of a layer's backward: the gradients of the gated product's parts, and of the last matrix."""
         shape, u, tp = self.shape, self.u, self.layout.tp
         learns = not self.trained.lora_rank
         if shape.experts:
-            chosen = shape.experts_per_token
-            temporaries = chosen * (2 * shape.hidden + 4 * shape.expert_width) * u + shape.hidden * u
-            last = shape.experts * shape.expert_width * shape.hidden // tp
+            spread = self.layout.ep > 1
+            widths = shape.hidden + 3 * shape.expert_width if spread else 2 * shape.hidden + 4 * shape.expert_width
+            temporaries = round(self._chosen * widths * u) + shape.hidden * u
+            last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
         else:
             temporaries = 2 * u * shape.inner // tp + shape.hidden * u
             last = shape.inner * shape.hidden // tp

@@ -3,7 +3,9 @@
     a row          products 2 operations a parameter and token forward, as many for each of two gradients, and once more with
                    activation_checkpointing; attention 4 x the width of the queries for each pair that sees each other, and
                    2.5 times that backward (arXiv 2307.08691, section 3.2); the head for trained tokens alone
-    collectives    each layer's parameters are gathered twice, while others compute; those of tp_size and cp_size interrupt it
+    collectives    each layer's parameters are gathered twice, while others compute; those of tp_size, cp_size and ep_size, and
+                   messages between stages, interrupt it
+    stages         of m rows and p stages m + p - 1 rows of the slowest one: (p - 1) / (m + p - 1) of the time is idle
     once a step    gradients reduced, the optimizer
     decoding       all weights read once, and the keys and values of each sequence
 
@@ -19,7 +21,7 @@ from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.devices import Device
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
-from tandem.plan.rank_sizes import BF16, EXACT, sharded_numbers
+from tandem.plan.rank_sizes import BF16, EXACT, RankSizes
 
 TRAINING = 0.21  # of a GPU's peak, measured on an H200
 LINKS = 0.7  # of a link's published bandwidth, assumed
@@ -33,11 +35,11 @@ ENGINE_RESERVE = 2 * 2**30  # bytes of an engine on each GPU: activations, graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTime:
-    """Seconds of one row on every rank."""
+    """Seconds of one row on every rank, of the slowest stage."""
 
     compute: float
     gather: float  # beside `compute`
-    lines: float  # of tp_size and cp_size
+    lines: float  # of tp_size, cp_size, ep_size and pp_size
 
     @property
     def total(self) -> float:
@@ -46,51 +48,89 @@ class RowTime:
 
 def row_flops(shape: ModelShape, trained: TrainedAs, row: TrainedRow, pairs: float | None = None) -> float:
     """Operations of one row, forward and backward. `pairs`: that see each other; of a chain by default."""
+    return shape.layers * _layer_flops(shape, trained, row, pairs) + _head_flops(shape, trained, row)
+
+
+def _layer_flops(shape: ModelShape, trained: TrainedAs, row: TrainedRow, pairs: float | None = None) -> float:
     pairs = row.tokens * (row.tokens + 1) / 2 if pairs is None else pairs
     again, full = int(row.checkpointing), not trained.lora_rank
-    head = shape.vocabulary * shape.hidden
-    layers = (2 + 2 + 2 * full + 2 * again) * (shape.used_numbers - head) * row.tokens
-    attention = (1 + 2.5 + again) * 4 * shape.query * shape.layers * pairs
-    return float(layers + attention + (6 + 2 * full) * head * row.trained_tokens)
+    used = (shape.used_numbers - shape.vocabulary * shape.hidden) / shape.layers
+    return (2 + 2 + 2 * full + 2 * again) * used * row.tokens + (1 + 2.5 + again) * 4 * shape.query * pairs
+
+
+def _head_flops(shape: ModelShape, trained: TrainedAs, row: TrainedRow) -> float:
+    return float((6 + 2 * (not trained.lora_rank)) * shape.vocabulary * shape.hidden * row.trained_tokens)
 
 
 def row_time(
     shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, device: Device, machine_gpus: int
 ) -> RowTime:
     """`machine_gpus`: of the trainer on each machine; what travels further takes the network."""
-    sharing = layout.tp * layout.cp
-    compute = row_flops(shape, trained, row) / sharing / (device.flops * TRAINING)
-    u = BF16 if row.mixed else EXACT
-    of_layer, _ = sharded_numbers(shape, layout, trained)
-    gathered = 2 * shape.layers * of_layer * u * (layout.shards - 1) / layout.shards
-    gather = gathered / _speed(device, layout.ranks, machine_gpus)
-    return RowTime(compute=compute, gather=gather, lines=_lines(shape, layout, row, u, device, machine_gpus))
+    stages = (RankSizes(shape, layout, trained, row, stage) for stage in sorted({0, layout.pp // 2, layout.pp - 1}))
+    return max((_of_stage(parts, device, machine_gpus) for parts in stages), key=lambda one: one.total)
 
 
-def _lines(shape: ModelShape, layout: Layout, row: TrainedRow, u: int, device: Device, machine_gpus: int) -> float:
+def _of_stage(parts: RankSizes, device: Device, machine_gpus: int) -> RowTime:
+    shape, layout, trained, row = parts.shape, parts.layout, parts.trained, parts.row
+    flops = parts.layers * _layer_flops(shape, trained, row) + parts.is_last * _head_flops(shape, trained, row)
+    gathered = 2 * parts.layers * parts.u * (_sent(parts.layer.padded, layout.shards) + _sent_experts(parts))
+    if row.reduces_each:
+        gathered += _reduced(parts)
+    return RowTime(
+        compute=flops / (layout.tp * layout.cp) / (device.flops * TRAINING),
+        gather=gathered / _speed(device, layout.stage_ranks, machine_gpus),
+        lines=_lines(parts, device, machine_gpus),
+    )
+
+
+def _sent(numbers: float, shards: int) -> float:
+    return numbers * (shards - 1) / shards
+
+
+def _sent_experts(parts: RankSizes) -> float:
+    return _sent(parts.experts.padded, parts.layout.expert_shards)
+
+
+def _reduced(parts: RankSizes) -> float:
+    """Bytes of all gradients, in float32."""
+    own = parts.layers * parts.layer.trained_padded + parts.root.trained_padded
+    experts = _sent(parts.layers * parts.experts.trained_padded, parts.layout.expert_shards)
+    return EXACT * (_sent(own, parts.layout.shards) + experts)
+
+
+def _lines(parts: RankSizes, device: Device, machine_gpus: int) -> float:
+    shape, layout, row, u = parts.shape, parts.layout, parts.row, parts.u
     tokens, passes = row.tokens / layout.cp, 3 if row.checkpointing else 2
-    seconds = 0.0
+    times, seconds = passes * parts.layers, 0.0
     if layout.tp > 1:  # two sums of hidden states a layer and pass
-        sums = 2 * passes * shape.layers
-        moved = 2 * tokens * shape.hidden * u * (layout.tp - 1) / layout.tp
-        seconds += sums * (moved / _speed(device, layout.tp, machine_gpus) + LATENCY_S)
+        moved = 2 * _sent(tokens * shape.hidden * u, layout.tp)
+        seconds += 2 * times * (moved / _speed(device, layout.tp, machine_gpus) + LATENCY_S)
     if layout.cp > 1:  # queries, keys and values there, the result back
-        width = (2 * shape.query + 2 * shape.key) / layout.tp
-        moved = tokens * width * u * (layout.cp - 1) / layout.cp
-        exchanges = passes * shape.layers
-        seconds += exchanges * (moved / _speed(device, layout.tp * layout.cp, machine_gpus) + 2 * LATENCY_S)
+        moved = _sent(tokens * (2 * shape.query + 2 * shape.key) / layout.tp * u, layout.cp)
+        seconds += times * (moved / _speed(device, layout.tp * layout.cp, machine_gpus) + 2 * LATENCY_S)
+    if layout.ep > 1:  # numbers of tokens, each token to its experts, and the results back
+        moved = 2 * _sent(tokens / layout.tp * shape.experts_per_token * shape.hidden * u, layout.ep)
+        seconds += times * (moved / _speed(device, layout.ep, machine_gpus) + 3 * LATENCY_S)
+    if layout.pp > 1:  # hidden states to the next stage, their gradient back
+        moved = 2 * tokens * shape.hidden * u
+        seconds += moved / _speed(device, 2 * layout.stage_ranks, machine_gpus) + 2 * LATENCY_S
     return seconds
 
 
+def idle_share(layout: Layout, rows: int) -> float:
+    """Of a step, in which a rank waits for other stages."""
+    return (layout.pp - 1) / (rows + layout.pp - 1)
+
+
 def step_extra_s(
-    shape: ModelShape, layout: Layout, trained: TrainedAs, device: Device, machine_gpus: int, *, offload: bool
+    shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, device: Device, machine_gpus: int
 ) -> float:
-    """Once a step: gradients reduced in float32, the optimizer."""
-    layer, root = sharded_numbers(shape, layout, trained, learned=True)
-    numbers = shape.layers * layer + root
-    reduced = EXACT * numbers * (layout.shards - 1) / layout.shards / _speed(device, layout.ranks, machine_gpus)
-    bandwidth = HOST_BANDWIDTH if offload else device.bandwidth
-    return reduced + OPTIMIZER_BYTES * numbers / layout.shards / bandwidth
+    """Once a step: gradients reduced, unless they were after each row; the optimizer. Of the stage with most parameters."""
+    every = (RankSizes(shape, layout, trained, row, stage) for stage in sorted({0, layout.pp // 2, layout.pp - 1}))
+    parts = max(every, key=lambda one: one.reduced_numbers)
+    reduced = 0.0 if row.reduces_each else _reduced(parts) / _speed(device, layout.stage_ranks, machine_gpus)
+    bandwidth = HOST_BANDWIDTH if row.optimizer_offload else device.bandwidth
+    return reduced + OPTIMIZER_BYTES * parts.reduced_numbers / bandwidth
 
 
 def _speed(device: Device, size: int, machine_gpus: int) -> float:

@@ -84,8 +84,46 @@ def test_memory_decides_and_what_does_not_fit_is_not_proposed() -> None:
     assert "do not hold its weights" in why_none(engineless)
 
 
+def test_whole_gradients_that_do_not_fit_are_reduced_after_each_row() -> None:
+    """32.8 billion parameters: 122 GiB of them in float32 on each rank of 32, which have four rows each."""
+    given = Given(turns=True, tp=1, cp=1, pp=1)
+    plan = best(fleet(8, machines=4), work("Qwen3-32B"), given)
+    assert plan.row.rows == 4
+    assert plan.row.reduces_each
+    assert plan.fits
+    assert not best(fleet(8, machines=4), work("Qwen3-32B"), replace(given, reduces_each=False)).fits
+
+
+def test_stages_are_proposed_where_the_network_is_slow_and_their_idle_time_counts() -> None:
+    slow = replace(fleet(8, machines=4), device=replace(H100, network=1e9))
+    plan = best(slow, replace(work("Qwen3-32B"), episodes=512), Given())
+    assert plan.layout.pp > 1
+    assert slow.machines % plan.layout.pp == 0
+    few, many = (
+        best(fleet(8, machines=4), replace(work("Qwen3-32B"), episodes=episodes), Given(turns=True, tp=8, cp=1, pp=4))
+        for episodes in (4, 64)
+    )
+    assert few.learning_s / 4 > 1.5 * many.learning_s / 64, "of 7 rows 3 are idle, then 3 of 67"
+
+
+def test_experts_over_ep_size_send_tokens_and_gather_less() -> None:
+    row, shape = TrainedRow(tokens=8192, trained_tokens=4096, checkpointing=True), KNOWN["Qwen3-235B-A22B"]
+    whole, spread = (row_time(shape, Layout(ranks=128, ep=ep), FULL, row, H100, 8) for ep in (1, 8))
+    assert spread.gather < 0.2 * whole.gather
+    assert spread.lines > whole.lines == 0
+    further = row_time(shape, Layout(ranks=128, ep=64), FULL, row, H100, 8)
+    assert further.lines > 5 * spread.lines, "beyond a machine tokens take the network"
+    assert best(fleet(8, machines=16), work("Qwen3-235B-A22B"), Given()).layout.ep > 1
+
+
 def test_what_is_given_stays() -> None:
-    given = Given(turns=False, trainer_gpus=4, tp=2, cp=2, checkpointing=True, offload=False)
+    given = Given(turns=True, tp=2, cp=1, pp=2, reduces_each=True)
+    for plan in plans(fleet(8), work("Qwen3-8B"), given):
+        assert plan.layout == Layout(ranks=8, tp=2, pp=2)
+        assert plan.row.reduces_each
+    for plan in plans(fleet(8), work("Qwen3-30B-A3B"), Given(turns=True, ep=4)):
+        assert plan.layout.ep == 4
+    given = Given(turns=False, trainer_gpus=4, tp=2, cp=2, pp=1, checkpointing=True, offload=False)
     for plan in plans(fleet(8), work("Qwen3-8B"), given):
         assert (plan.trainer_gpus, plan.turns, plan.layout) == (4, False, Layout(ranks=4, tp=2, cp=2))
         assert (plan.row.checkpointing, plan.row.optimizer_offload) == (True, False)
@@ -103,6 +141,7 @@ def test_heads_and_experts_bound_the_layouts() -> None:
         ["--gpus", "8", "--trainer", "4"],
         ["--gpus", "8", "--turns"],
         ["--gpus", "16", "--context", "65536", "--lora_rank", "16"],
+        ["--gpus", "16", "--turns", "--pp_size", "2", "--reduce_each_row", "true"],
     ],
 )
 def test_a_launch_takes_the_printed_settings(

@@ -31,6 +31,22 @@ CASES = {
     "experts": ("Qwen3-30B-A3B", Layout(ranks=16), FULL, {"checkpointing": True}),
     "experts, tp_size": ("Qwen3-235B-A22B", Layout(ranks=64, tp=4), FULL, {}),
     "more ranks than experts": ("Qwen3-235B-A22B", Layout(ranks=512), FULL, {"checkpointing": True}),
+    "rows": ("Qwen3-8B", Layout(ranks=8), FULL, {"rows": 3}),
+    "rows, float32": ("Qwen3-4B", Layout(ranks=8), FULL, {"rows": 2, "mixed": False}),
+    "rows, each reduced": ("Qwen3-8B", Layout(ranks=8), FULL, {"rows": 3, "reduces_each": True, "checkpointing": True}),
+    "ep_size": ("Qwen3-30B-A3B", Layout(ranks=16, ep=8), FULL, {}),
+    "ep_size, checkpointing": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, cp=4), FULL, {"checkpointing": True}),
+    "ep_size, rows": ("Qwen3-235B-A22B", Layout(ranks=512, ep=8), FULL, {"checkpointing": True, "rows": 2}),
+    "ep_size, tp_size": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"checkpointing": True}),
+}
+STAGES = {
+    "first": (0, {"rows": 8}),
+    "second": (1, {"rows": 8}),
+    "last": (3, {"rows": 8}),
+    "first, few rows": (0, {"rows": 3}),
+    "second, checkpointing": (1, {"rows": 8, "checkpointing": True}),
+    "first, each reduced": (0, {"rows": 8, "reduces_each": True}),
+    "last, each reduced": (3, {"rows": 8, "reduces_each": True, "checkpointing": True}),
 }
 
 
@@ -51,6 +67,29 @@ def test_the_trainers_own_code_would_hold_what_is_predicted(name: str, elsewhere
     assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
     assert predicted.weights == pytest.approx(tracked.weights, rel=0.02)
     assert predicted.optimizer == pytest.approx(tracked.optimizer, rel=0.02)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_would_hold_what_is_predicted_of_it(name: str, elsewhere: ProcessPoolExecutor) -> None:
+    """Layers, rows in flight, and of embedding and head what the stage has."""
+    stage, settings = STAGES[name]
+    shape, layout = replace(KNOWN["Qwen3-8B"], layers=12), Layout(ranks=32, pp=4)
+    row = TrainedRow(tokens=8192, trained_tokens=4096, **settings)
+    tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, FULL, row, stage).result()
+    predicted = peak(shape, layout, FULL, row, stage)
+    assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
+    assert predicted.weights == pytest.approx(tracked.weights, rel=0.02)
+
+
+def test_the_first_stage_holds_the_rows_that_all_stages_work_on() -> None:
+    row = TrainedRow(tokens=8192, trained_tokens=4096, rows=8)
+    layout = Layout(ranks=32, pp=4)
+    held = [
+        max(moment.activations for moment in moments(KNOWN["Qwen3-32B"], layout, FULL, row, stage))
+        for stage in range(4)
+    ]
+    assert held == sorted(held, reverse=True)
+    assert held[0] > 3 * held[-1]
 
 
 @pytest.mark.parametrize(("checkpointing", "measured"), [(False, 27.34), (True, 9.70)])
