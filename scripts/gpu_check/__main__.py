@@ -26,7 +26,7 @@ from rich.table import Table
 
 from scripts.gpu_check.gpu_tests import gpu_tests
 from scripts.gpu_check.layouts import layouts
-from scripts.gpu_check.programs import Check, Shown
+from scripts.gpu_check.programs import GpuCheck, Shown
 from tests import hostgpu
 
 EXPECTED = Path(__file__).parent / "expected.json"
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, help="write the rows there, as JSON")
     args = parser.parse_args(arguments)
     expected = json.loads(args.expected.read_text(encoding="utf-8"))
-    check = Check(args.device, args.gpus, expected, time.monotonic() + 60 * args.minutes, args.match)
+    check = GpuCheck(args.device, args.gpus, expected, time.monotonic() + 60 * args.minutes, args.match)
     rows: list[Shown] = []
     for part in args.only:
         for row in PARTS[part](check):
@@ -67,7 +67,7 @@ def _print(rows: Sequence[Shown]) -> None:
     sys.stdout.write(f"{counts[True]} as expected, {counts[False]} wrong, {counts[None]} not shown\n")
 
 
-def versions(check: Check) -> Iterator[Shown]:
+def versions(check: GpuCheck) -> Iterator[Shown]:
     code = (
         "import json, torch, transformers; there = torch.cuda.is_available(); "
         "print(json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__, 'cuda': torch.version.cuda, "
@@ -87,7 +87,7 @@ def versions(check: Check) -> Iterator[Shown]:
         yield Shown("GPUs", f"{check.gpus} or more", names, len(found["gpus"]) >= check.gpus)
 
 
-def steps(check: Check) -> Iterator[Shown]:
+def steps(check: GpuCheck) -> Iterator[Shown]:
     if check.gpus > 1 and not check.on_host:
         return
     for setting, bounds in check.expected["steps"].items():

@@ -5,12 +5,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from scripts.gpu_check.programs import Check, Shown
+from scripts.gpu_check.programs import GpuCheck, Shown
 
 FILE_LIMIT_S = 400.0  # of one file
 
 
-def gpu_tests(check: Check) -> Iterator[Shown]:
+def gpu_tests(check: GpuCheck) -> Iterator[Shown]:
     """On one GPU all that need no more; on several those that need several."""
     for file, functions in check.expected["tests"].items():
         named = {name: count for name, count in functions.items() if check.match in _sentence(name)}
@@ -36,7 +36,7 @@ def gpu_tests(check: Check) -> Iterator[Shown]:
                 yield Shown(_sentence(name), f"{count} passed", measured, passed == count and not others)
 
 
-def _obstacle(check: Check, name: str) -> str | None:
+def _obstacle(check: GpuCheck, name: str) -> str | None:
     """Why a test cannot run here; None: it can."""
     needed = check.expected["needs_gpus"].get(name, 1)
     if check.device == "cpu":
@@ -50,7 +50,7 @@ def _obstacle(check: Check, name: str) -> str | None:
     return None
 
 
-def _outcomes(check: Check, file: str, functions: Sequence[str]) -> Counter[tuple[str, str]]:
+def _outcomes(check: GpuCheck, file: str, functions: Sequence[str]) -> Counter[tuple[str, str]]:
     """Cases by (function, PASSED, SKIPPED, FAILED or ERROR), also where the time ended in the middle."""
     options = ["-m", "pytest", "-v", "-p", "no:cacheprovider", "--timeout", "300", file, "-k", " or ".join(functions)]
     _, printed = check.run(options, FILE_LIMIT_S if not check.on_host else 1800.0)

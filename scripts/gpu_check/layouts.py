@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from scripts.gpu_check.programs import OVER, Check, Shown
+from scripts.gpu_check.programs import OVER, GpuCheck, Shown
 from tests import hostgpu
 
 ALONE = "1"
@@ -11,7 +11,7 @@ LAYOUT_LIMIT_S = 180.0  # of one layout, and the process that it is compared wit
 OPTIONS = {"dense": [], "experts": ["--experts"], "replayed experts": ["--experts", "--replay"]}
 
 
-def layouts(check: Check) -> Iterator[Shown]:
+def layouts(check: GpuCheck) -> Iterator[Shown]:
     """`data x tp x cp x pp x ep`. One process is compared with a CPU, every layout with one process of its own device; on the
     GPU of host memory, whose numbers are the CPU's, with a CPU too.
     """
@@ -33,7 +33,7 @@ def layouts(check: Check) -> Iterator[Shown]:
             )
 
 
-def _compared(check: Check, layout: str, model: str, what: str, bound: str, most: float) -> Shown:
+def _compared(check: GpuCheck, layout: str, model: str, what: str, bound: str, most: float) -> Shown:
     chosen = layout if layout == ALONE else f"{ALONE},{layout}"
     options = ["--device", check.device, "--layouts", chosen, "--most", str(most), "--steps_only", *OPTIONS[model]]
     if check.device == hostgpu.NAME or layout == ALONE:

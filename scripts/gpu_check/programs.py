@@ -35,7 +35,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class GpuCheck:
     """`expected`: the contents of expected.json. `end`: of all checks, by the monotonic clock. `match`: in a row's name."""
 
     device: str

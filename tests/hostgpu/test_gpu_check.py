@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.gpu_check.bundle import packages, sources
-from scripts.gpu_check.programs import Check
+from scripts.gpu_check.programs import GpuCheck
 from tests import hostgpu
 from tests.trainer.layouts import Layout
 
@@ -76,13 +76,17 @@ def test_a_wrong_figure_is_a_failed_row_and_exit_status(marked: str, tmp_path: P
     assert printed.count("WRONG") == 3
 
 
-def test_a_failing_test_and_a_layout_that_crashes_are_wrong(tmp_path: Path) -> None:
-    """Three processes do not share two layers' heads: every rank ends with an error."""
-    broken = {**SMALL, "layouts": {**SMALL["layouts"], "of_gpus": {"2": {"dense": ["1x3"]}}}}
-    status, rows, _ = checked(tmp_path, broken, "--device", "cpu", "--gpus", "2", "--only", "layouts")
+def test_a_layout_that_crashes_or_differs_is_wrong(tmp_path: Path) -> None:
+    """Three processes do not share these heads; two add in another order than one, which a bound of nothing shows."""
+    layouts = {**SMALL["layouts"], "differ_at_most": {"cpu": 1e-30}, "of_gpus": {"2": {"dense": ["1x3", "2"]}}}
+    status, rows, _ = checked(
+        tmp_path, {**SMALL, "layouts": layouts}, "--device", "cpu", "--gpus", "2", "--only", "layouts"
+    )
     assert status == 1
     assert rows["layout 1x3, dense"]["right"] is False
     assert rows["layout 1x3, dense"]["measured"].startswith("failed: ")
+    assert rows["layout 2, dense"]["right"] is False
+    assert 0 < float(rows["layout 2, dense"]["measured"]) < 1e-9
 
 
 def test_nothing_reached_is_no_success(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_a_program_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
     code = (
         f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.fork() or os.getpid())); time.sleep(600)"
     )
-    status, _ = Check("cpu", 1, EXPECTED, float("inf")).run(["-c", code], limit_s=5.0)
+    status, _ = GpuCheck("cpu", 1, EXPECTED, float("inf")).run(["-c", code], limit_s=5.0)
     assert status == 124
     state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
     assert not state.exists() or "zombie" in state.read_text()

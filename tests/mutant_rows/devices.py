@@ -2,9 +2,15 @@
 
 from tests.mutant_rows.mutant import Mutant
 
-LEARNER = "tests/trainer/test_on_hostgpu.py::test_a_learner_computes_there_what_it_computes_on_a_cpu"
-LAYOUTS = "tests/trainer/test_on_hostgpu.py::test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu"
-REFERENCE = "tests/trainer/test_on_hostgpu.py::test_a_reference_model_by_turns_changes_no_parameter"
+ON_HOSTGPU = "tests/trainer/test_on_hostgpu.py::"
+GRADIENTS = ON_HOSTGPU + "test_gradients_there_are_those_of_a_cpu"
+RESUMED = ON_HOSTGPU + "test_checkpoints_continue_there"
+STATES = ON_HOSTGPU + "test_states_move_from_there_and_weights_are_written"
+LAYOUTS = ON_HOSTGPU + "test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu"
+EXPERTS = ON_HOSTGPU + "test_two_ranks_hold_experts_together_there"
+REFERENCE = ON_HOSTGPU + "test_a_reference_model_by_turns_changes_no_parameter"
+RUN_THERE = ON_HOSTGPU + "test_a_run_and_images_are_trained_there"
+CHECKED = "tests/hostgpu/test_gpu_check.py::"
 
 MUTANTS = (
     Mutant(
@@ -12,49 +18,49 @@ MUTANTS = (
         "trainer/step/accumulate.py",
         "torch.zeros_like(truncated_E)",
         "torch.zeros(truncated_E.shape, dtype=truncated_E.dtype)",
-        LEARNER,
+        GRADIENTS,
     ),
     Mutant(
         "hostgpu: counts are moved to the device",
         "trainer/step/accumulate.py",
         "own.tokens_T.to(device), entries_T",
         "own.tokens_T, entries_T",
-        LEARNER,
+        GRADIENTS,
     ),
     Mutant(
         "hostgpu: the mask lies where the row is",
         "trainer/modeling/attention.py",
         "    index_N = torch.arange(len(ends_N), device=ends_N.device)",
         "    index_N = torch.arange(len(ends_N))",
-        LEARNER,
+        GRADIENTS,
     ),
     Mutant(
         "hostgpu: a copy to the host is waited for",
         "trainer/modeling/sampled_gradients.py",
         "SAMPLE))].double().cpu()",
         'SAMPLE))].double().to("cpu", non_blocking=True)',
-        LEARNER,
+        GRADIENTS,
     ),
     Mutant(
         "hostgpu: a checkpoint has the device's random numbers",
         "trainer/checkpoints/random_states.py",
         '    if device.type != "cpu":',
         '    if device.type == "cuda":',
-        LEARNER,
+        RESUMED,
     ),
     Mutant(
         "hostgpu: states leave any device",
         "trainer/step/residence.py",
         'if device.type == "cpu" or learner',
         'if device.type != "cuda" or learner',
-        LEARNER,
+        STATES,
     ),
     Mutant(
         "hostgpu: a reference model leaves the device after its turn",
         "trainer/step/reference.py",
         "            yield\n        finally:\n            self._free()",
         "            yield\n        finally:\n            self._lm.free_features()",
-        LEARNER,
+        STATES,
     ),
     Mutant(
         "hostgpu: a reference model has its weights in its turn",
@@ -69,5 +75,61 @@ MUTANTS = (
         "whole = own.new_zeros(count, *own.shape[1:]).index_copy_(",
         "whole = torch.zeros(count, dtype=own.dtype).index_copy_(",
         LAYOUTS,
+    ),
+    Mutant(
+        "hostgpu: a stage receives on its device",
+        "trainer/modeling/pipeline.py",
+        "received = torch.empty(self._shape(row), dtype=stage.dtype, device=self._device)",
+        "received = torch.empty(self._shape(row), dtype=stage.dtype)",
+        LAYOUTS,
+    ),
+    Mutant(
+        "hostgpu: the order of received tokens lies where they are",
+        "trainer/modeling/expert_parallel.py",
+        "expert_R = torch.arange(held, device=rows_RH.device)",
+        "expert_R = torch.arange(held)",
+        EXPERTS,
+    ),
+    Mutant(
+        "hostgpu: log-probs are on the host before they are arrays",
+        "trainer/reporting/token_logprobs.py",
+        "(of_E.detach().double().cpu() for",
+        "(of_E.detach().double() for",
+        RUN_THERE,
+    ),
+    Mutant(
+        "hostgpu: weights are on the host before they are written",
+        "trainer/publishing/whole_state.py",
+        "whole[name] = tensor.detach().cpu()",
+        "whole[name] = tensor.detach()",
+        STATES,
+    ),
+    Mutant(
+        "gpu_check: a difference beyond its bound is wrong",
+        "scripts/gpu_check/layouts.py",
+        "rows[-1][1], status == 0)",
+        "rows[-1][1], True)",
+        CHECKED + "test_a_wrong_figure_is_a_failed_row_and_exit_status",
+    ),
+    Mutant(
+        "gpu_check: two processes are compared with one",
+        "scripts/gpu_check/layouts.py",
+        'chosen = layout if layout == ALONE else f"{ALONE},{layout}"',
+        'chosen = layout if "x" not in layout else f"{ALONE},{layout}"',
+        CHECKED + "test_a_layout_that_crashes_or_differs_is_wrong",
+    ),
+    Mutant(
+        "gpu_check: a program ends with its children",
+        "scripts/gpu_check/programs.py",
+        "os.killpg(child.pid, signal.SIGKILL)",
+        "os.kill(child.pid, signal.SIGKILL)",
+        CHECKED + "test_a_program_that_hangs_ends_with_its_children",
+    ),
+    Mutant(
+        "gpu_check: a test that does not pass is wrong",
+        "scripts/gpu_check/gpu_tests.py",
+        "measured, passed == count and not others)",
+        "measured, not others)",
+        CHECKED + "test_a_wrong_figure_is_a_failed_row_and_exit_status",
     ),
 )

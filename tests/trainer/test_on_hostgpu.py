@@ -1,8 +1,10 @@
 """The tests for GPUs and the layouts, on a GPU of host memory (tests/hostgpu): what needs no Triton is shown anywhere."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +18,21 @@ pytestmark = [
     pytest.mark.timeout(1800),  # on a busy machine a compilation and a hundred forwards wait for processor time
 ]
 ROOT = Path(__file__).parents[2]
-NEEDS_TRITON = "Triton compiles for CUDA"
+GRADIENTS = (
+    "test_the_gradient_is_that_of_one_forward_per_sequence_on_a_cpu",
+    "test_a_mixture_of_experts_has_the_gradient_of_a_cpu",
+    "test_a_model_that_flex_attention_cannot_compute_is_computed_with_a_dense_mask",
+)
+CHECKPOINTS = (
+    "test_a_resumed_run_equals_the_uninterrupted_one",
+    "test_a_checkpoint_continues_on_the_other_kind_of_device",
+)
+STATES = (
+    "test_states_leave_the_gpu_between_turns_and_steps_go_on",
+    "test_written_weights_are_those_of_the_gpu",
+    "test_what_moves_is_nothing_where_everything_lives_on_the_host",
+    "test_a_reference_model_is_on_the_gpu_for_its_turn_alone",
+)
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -49,24 +65,23 @@ def test_it_refuses_what_cuda_refuses(tmp_path: Path) -> None:
     assert set(found.values()) == {"passed"}
 
 
-def test_a_learner_computes_there_what_it_computes_on_a_cpu(tmp_path: Path) -> None:
-    found = outcomes(
-        tmp_path / "report.xml",
-        "tests/trainer/test_on_a_gpu.py",
-        "-k",
-        "not by_flex and not linear and not offloaded-True",
-    )
-    assert set(found.values()) == {"passed", NEEDS_TRITON}
-    passed = {name.partition("[")[0] for name, outcome in found.items() if outcome == "passed"}
-    assert passed >= {
-        "test_the_gradient_is_that_of_one_forward_per_sequence_on_a_cpu",
-        "test_a_resumed_run_equals_the_uninterrupted_one",
-        "test_a_checkpoint_continues_on_the_other_kind_of_device",
-        "test_states_leave_the_gpu_between_turns_and_steps_go_on",
-        "test_written_weights_are_those_of_the_gpu",
-        "test_a_mixture_of_experts_has_the_gradient_of_a_cpu",
-        "test_a_reference_model_is_on_the_gpu_for_its_turn_alone",
-    }
+def test_gradients_there_are_those_of_a_cpu(tmp_path: Path) -> None:
+    learner_computes(GRADIENTS, tmp_path)
+
+
+def test_checkpoints_continue_there(tmp_path: Path) -> None:
+    learner_computes(CHECKPOINTS, tmp_path)
+
+
+def test_states_move_from_there_and_weights_are_written(tmp_path: Path) -> None:
+    learner_computes(STATES, tmp_path)
+
+
+def learner_computes(tests: Sequence[str], tmp_path: Path) -> None:
+    chosen = f"({' or '.join(tests)}) and not linear and not offloaded-True"
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_on_a_gpu.py", "-k", chosen)
+    assert set(found.values()) == {"passed"}
+    assert {name.partition("[")[0] for name in found} == set(tests)
 
 
 def test_a_run_and_images_are_trained_there(tmp_path: Path) -> None:
@@ -80,18 +95,22 @@ def test_losses_optimizers_adapters_and_experts_take_the_steps_of_a_cpu_there(tm
 
 
 def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
-    """Data, layers and tokens over two devices; to 1e-9, which the program itself checks."""
+    """Data, layers, tokens and stages over two devices; to 1e-9, which the program itself checks."""
+    layouts_agree("1,2,1x2,1x1x2,1x1x1x2")
+
+
+def test_two_ranks_hold_experts_together_there() -> None:
+    layouts_agree("1,2x1x1x1x2", "--experts")
+
+
+def layouts_agree(layouts: str, *options: str) -> None:
     printed = run(
         *("-m", "tests.trainer.layouts", "--device", hostgpu.NAME, "--reference_device", "cpu", "--steps_only"),
-        *("--layouts", "1,2,1x2,1x1x2"),
+        *("--layouts", layouts, *options),
     )
-    assert all(layout in printed for layout in ("1x1x1", "2x1x1", "1x2x1", "1x1x2")), printed
+    assert len(re.findall(r"│ [\dx]+ +│ [1-3] +│ \d", printed)) == len(layouts.split(",")), printed
 
 
 def test_a_reference_model_by_turns_changes_no_parameter() -> None:
     """Over three shards, of which some are padded: its weights are copied to the device for each step."""
-    printed = run(
-        *("-m", "tests.trainer.layouts", "--device", hostgpu.NAME, "--reference_device", "cpu", "--steps_only"),
-        *("--reference", "--layouts", "1,3"),
-    )
-    assert "3x1x1x1" in printed
+    layouts_agree("1,3", "--reference")
