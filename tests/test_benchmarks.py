@@ -252,6 +252,16 @@ def weight_streams(folder: Path) -> None:
     assert unbounded["MB"] == 8
 
 
+def stages(folder: Path) -> None:
+    (rows,) = figures(folder, "stages").values()
+    assert [row["cut by"] for row in rows] == ["parameters", "operations"]
+    for row in rows:
+        assert sum(map(int, row["layers"].split("+"))) == 4
+        assert len(row["CPU s"].split()) == row["stages"] == 2
+        assert row["slowest/mean"] >= 1
+        assert 100 > row["idle %"] >= row["even %"] > 0
+
+
 def viewer_images(folder: Path) -> None:
     if chromium_path() is None:
         pytest.skip("no Chromium: scripts/setup_browser.sh installs it; the benchmark opens pages in it")
@@ -266,7 +276,8 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     for check in (
         *(adapters, engine_speed, environments, fleet, gateway, growth, image_episodes, image_inputs, image_steps),
         *(images, logprobs),
-        *(math_verdicts, mcp_docker, memory, plain_loop, plan, publish, sampler, schedule, tool_calls, tree),
+        *(math_verdicts, mcp_docker, memory, plain_loop, plan, publish, sampler, schedule, stages),
+        *(tool_calls, tree),
         *(viewer_images, weight_streams),
     )
 }
@@ -282,6 +293,7 @@ SHORT = {
     "images",
     "memory",
     "plan",
+    "stages",
     "viewer_images",
     "weight_streams",
 }

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
-from tests.trainer.builders import tiny_model
+from tests.trainer.builders import tiny_experts_model, tiny_model
 from tests.trainer.launched import OPTIMIZER, rows_of_step
 from tests.trainer.layouts import Layout, run
 from tests.trainer.stages import of_stage
@@ -21,7 +22,8 @@ from trainer.losses import LossConfig
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.pipeline import RowPipeline
-from trainer.modeling.pipeline_parallel import cut_stages, stage_starts
+from trainer.modeling.pipeline_parallel import cut_stages
+from trainer.modeling.stage_cuts import Cost, ModelCosts, stage_costs, stage_starts
 from trainer.process.parallel import LaunchError, Parallel, parallel_session
 from trainer.settings.trained_parts import Trainable
 from trainer.step.opening import LearnerOptions, open_learner
@@ -32,19 +34,49 @@ TWO_STAGES = Layout(1, pp=2)
 IDS = torch.tensor([[5, 9, 33, 7, 100, 21, 9]])
 
 
-def test_the_largest_stage_is_as_small_as_can_be() -> None:
-    assert stage_starts([1] * 8, 2) == [0, 4, 8]
-    assert stage_starts([10] * 8, 4, first=15, last=15) == [0, 1, 4, 7, 8]
-    for sizes, stages in ((range(1, 8), 3), ([5, 1, 1, 1, 9, 2], 4), ([1, 1], 2)):
-        layers = list(sizes)
-        cuts = itertools.combinations(range(1, len(layers)), stages - 1)
-        every = [[0, *cut, len(layers)] for cut in cuts]
-        assert largest(stage_starts(layers, stages, first=3, last=4), layers) == min(largest(s, layers) for s in every)
+def test_the_slowest_stage_is_as_fast_and_then_the_largest_as_small_as_can_be() -> None:
+    alike = [Cost(1, 1)] * 8
+    assert stage_starts(ModelCosts(alike), 2) == [0, 4, 8]
+    assert stage_starts(ModelCosts(alike, last=Cost(4, 4)), 2) == [0, 6, 8]
+    assert stage_starts(ModelCosts([Cost(10, 10)] * 8, Cost(15, 15), Cost(15, 15)), 4) == [0, 1, 4, 7, 8]
+    assert stage_starts(ModelCosts([Cost(2, 1)] * 3, Cost(0, 5)), 2) == [0, 1, 3], "the embedding decides"
+    drawn = random.Random(0)
+    for count, stages in ((7, 3), (6, 4), (2, 2), (8, 5)):
+        layers = [Cost(drawn.randint(1, 9), drawn.randint(1, 9)) for _ in range(count)]
+        costs = ModelCosts(layers, Cost(0, 3), Cost(4, 4))
+        cuts = itertools.combinations(range(1, count), stages - 1)
+        every = [[0, *cut, count] for cut in cuts]
+        assert largest(stage_starts(costs, stages), costs) == min(largest(starts, costs) for starts in every)
 
 
-def largest(starts: list[int], layers: list[int]) -> int:
-    sizes = [sum(layers[start:end]) for start, end in itertools.pairwise(starts)]
-    return max([*sizes[1:-1], sizes[0] + 3, sizes[-1] + 4])
+def largest(starts: list[int], costs: ModelCosts) -> tuple[float, float]:
+    """Operations of the slowest stage, parameters of the largest."""
+    layers, first, last = costs
+    parts = [layers[start:end] for start, end in itertools.pairwise(starts)]
+    parts = [[first, *parts[0]], *parts[1:-1], [*parts[-1], last]]
+    operations, parameters = (max(sum(cost[place] for cost in part) for part in parts) for place in (0, 1))
+    return operations, parameters
+
+
+def test_what_a_token_costs_is_counted_in_products() -> None:
+    """Trained and frozen layers, the head for the tokens that are trained, of experts those that a token gets."""
+    dense, ends = tiny_model(tied=True, layers=3), (["embed_tokens"], ["norm"])
+    matrices = sum(p.numel() for p in dense.model.layers[0].parameters() if p.dim() > 1)
+    head = dense.lm_head.weight.numel()
+    costs = stage_costs(dense, *ends)
+    assert [layer.operations for layer in costs.layers] == [3 * matrices] * 3
+    assert (costs.first.operations, costs.first.parameters) == (0, head)
+    assert costs.last.operations == pytest.approx(4 * 0.6 * head)
+    dense.requires_grad_(False)
+    dense.model.layers[1].requires_grad_(True)
+    costs = stage_costs(dense, *ends)
+    assert [layer.operations for layer in costs.layers] == [matrices, 3 * matrices, 2 * matrices]
+    assert costs.last.operations == pytest.approx(3 * 0.6 * head)
+    mixture = tiny_experts_model()
+    _, layer, _ = mixture.model.layers
+    of_experts = sum(p.numel() for p in layer.mlp.experts.parameters())
+    others = sum(p.numel() for p in layer.parameters() if p.dim() > 1) - of_experts
+    assert stage_costs(mixture, *ends).layers[1].operations == 3 * (others + of_experts / 2), "two of four experts"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ parameters keep their names, in checkpoints too, and each stage makes its own po
 model computes what the whole model computes is checked before the cut: without layers it must return the hidden states that it
 is given.
 
-Stages are balanced by their number of parameters. The embedding counts, though it costs no time: the first stage also keeps the
-activations of most rows.
+Where the cuts are: `stage_cuts.py`.
 
 Tied embeddings: first and last stage each hold the matrix, and add their gradients, so that both copies take the same steps.
 """
@@ -28,6 +27,7 @@ from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
 from trainer.modeling.router_replay import router_replay
+from trainer.modeling.stage_cuts import stage_costs, stage_starts
 from trainer.process.parallel import Parallel
 from trainer.process.peers import Pipeline
 
@@ -92,12 +92,7 @@ def cut_stages(model: PreTrainedModel, parallel: Parallel, *, dtype: torch.dtype
     base: Any = model.base_model
     _check_chain(model, (*before, *after), peers.size)
     layers, head = base.layers, model.get_output_embeddings()
-    starts = stage_starts(
-        [_size(layer) for layer in layers],
-        peers.size,
-        first=sum(_size(getattr(base, name)) for name in before),
-        last=sum(_size(getattr(base, name)) for name in after) + (0 if head is None else _size(head)),
-    )
+    starts = stage_starts(stage_costs(model, before, after), peers.size)
     embedding: Any = model.get_input_embeddings()
     is_tied = head is not None and head.weight is embedding.weight
     trained = tuple(
@@ -123,38 +118,6 @@ def cut_stages(model: PreTrainedModel, parallel: Parallel, *, dtype: torch.dtype
     return Stage(pipeline, dtype, width, trained, shares_embedding=is_tied and (first or last))
 
 
-def stage_starts(layers: Sequence[int], stages: int, *, first: int = 0, last: int = 0) -> list[int]:
-    """The first layer of each stage, and the number of layers. The largest stage is as small as can be; `first` and `last`: size
-    of the embedding and of the head.
-
-    Raises ConfigError for fewer layers than stages.
-    """
-    if len(layers) < stages:
-        raise ConfigError(
-            f"pp_size is {stages}, but the model has {len(layers)} layers; expected at most as many stages"
-        )
-    count = len(layers)
-    # best[s][n]: (largest stage, start of the last one) of the first n layers in s stages
-    best: list[dict[int, tuple[int, int]]] = [{0: (0, 0)}]
-    for stage in range(1, stages + 1):
-        more = (first if stage == 1 else 0) + (last if stage == stages else 0)
-        ends = range(stage, count - (stages - stage) + 1)
-        best.append(
-            {
-                end: min(
-                    (max(largest, sum(layers[start:end]) + more), start)
-                    for start, (largest, _) in best[-1].items()
-                    if start < end
-                )
-                for end in ends
-            }
-        )
-    starts = [count]
-    for stage in range(stages, 0, -1):
-        starts.append(best[stage][starts[-1]][1])
-    return starts[::-1]
-
-
 def _parts(
     model: PreTrainedModel, before: Sequence[str], after: Sequence[str], starts: Sequence[int]
 ) -> list[list[nn.Module]]:
@@ -165,10 +128,6 @@ def _parts(
     parts[0] += [getattr(base, name) for name in before]
     parts[-1] += [*(getattr(base, name) for name in after), *([] if head is None else [head])]
     return parts
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _ends(model: PreTrainedModel, size: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
