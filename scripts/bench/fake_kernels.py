@@ -39,8 +39,9 @@ def as_on_a_gpu() -> Iterator[None]:
         start = context.rank * length
         return slice(start, start + length), predictor_U.new_zeros(-(-len(predictor_U) // context.size))
 
-    def blocks(weight_VD: Tensor, *, truncated: bool) -> list[slice]:
-        return [slice(0, len(weight_VD))]
+    def blocks(weight_VD: Tensor, *, truncated: bool, backward: bool = False) -> list[slice]:
+        count = len(weight_VD)
+        return logprobs._chunks(count, logprobs.BACKWARD_BLOCK if backward else count)
 
     def isend(*_: Any, **__: Any) -> Any:
         return Mock(is_completed=lambda: True)  # the group "fake" would never say so, and every message would stay

@@ -6,7 +6,8 @@ vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpo
 trained (LoRA) costs no gradient of its own: a fourth of the products, and a float32 matrix of its size.
 
 On a CPU a chunk is computed for `VOCABULARY_BLOCK` tokens of the vocabulary at a time, which stay in its cache: the running
-maximum and sum of a log-sum-exp (Milakov and Gimelshein 2018, arXiv 1805.02867).
+maximum and sum of a log-sum-exp (Milakov and Gimelshein 2018, arXiv 1805.02867). The backward takes block by block on every
+device, and all chunks of a block, so that float32 sums of the head's gradient are a block's.
 
 The backward computes the logits again, unless all of the row's take at most `SAVED_LOGITS_BYTES`: then the forward saves them,
 on a CPU. That spares a product of each chunk; beyond the bound it would cost more memory than the time is worth.
@@ -16,7 +17,7 @@ are is constant. It costs one sort of each chunk's logits; what is not truncated
 
 Eight parameters: a kernel takes its tensors one by one, as autograd gives them back.
 
-    suffix _N  token of the row      _E  one requested log-prob      _D  hidden width      _V  vocabulary
+    suffix _N  token of the row      _E  one requested log-prob      _D  hidden width      _V  vocabulary      _B  block of it
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from trainer.modeling.products import add_product, padding, product
 from trainer.modeling.truncation import DROPPED, dropped, thresholds
 
 VOCABULARY_BLOCK = 4096
+BACKWARD_BLOCK = 16384  # on a GPU: of a head of width 4096 its gradient in float32 is 256 MiB
 SAVED_LOGITS_BYTES = 2**26  # 341 log-probs of a vocabulary of 49,152 in float32
 
 
@@ -159,7 +161,8 @@ class _TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """With z = logits / temperature: d logprob / dz = onehot − p, dH / dz = −p (log p + H).
 
-        Sums over chunks in the accumulation type, rounded once. No gradient of a head that is not trained.
+        Sums over chunks in the accumulation type, of a block of the vocabulary at a time, rounded once. No gradient of a head
+        that is not trained.
         """
         hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E, threshold_E, saved_EV = (
             ctx.saved_tensors
@@ -167,16 +170,18 @@ class _TokenLogprobs(torch.autograd.Function):
         dtype = normalizer_E.dtype
         if gradient_E is None:
             gradient_E = torch.zeros_like(normalizer_E)
-        hidden_grad_ED = torch.empty_like(hidden_ED)
-        trained = ctx.needs_input_grad[1]
-        weight_grad_VD = torch.zeros(weight_VD.shape, dtype=dtype, device=weight_VD.device) if trained else None
-        for part in _chunks(len(hidden_ED), ctx.chunk):
-            temperature = temperature_E[part].to(dtype)[:, None]
-            scale = gradient_E[part, None] / temperature
-            hidden_grad = torch.zeros(hidden_ED[part].shape, dtype=dtype, device=hidden_ED.device)
-            for block in _blocks(weight_VD, truncated=len(threshold_E) > 0):
+        hidden_grad_ED = torch.zeros(hidden_ED.shape, dtype=dtype, device=hidden_ED.device)
+        weight_grad_VD = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
+        for block in _blocks(weight_VD, truncated=len(threshold_E) > 0, backward=True):
+            weight_BD = weight_VD[block]
+            weight_grad_BD = None
+            if weight_grad_VD is not None:  # in place, unless its type is another
+                weight_grad_BD = weight_grad_VD[block].to(dtype).zero_()
+            for part in _chunks(len(hidden_ED), ctx.chunk):
+                temperature = temperature_E[part].to(dtype)[:, None]
+                scale = gradient_E[part, None] / temperature
                 if saved_EV is None:
-                    logits = _scaled_logits(hidden_ED[part], weight_VD[block], temperature_E[part], dtype)
+                    logits = _scaled_logits(hidden_ED[part], weight_BD, temperature_E[part], dtype)
                 else:
                     logits = saved_EV[part, block]
                 if len(threshold_E):
@@ -190,12 +195,12 @@ class _TokenLogprobs(torch.autograd.Function):
                 place, here = _in_block(targets_E[part], block)
                 logit_grad.scatter_add_(1, place, scale * here[:, None])
                 rounded = logit_grad.to(weight_VD.dtype)
-                _add_product(hidden_grad, rounded, weight_VD[block])
-                if weight_grad_VD is not None:
-                    _add_product(weight_grad_VD[block], rounded.T, hidden_ED[part])
-            hidden_grad_ED[part] = hidden_grad
-        weight_grad = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
-        return hidden_grad_ED, weight_grad, None, None, None, None, None
+                _add_product(hidden_grad_ED[part], rounded, weight_BD)
+                if weight_grad_BD is not None:
+                    _add_product(weight_grad_BD, rounded.T, hidden_ED[part])
+            if weight_grad_VD is not None and weight_grad_BD is not None and weight_grad_VD.dtype != dtype:
+                weight_grad_VD[block] = weight_grad_BD
+        return hidden_grad_ED.to(hidden_ED.dtype), weight_grad_VD, None, None, None, None, None
 
 
 class _Sums:
@@ -240,10 +245,14 @@ def _chunks(count: int, chunk: int) -> list[slice]:
     return [slice(start, start + chunk) for start in range(0, count, chunk)]
 
 
-def _blocks(weight_VD: Tensor, *, truncated: bool) -> list[slice]:
-    """Parts of the vocabulary. All of it at once where a truncation must see it, and on a GPU, which is fastest so."""
-    whole = truncated or weight_VD.device.type != "cpu"
-    return _chunks(len(weight_VD), len(weight_VD) if whole else VOCABULARY_BLOCK)
+def _blocks(weight_VD: Tensor, *, truncated: bool, backward: bool = False) -> list[slice]:
+    """Parts of the vocabulary. All of it at once where a truncation must see it, and in the forward on a GPU, which is fastest
+    so.
+    """
+    block = VOCABULARY_BLOCK
+    if weight_VD.device.type != "cpu":
+        block = BACKWARD_BLOCK if backward else len(weight_VD)
+    return _chunks(len(weight_VD), len(weight_VD) if truncated else block)
 
 
 def _in_block(targets_E: Tensor, block: slice) -> tuple[Tensor, Tensor]:

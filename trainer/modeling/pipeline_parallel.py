@@ -145,7 +145,7 @@ def _ends(model: PreTrainedModel, size: int) -> tuple[tuple[str, ...], tuple[str
 
 def after_layers(model: PreTrainedModel) -> tuple[str, ...]:
     """Names of the base model's modules after its layers, by transformers' plan; of a model that `is_chain`."""
-    names = tuple(model.config.base_model_pp_plan)
+    names = tuple(model.config.base_model_pp_plan or ())
     return names[names.index(LAYERS) + 1 :]
 
 

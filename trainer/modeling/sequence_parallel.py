@@ -109,9 +109,10 @@ def _summed_placements(
         return None
     # scalars of an activation, each of which sees the units of this process
     placements: dict[str, Placement] = {key: Replicate() for key, of in block.named_parameters() if of.numel() == 1}
+    with_adapters = {id(layer) for layer in adapted.values()}
     for part, cut in plan.items():
         module = block.get_submodule(part.removeprefix(f"{name}."))
-        is_linear = isinstance(module, nn.Linear) or module in adapted.values()
+        is_linear = isinstance(module, nn.Linear) or id(module) in with_adapters
         if cut not in (COLUMNS, ROWS, COPIED) or is_linear != (cut != COPIED):
             return None
         cuts = _CUTS.get(cut, {})
@@ -135,11 +136,12 @@ def use_slices(model: PreTrainedModel, plans: Mapping[str, LayerPlan], line: Pee
         kind = type(part)
         if kind not in classes:  # its own name: sharding knows layers by that
             classes[kind] = type(kind.__name__, (_SlicedLayer, kind), {"forward": _SlicedLayer.forward})
-        part.__class__, part._local = classes[kind], local
+        part.__class__, part.local_parts = classes[kind], local
         for child, summed in plan.blocks.items():
             block = part.get_submodule(child)
             block.forward = _Block(local, block.forward, summed)
-            for module in block.modules() if summed else ():
+            inside: list[Any] = list(block.modules()) if summed else []
+            for module in inside:
                 if isinstance(module, nn.Linear):
                     module.forward = OfWholeRow(module, module.forward)
         part.register_forward_pre_hook(row.enter if part is parts[0] else row.go_on, with_kwargs=True)
@@ -180,11 +182,11 @@ class _Row:
 class _SlicedLayer(nn.Module):
     """Before the class of a layer in the order of its methods; a checkpointed layer calls this again, with the same arguments."""
 
-    _local: "_LocalParts"
+    local_parts: "_LocalParts"
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        self._local.tokens = named.pop(TOKENS_OF_ROW)
-        with self._local.in_place():
+        self.local_parts.tokens = named.pop(TOKENS_OF_ROW)
+        with self.local_parts.in_place():
             return super().forward(*given, **named)
 
 

@@ -1,7 +1,8 @@
 """Tensor parallelism: splits the layers' matrices over the processes of the mesh's "tp" dimension, by the model's plan.
 
     q k v gate up   by columns: each process has some heads and hidden units
-    o down          by rows: the parts are summed, so that all processes have the same hidden states
+    o down          by rows: the parts are summed, and each process has a slice of the tokens, or, in models
+                    that need whole rows between the blocks, all of them (`sequence_parallel.py`)
     q_norm k_norm   whole, on this process's heads; their gradients are summed
     adapters        as their layer: of one cut by columns B by columns, of one cut by rows A by rows, and the parts of A x are
                     summed; the other factor is whole, and sees the same values and gradients on every process

@@ -5,7 +5,7 @@
     gathered     parameters put together in the type in which layers compute: embedding and head from their first use to the
                  end of the backward, a layer while it computes, the output of the next one's all-gather
     activations  what the forward saves for the backward
-    logits       of a chunk, and the gradient of the head in float32 twice, its sum and a chunk's
+    logits       of a chunk, and the gradient of the head, a block of it in float32
     working      made by the backward: the gradients that are not reduced yet, the input of their reduce-scatter in float32,
                  a layer's temporaries; with activation_checkpointing the layer that is computed again
 

@@ -16,6 +16,7 @@ from tandem.plan.stages import layers_of_stages
 EXACT = 4  # bytes of float32: of norms, soft maxima and log-probs
 BF16 = 2
 BLOCK_OF_VOCABULARY, KEPT_LOGITS_BYTES = 4096, 2**26  # `trainer/modeling/logprobs.py`, on processors
+BLOCK_OF_BACKWARD = 16384  # … and on GPUs
 
 
 def published_bytes(shape: ModelShape, trained: TrainedAs) -> int:
@@ -204,10 +205,13 @@ class RankSizes:
         """What the backward of a layer needs, without activation_checkpointing. Norms keep their input in float32, the normalized
         input where their weight is trained, and what they give; SiLU its input; attention q, k, v, its result and the
         log-sum-exp. Experts keep whole rows."""
-        norms = 2 * self.shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
         of_experts = self.shape.hidden * self.u if self.shape.experts else 0
-        of_slice = self.slice * (norms - of_experts)
+        of_slice = self.slice * (self._saved_of_norms - of_experts)
         return of_slice + self.tokens * (self._saved_of_attention + self._saved_of_mlp + of_experts)
+
+    @property
+    def _saved_of_norms(self) -> int:
+        return 2 * self.shape.hidden * (EXACT + self._norm_bytes) + 2 * EXACT
 
     @property
     def _saved_of_attention(self) -> int:
@@ -241,7 +245,7 @@ class RankSizes:
     @property
     def saved_of_attention(self) -> int:
         """Of a layer, and its norms: what is left of it when its experts have their gradients."""
-        return self.tokens * self._saved_of_attention
+        return self.slice * self._saved_of_norms + self.tokens * self._saved_of_attention
 
     def early_working(self) -> int:
         """Of a layer's backward: the gradients of the gated product's parts, and of the last matrix."""
@@ -249,31 +253,31 @@ class RankSizes:
         learns = not self.trained.lora_rank
         if shape.experts:
             spread = self.layout.ep > 1
-            widths = shape.hidden + 3 * shape.expert_width if spread else 2 * shape.hidden + 4 * shape.expert_width
+            widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
             temporaries = round(self._chosen * widths * u) + shape.hidden * u
+            # and a copy, unless they are spread
             last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
+            last *= 1 if spread else 2
         else:
             temporaries = 2 * u * shape.inner // tp + shape.hidden * u
             last = shape.inner * shape.hidden // tp
         return self.tokens * temporaries + (u * last if learns else 0)
 
     def logits(self) -> int:
-        """`trainer/modeling/logprobs.py`: a chunk in float32 and in the layers' type, and with a trained head its gradient
-        in float32 twice. Without one, the forward's three chunks."""
-        vocabulary, hidden = self.shape.vocabulary, self.shape.hidden
+        """`trainer/modeling/logprobs.py`: three chunks of the forward, or in the backward the gradient of a trained head, a
+        block of it in float32 twice, its sum and a chunk's, and the hidden states' in float32."""
+        vocabulary, hidden, u = self.shape.vocabulary, self.shape.hidden, self.u
         entries = -(-self.row.trained_tokens // self.layout.cp)
-        chunk = min(self.row.logprob_chunk, entries)
-        of_hidden = entries * hidden * self.u + 2 * chunk * hidden * EXACT
+        chunk, learns = min(self.row.logprob_chunk, entries), not self.trained.lora_rank
+        block = min(vocabulary, BLOCK_OF_VOCABULARY if self.row.on_cpu else BLOCK_OF_BACKWARD)
+        of_head = u * vocabulary * hidden + (0 if u == EXACT else 2 * block * hidden * EXACT) if learns else 0
+        of_hidden = entries * hidden * (EXACT + (0 if u == EXACT else u))
         if self.row.on_cpu:
-            blocks = 2 * chunk * min(vocabulary, BLOCK_OF_VOCABULARY) * EXACT
+            blocks = 2 * chunk * block * EXACT
             saved = entries * vocabulary * EXACT
-            of_head = 0 if self.trained.lora_rank else vocabulary * hidden * EXACT
             return of_head + of_hidden + (saved + blocks if saved <= KEPT_LOGITS_BYTES else blocks)
-        if self.trained.lora_rank:
-            return 3 * chunk * vocabulary * EXACT + of_hidden
-        if self.u == EXACT:  # products are added in place
-            return chunk * vocabulary * EXACT + vocabulary * hidden * EXACT + of_hidden
-        return chunk * vocabulary * (EXACT + self.u) + 2 * vocabulary * hidden * EXACT + of_hidden
+        forward = 3 * chunk * vocabulary * EXACT + entries * hidden * u
+        return max(forward, of_head + of_hidden + chunk * block * (EXACT + u))
 
     def optimizing(self) -> int:
         """AdamW is one kernel over numbers in place; muon makes a matrix orthogonal in bfloat16."""
