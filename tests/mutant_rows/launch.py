@@ -7,8 +7,7 @@ KINDS = "tests/system/test_launch_two_kinds.py"
 PROPOSAL = "tests/tandem/plan/test_proposal.py"
 RANK, GPU_PLAN = "tests/tandem/plan/test_rank_memory.py", "tests/tandem/plan/test_gpu_plan.py"
 REDUCED = (
-    "tests/trainer/test_reduce_each_row.py::"
-    "test_gradients_reduced_after_each_row_train_the_parameters_of_one_process"
+    "tests/trainer/test_reduce_each_row.py::test_gradients_reduced_after_each_row_train_the_parameters_of_one_process"
 )
 
 MUTANTS = (
