@@ -27,7 +27,7 @@ def published_bytes(shape: ModelShape, trained: TrainedAs) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class SizesOfGroup:
     """Numbers of tensors that FSDP2 gathers and reduces together. `local`: of one rank. `whole`: put together, this rank's
     part by tp_size. `padded`: what the collective carries, whose tensors have a multiple of the shards as their first
     dimension."""
@@ -49,6 +49,9 @@ class RankSizes:
         self.stored = BYTES[trained.dtype]
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
+        self.entries = min(
+            row.trained_tokens, self.tokens
+        )  # of the slice that has most: those of a reply are neighbors
         self.is_first, self.is_last = stage == 0, stage == layout.pp - 1
         self.layers = layers_of_stages(shape, layout.pp)[stage]
         self.in_flight = min(layout.pp - stage, row.rows)  # rows whose activations it holds at most
@@ -62,11 +65,11 @@ class RankSizes:
         """By ep_size."""
         return self.layout.ep > 1 and matrix.second > 0
 
-    def _group(self, matrices: Sequence[Matrix]) -> _Group:
+    def _group(self, matrices: Sequence[Matrix]) -> SizesOfGroup:
         base = [matrix for matrix in matrices if not (self._is_quantized and matrix.is_linear)]
         adapters = list(self._adapters(matrices)) if self.trained.lora_rank else []
         learned = adapters if self.trained.lora_rank else list(matrices)
-        return _Group(*self._sizes([*base, *adapters]), *self._sizes(learned))
+        return SizesOfGroup(*self._sizes([*base, *adapters]), *self._sizes(learned))
 
     @property
     def _is_quantized(self) -> bool:
@@ -168,6 +171,10 @@ class RankSizes:
     def reduced_of_root(self) -> int:
         return 0 if self.row.optimizer_offload else self.root.trained_local * self.stored
 
+    def reducing(self, group: SizesOfGroup) -> int:
+        """The input of a reduce-scatter in float32; gloo reduces all of a copy, and takes its part of that."""
+        return group.trained_padded * EXACT * (2 if self.row.on_cpu else 1)
+
     @property
     def input_of_layer(self) -> int:
         """What a checkpointed layer keeps."""
@@ -191,10 +198,10 @@ class RankSizes:
     @property
     def saved_of_head(self) -> int:
         """Last norm, hidden states of the trained tokens, embedding; of a stage that others follow what it passes on."""
-        hidden, entries = self.shape.hidden, -(-self.row.trained_tokens // self.layout.cp)
+        hidden = self.shape.hidden
         if not self.is_last:
             return self.given_back
-        return self.tokens * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
+        return self.tokens * hidden * (EXACT + 2 * self.u) + self.entries * hidden * self.u
 
     @property
     def saved_of_layer(self) -> int:
@@ -256,12 +263,11 @@ class RankSizes:
         """`trainer/modeling/logprobs.py`: a chunk in float32 and in the layers' type, and with a trained head its gradient
         in float32 twice. Without one, the forward's three chunks."""
         vocabulary, hidden = self.shape.vocabulary, self.shape.hidden
-        entries = -(-self.row.trained_tokens // self.layout.cp)
-        chunk = min(self.row.logprob_chunk, entries)
-        of_hidden = entries * hidden * self.u + 2 * chunk * hidden * EXACT
+        chunk = min(self.row.logprob_chunk, self.entries)
+        of_hidden = self.entries * hidden * self.u + 2 * chunk * hidden * EXACT
         if self.row.on_cpu:
             blocks = 2 * chunk * min(vocabulary, BLOCK_OF_VOCABULARY) * EXACT
-            saved = entries * vocabulary * EXACT
+            saved = self.entries * vocabulary * EXACT
             of_head = 0 if self.trained.lora_rank else vocabulary * hidden * EXACT
             return of_head + of_hidden + (saved + blocks if saved <= KEPT_LOGITS_BYTES else blocks)
         if self.trained.lora_rank:

@@ -148,9 +148,9 @@ def test_what_is_given_stays() -> None:
         assert plan.row.reduces_each
     for plan in plans(fleet(8), work("Qwen3-30B-A3B"), Given(turns=True, ep=4)):
         assert plan.layout.ep == 4
-    given = Given(turns=False, trainer_gpus=4, tp=2, cp=2, pp=1, checkpointing=True, offload=False)
+    given = Given(turns=False, trainer_gpus=4, tp=2, cp=1, pp=1, checkpointing=True, offload=False)  # 2 and 6 would do
     for plan in plans(fleet(8), work("Qwen3-8B"), given):
-        assert (plan.trainer_gpus, plan.turns, plan.layout) == (4, False, Layout(ranks=4, tp=2, cp=2))
+        assert (plan.trainer_gpus, plan.turns, plan.layout) == (4, False, Layout(ranks=4, tp=2))
         assert (plan.row.checkpointing, plan.row.optimizer_offload) == (True, False)
 
 
