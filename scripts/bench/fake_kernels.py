@@ -29,7 +29,7 @@ CAUSAL = "causal_kernel"
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """See above. What depends on values is an equal share: the log-probs of a slice, the tokens of an expert."""
+    """See above. What depends on values: a slice has as many log-probs as fit, an expert an equal share of the tokens."""
 
     def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         return a.new_empty(a.shape[0], b.shape[1], dtype=dtype)
@@ -37,7 +37,7 @@ def as_on_a_gpu() -> Iterator[None]:
     def own_part(num_tokens: int, predictor_U: Tensor, context: Peers) -> tuple[slice, Tensor]:
         length = num_tokens // context.size
         start = context.rank * length
-        return slice(start, start + length), predictor_U.new_zeros(-(-len(predictor_U) // context.size))
+        return slice(start, start + length), predictor_U.new_zeros(min(length, len(predictor_U)))
 
     def blocks(weight_VD: Tensor, *, truncated: bool, backward: bool = False) -> list[slice]:
         count = len(weight_VD)

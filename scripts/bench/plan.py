@@ -14,9 +14,11 @@ if a ratio is further from 1 than `--bound`.
 import math
 import multiprocessing
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -36,8 +38,13 @@ BOUND = 0.1  # of a ratio
 PARTS = ("weights", "optimizer", "gradients", "gathered", "computed", "peak")
 TRAINED_SHARE = 2  # of a row's tokens every second is trained
 SMALL = ModelShape(
-    name="94M", layers=8, hidden=768, heads=12, key_heads=4, head_width=64, inner=2304, vocabulary=32000, tied=True
+    name="26M", layers=6, hidden=512, heads=8, key_heads=4, head_width=64, inner=1536, vocabulary=16000, tied=True
 )
+MIXTURE = ModelShape(
+    name="28M, 8 experts", layers=6, hidden=384, heads=8, key_heads=4, head_width=48, inner=768, vocabulary=8000,
+    tied=True, experts=8, experts_per_token=2, expert_width=384,
+)  # fmt: skip
+OneCase = TypeVar("OneCase")
 Case = tuple[ModelShape, Layout, TrainedAs, TrainedRow, int]  # the last: the stage whose first rank is tracked
 
 
@@ -90,15 +97,25 @@ def measure(options: Options) -> Tables:
     if options.real:
         return {"MiB of a rank, predicted and measured": real_rows(options.folder / "model")}
     cases = [given(options)] if options.model else published()
+    return {TRACKED: with_progress(cases, lambda one: [in_a_process(one)])}
+
+
+def in_a_process(one: Case) -> Row:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(row_of, one).result()
+
+
+def with_progress(cases: Sequence[OneCase], measured: Callable[[OneCase], list[Row]]) -> list[Row]:
+    """All rows, with a bar; each is printed when it is there, since the last ones take minutes."""
     rows = []
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True, width=200, highlight=False)) as progress:
         task = progress.add_task("rows", total=len(cases))
         for one in cases:
-            progress.update(task, description=f"{one[0].name} on {one[1].ranks}")
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-                rows.append(process.submit(row_of, one).result())
+            for row in measured(one):
+                progress.console.print("  ".join(f"{name} {value}" for name, value in row.items()))
+                rows.append(row)
             progress.advance(task)
-    return {TRACKED: rows}
+    return rows
 
 
 def outside(tables: Tables, options: Options) -> str | None:
@@ -154,18 +171,49 @@ def row_of(one: Case) -> Row:
     return {**columns, **texts, "ratio": predicted.total / tracked.total, "CPU s": time.process_time() - began}
 
 
+def described(shape: ModelShape, layout: Layout, row: TrainedRow, stage: int) -> Row:
+    """The first columns of a row."""
+    sizes = f"{layout.tp}, {layout.cp}, {layout.pp}, {layout.ep}"
+    settings = {"checkpointing": row.checkpointing, "reduce_each_row": row.reduces_each}
+    columns: Row = {"model": shape.name, "ranks": layout.ranks, "tp, cp, pp, ep": sizes, "stage": stage}
+    return columns | {
+        "rows": row.rows,
+        "tokens": row.tokens,
+        "settings": ", ".join(n for n, on in settings.items() if on),
+    }
+
+
 def real_rows(folder: Path) -> list[Row]:
-    """Of one rank and two, without and with checkpointed layers."""
-    write_shape(folder, SMALL)
-    rows = []
-    for ranks in (1, 2):
-        for checkpointing in (False, True):
-            row = TrainedRow(tokens=2048, trained_tokens=1024, mixed=False, checkpointing=checkpointing, on_cpu=True)
-            layout = Layout(ranks=ranks)
-            ours, theirs = peak(SMALL, layout, TrainedAs(), row).total, max(measured_peaks(folder, layout, row))
+    """Steps of float32 models by one process and two, which share data, layers, rows or experts."""
+    row = TrainedRow(tokens=1024, trained_tokens=512, mixed=False, on_cpu=True)
+    several = replace(row, rows=3)
+    cases = [
+        (SMALL, Layout(ranks=1), row),
+        (SMALL, Layout(ranks=2), row),
+        (SMALL, Layout(ranks=2), replace(row, checkpointing=True)),
+        (SMALL, Layout(ranks=2), several),
+        (SMALL, Layout(ranks=2), replace(several, reduces_each=True)),
+        (SMALL, Layout(ranks=2, tp=2), row),
+        (SMALL, Layout(ranks=2, cp=2), row),
+        (SMALL, Layout(ranks=2, pp=2), replace(row, rows=4)),
+        (MIXTURE, Layout(ranks=2), row),
+        (MIXTURE, Layout(ranks=2, ep=2), row),
+    ]
+
+    def measured(one: tuple[ModelShape, Layout, TrainedRow]) -> list[Row]:
+        shape, layout, planned = one
+        place = folder / shape.name
+        if not place.exists():
+            write_shape(place, shape)
+        peaks, rows = measured_peaks(place, layout, planned), list[Row]()
+        for stage in range(layout.pp):
+            ours = peak(shape, layout, TrainedAs(), planned, stage).total
+            theirs = max(peaks[stage * layout.stage_ranks : (stage + 1) * layout.stage_ranks])
             figures = {"predicted": ours / 2**20, "measured": theirs / 2**20, "ratio": ours / theirs}
-            rows.append({"ranks": ranks, "checkpointing": checkpointing, **figures})
-    return rows
+            rows.append({**described(shape, layout, planned, stage), **figures})
+        return rows
+
+    return with_progress(cases, measured)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -58,7 +59,7 @@ def measured_peaks(folder: Path, layout: Layout, row: TrainedRow) -> list[int]:
 def write_shape(folder: Path, shape: ModelShape) -> None:
     """Two folders with random weights: of this shape, and of a tiny one of its kind."""
     torch.manual_seed(0)
-    widths = {"hidden": 64, "head_width": 8, "inner": 64, "expert_width": min(shape.expert_width, 64)}
+    widths: dict[str, Any] = {"hidden": 64, "head_width": 8, "inner": 64, "expert_width": min(shape.expert_width, 64)}
     tiny = dataclasses.replace(shape, layers=2, **widths)
     for name, one in ((WHOLE, shape), (TINY, tiny)):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**one.config()))

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, RankMemory, TrainedRow
-from tandem.plan.rank_sizes import EXACT, RankSizes
+from tandem.plan.rank_sizes import RankSizes
 
 
 def peak(
@@ -124,13 +124,13 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
             gathered=held + prefetch + (prefetch if done < layers - 1 else 0),
             activations=waiting + parts.given_back + (layers - done) * kept,
         )
-        reducing = layer.trained_padded * EXACT if done and reduces else 0
+        reducing = parts.reducing(layer) if done and reduces else 0
         backward = summed + ungathered + again + parts.early_working() + reducing
         with_experts = at_layer.gathered + parts.experts.padded * parts.u
         yield replace(at_layer, moment="backward of a layer", gathered=with_experts, working=backward)
         if parts.experts.whole:
             left = parts.saved_of_attention
-            of_experts = parts.experts.trained_whole * parts.u + parts.experts.trained_padded * EXACT * reduces
+            of_experts = parts.experts.trained_whole * parts.u + parts.reducing(parts.experts) * reduces
             yield replace(
                 at_layer,
                 moment="reduction of the experts",
@@ -146,7 +146,7 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
             moment="reduction of a layer",
             gathered=at_layer.gathered - prefetch,
             activations=at_layer.activations - kept,
-            working=reduced + (layer.trained_padded * EXACT if reduces else 0),
+            working=reduced + (parts.reducing(layer) if reduces else 0),
         )
     root = parts.root
     if root.trained_whole:
@@ -157,5 +157,5 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
             moment="reduction of the embedding",
             gradients=before or (layers * parts.reduced_of_layer if reduces else 0),
             activations=waiting,
-            working=whole + root.trained_whole * parts.u + (root.trained_padded * EXACT if reduces else 0),
+            working=whole + root.trained_whole * parts.u + (parts.reducing(root) if reduces else 0),
         )

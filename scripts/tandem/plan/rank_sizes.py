@@ -28,7 +28,7 @@ def published_bytes(shape: ModelShape, trained: TrainedAs) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class SizesOfGroup:
     """Numbers of tensors that FSDP2 gathers and reduces together. `local`: of one rank. `whole`: put together, this rank's
     part by tp_size. `padded`: what the collective carries, whose tensors have a multiple of the shards as their first
     dimension."""
@@ -51,6 +51,8 @@ class RankSizes:
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
         self.slice = -(-self.tokens // layout.tp)  # of norms and sums: `trainer/modeling/sequence_parallel.py`
+        # of the slice that has most: those of a reply are neighbors
+        self.entries = min(row.trained_tokens, self.tokens)
         self.is_first, self.is_last = stage == 0, stage == layout.pp - 1
         self.layers = layers_of_stages(shape, layout.pp)[stage]
         self.in_flight = min(layout.pp - stage, row.rows)  # rows whose activations it holds at most
@@ -64,11 +66,11 @@ class RankSizes:
         """By ep_size."""
         return self.layout.ep > 1 and matrix.second > 0
 
-    def _group(self, matrices: Sequence[Matrix]) -> _Group:
+    def _group(self, matrices: Sequence[Matrix]) -> SizesOfGroup:
         base = [matrix for matrix in matrices if not (self._is_quantized and matrix.is_linear)]
         adapters = list(self._adapters(matrices)) if self.trained.lora_rank else []
         learned = adapters if self.trained.lora_rank else list(matrices)
-        return _Group(*self._sizes([*base, *adapters]), *self._sizes(learned))
+        return SizesOfGroup(*self._sizes([*base, *adapters]), *self._sizes(learned))
 
     @property
     def _is_quantized(self) -> bool:
@@ -172,6 +174,10 @@ class RankSizes:
     def reduced_of_root(self) -> int:
         return 0 if self.row.optimizer_offload else self.root.trained_local * self.stored
 
+    def reducing(self, group: SizesOfGroup) -> int:
+        """The input of a reduce-scatter in float32; gloo reduces all of a copy, and takes its part of that."""
+        return group.trained_padded * EXACT * (2 if self.row.on_cpu else 1)
+
     @property
     def input_of_layer(self) -> int:
         """What a checkpointed layer keeps."""
@@ -195,10 +201,10 @@ class RankSizes:
     @property
     def saved_of_head(self) -> int:
         """Last norm, hidden states of the trained tokens, embedding; of a stage that others follow what it passes on."""
-        hidden, entries = self.shape.hidden, -(-self.row.trained_tokens // self.layout.cp)
+        hidden = self.shape.hidden
         if not self.is_last:
             return self.given_back
-        return self.slice * hidden * (EXACT + 2 * self.u) + entries * hidden * self.u
+        return self.slice * hidden * (EXACT + 2 * self.u) + self.entries * hidden * self.u
 
     @property
     def saved_of_layer(self) -> int:
@@ -267,7 +273,7 @@ class RankSizes:
         """`trainer/modeling/logprobs.py`: three chunks of the forward, or in the backward the gradient of a trained head, a
         block of it in float32 twice, its sum and a chunk's, and the hidden states' in float32."""
         vocabulary, hidden, u = self.shape.vocabulary, self.shape.hidden, self.u
-        entries = -(-self.row.trained_tokens // self.layout.cp)
+        entries = self.entries
         chunk, learns = min(self.row.logprob_chunk, entries), not self.trained.lora_rank
         block = min(vocabulary, BLOCK_OF_VOCABULARY if self.row.on_cpu else BLOCK_OF_BACKWARD)
         of_head = u * vocabulary * hidden + (0 if u == EXACT else 2 * block * hidden * EXACT) if learns else 0
