@@ -23,7 +23,8 @@ from trainer.modeling.attention import dense_mask
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.pipeline import RowPipeline
 from trainer.modeling.pipeline_parallel import cut_stages
-from trainer.modeling.stage_cuts import Cost, ModelCosts, stage_costs, stage_starts
+from trainer.modeling.stage_costs import stage_costs
+from trainer.modeling.stage_starts import Cost, ModelCosts, stage_starts
 from trainer.process.parallel import LaunchError, Parallel, parallel_session
 from trainer.settings.trained_parts import Trainable
 from trainer.step.opening import LearnerOptions, open_learner

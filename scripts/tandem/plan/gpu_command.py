@@ -100,7 +100,8 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
     yield f"# memory    {_memory_text(plan.memory)}"
     for stage in range(plan.layout.pp) if plan.layout.pp > 1 else ():
         memory = peak(work.shape, plan.layout, work.trained, plan.row, stage)
-        yield f"# stage {stage:<3} {layers_of_stages(work.shape, plan.layout.pp)[stage]} layers, {_memory_text(memory)}"
+        layers = layers_of_stages(work.shape, plan.layout.pp, learned=not work.trained.lora_rank)[stage]
+        yield f"# stage {stage:<3} {layers} layers, {_memory_text(memory)}"
     if plan.host:
         when = "parameters, gradients, states" if plan.memory.host else "states, while the engines sample"
         yield f"# host      {plan.host / GIB:,.1f} GiB of each machine's own memory: {when}"

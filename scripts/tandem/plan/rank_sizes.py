@@ -54,7 +54,7 @@ class RankSizes:
         # of the slice that has most: those of a reply are neighbors
         self.entries = min(row.trained_tokens, self.tokens)
         self.is_first, self.is_last = stage == 0, stage == layout.pp - 1
-        self.layers = layers_of_stages(shape, layout.pp)[stage]
+        self.layers = layers_of_stages(shape, layout.pp, learned=not trained.lora_rank)[stage]
         self.in_flight = min(layout.pp - stage, row.rows)  # rows whose activations it holds at most
         spread = [matrix for matrix in shape.layer_matrices() if self._is_spread(matrix)]
         self.layer = self._group([matrix for matrix in shape.layer_matrices() if matrix not in spread])

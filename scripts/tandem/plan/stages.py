@@ -1,35 +1,31 @@
-"""The stages of a planned trainer, as `stage_starts` in `trainer/modeling/pipeline_parallel.py` cuts a model; without torch.
-
-A test compares the two: tests/tandem/plan/test_plan_of_stages.py.
-"""
+"""The stages of a planned trainer: the trainer's own cut, from a model's shape."""
 
 from functools import cache
+from itertools import pairwise
 
-from shared.errors import ConfigError
-from tandem.plan.models import ModelShape
+from tandem.plan.models import Matrix, ModelShape
+from trainer.modeling.stage_starts import TRAINED_SHARE, Cost, ModelCosts, stage_starts
 
 
 @cache
-def layers_of_stages(shape: ModelShape, stages: int) -> tuple[int, ...]:
-    """Numbers of layers. Raises ConfigError for fewer layers than stages."""
-    if shape.layers < stages:
-        raise ConfigError(f"pp_size is {stages}, but {shape.name} has {shape.layers} layers; expected at most as many")
-    if stages == 1:
-        return (shape.layers,)
-    embedding, layer = shape.vocabulary * shape.hidden, shape.layer_numbers
+def layers_of_stages(shape: ModelShape, stages: int, *, learned: bool = True) -> tuple[int, ...]:
+    """Numbers of layers. `learned`: its own weights are trained, not adapters. Raises ConfigError for too few layers."""
+    starts = stage_starts(costs_of(shape, learned=learned), stages)
+    return tuple(end - start for start, end in pairwise(starts))
 
-    @cache
-    def cut(count: int, stage: int) -> tuple[int, int]:
-        """The largest of the first stages, to this one, and where this one begins."""
-        ends = embedding * (stage == 1) + (embedding + shape.hidden) * (stage == stages)
-        if stage == 1:
-            return count * layer + ends, 0
-        starts = range(stage - 1, count)
-        return min((max(cut(start, stage - 1)[0], (count - start) * layer + ends), start) for start in starts)
 
-    counts, end = list[int](), shape.layers
-    for stage in range(stages, 0, -1):
-        start = cut(end, stage)[1]
-        counts.append(end - start)
-        end = start
-    return tuple(counts[::-1])
+def costs_of(shape: ModelShape, *, learned: bool = True) -> ModelCosts:
+    """As `stage_costs` in `trainer/modeling/stage_costs.py` counts them; those of adapters are left out."""
+    passes, head = 2 + learned, shape.vocabulary * shape.hidden
+    products = sum(_products(shape, matrix) for matrix in shape.layer_matrices())
+    return ModelCosts(
+        [Cost(passes * products, shape.layer_numbers)] * shape.layers,
+        first=Cost(0, head),
+        last=Cost(TRAINED_SHARE * (passes + 1) * head, head + shape.hidden),
+    )
+
+
+def _products(shape: ModelShape, matrix: Matrix) -> float:
+    """Per token: of experts those that it gets, of norms none."""
+    share = shape.experts_per_token / shape.experts if matrix.second else 1.0
+    return matrix.numbers * share if matrix.width > 1 else 0.0
