@@ -27,7 +27,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from shared.errors import ConfigError
 from trainer.modeling.attention import MaskBuilder
-from trainer.modeling.forward import Forwarded, Passed, TreeLM, forward_stage, hidden_shape
+from trainer.modeling.forward import Forwarded, StageOutput, TreeLM, forward_stage, hidden_shape
 from trainer.modeling.pipeline_parallel import Stage
 from trainer.modeling.router_replay import InUse
 from trainer.modeling.routing import Routing
@@ -76,7 +76,7 @@ class RowPipeline:
         """
         peers, waiting = self._stage.pipeline.peers, list[_Backward]()
         ahead = min(peers.size - peers.rank - 1, len(rows))
-        results: list[Forwarded | Passed] = []
+        results: list[Forwarded | StageOutput] = []
         done = 0
         for index, row in enumerate(rows):
             result, received = self._forward(row.to(self._device))
@@ -120,7 +120,7 @@ class RowPipeline:
     def _shape(self, row: Row) -> tuple[int, int, int]:
         return hidden_shape(self._lm, row.to(self._device), self._options["attn"])
 
-    def _forward(self, row: Row) -> tuple[Forwarded | Passed, Tensor | None]:
+    def _forward(self, row: Row) -> tuple[Forwarded | StageOutput, Tensor | None]:
         """The result of this stage, which is sent on, and what it received."""
         stage, received = self._stage, None
         if not stage.is_first:
@@ -128,13 +128,13 @@ class RowPipeline:
             dist.recv(received, group=stage.pipeline.forwards, group_src=stage.pipeline.peers.rank - 1)
             received.requires_grad_(torch.is_grad_enabled() and stage.sends_gradient)
         result, received = self._computed(row, received)
-        if isinstance(result, Passed):
+        if isinstance(result, StageOutput):
             self._send(result.hidden, stage.pipeline.forwards, stage.pipeline.peers.rank + 1)
         return result, received
 
-    def _computed(self, row: Row, received: Tensor | None) -> tuple[Forwarded | Passed, Tensor | None]:
+    def _computed(self, row: Row, received: Tensor | None) -> tuple[Forwarded | StageOutput, Tensor | None]:
         result = forward_stage(self._lm, row, received, **self._options)
-        if isinstance(result, Passed) and result.hidden.dtype != self._stage.dtype:
+        if isinstance(result, StageOutput) and result.hidden.dtype != self._stage.dtype:
             raise ConfigError(
                 f"pp_size is {self._stage.pipeline.peers.size}, but a layer's hidden states are {result.hidden.dtype}; expected "
                 f"{self._stage.dtype}: use pp_size 1"
@@ -167,7 +167,7 @@ class RowPipeline:
         self._sent = [(earlier, held) for earlier, held in self._sent if not earlier.is_completed()]
         self._sent.append((work, message))
 
-    def _of_last(self, results: Sequence[Forwarded | Passed], rows: Sequence[Row]) -> list[Forwarded]:
+    def _of_last(self, results: Sequence[Forwarded | StageOutput], rows: Sequence[Row]) -> list[Forwarded]:
         """The last stage's results, on all stages; the routing is that of each stage's own layers."""
         for work, _ in self._sent:
             work.wait()
