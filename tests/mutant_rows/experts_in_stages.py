@@ -6,7 +6,8 @@ TEST_EXPERTS = "tests/trainer/test_experts_in_stages.py"
 OF_STAGE = f"{TEST_EXPERTS}::test_each_stage_repeats_the_choices_of_its_own_layers"
 TRAINED_ALIKE = f"{TEST_EXPERTS}::test_balanced_and_replayed_experts_train_the_parameters_of_one_process"
 TWO_PASSES = f"{TEST_EXPERTS}::test_two_passes_balance_experts_next_to_a_reference_model_that_chooses_by_itself"
-ACCUMULATE, REPLAY_OF = "trainer/step/accumulate.py", "trainer/modeling/router_replay.py"
+ACCUMULATE, OF_STAGES = "trainer/step/accumulate.py", "trainer/step/stage_routing.py"
+REPLAY_OF = "trainer/modeling/router_replay.py"
 
 MUTANTS = (
     Mutant(
@@ -39,9 +40,9 @@ MUTANTS = (
     ),
     Mutant(
         "experts in stages: a layer's part in the balance is that in the whole model",
-        ACCUMULATE,
-        "self.loss.router_aux_loss_coef, layers)",
-        "self.loss.router_aux_loss_coef)",
+        OF_STAGES,
+        "loss.router_aux_loss_coef, layers)",
+        "loss.router_aux_loss_coef)",
         TRAINED_ALIKE,
     ),
     Mutant(
@@ -53,8 +54,8 @@ MUTANTS = (
     ),
     Mutant(
         "experts in stages: metrics are of the experts of all stages",
-        ACCUMULATE,
-        "return joined_stages(stage.pipeline.peers.gather_objects(on_host))",
+        OF_STAGES,
+        "return joined_stages(lm.stage.pipeline.peers.gather_objects(on_host))",
         "return on_host",
         TRAINED_ALIKE,
     ),
@@ -67,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "experts in stages: the balance counts each row once",
-        ACCUMULATE,
+        OF_STAGES,
         "routings if len(known) == num_rows else [own.detached(), *routings]",
         "[own.detached(), *routings]",
         TWO_PASSES,

@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         "pipeline: hidden states travel in the expected type",
         "trainer/modeling/pipeline.py",
-        "        if isinstance(result, Passed) and result.hidden.dtype != self._stage.dtype:\n",
+        "        if isinstance(result, StageOutput) and result.hidden.dtype != self._stage.dtype:\n",
         "        if False:\n",
         f"{CUT_TEST}::test_hidden_states_of_another_type_are_refused_on_every_stage",
     ),

@@ -23,7 +23,7 @@ from tests.trainer.replayed import LAYERS, NUM_EXPERTS, TOP_K
 from tests.trainer.stages import of_stage
 from trainer.modeling.attention import no_mask
 from trainer.modeling.expert_parallel import spread_experts
-from trainer.modeling.forward import Forwarded, Passed, TreeLM, forward_row, forward_stage
+from trainer.modeling.forward import Forwarded, StageOutput, TreeLM, forward_row, forward_stage
 from trainer.modeling.forward_ways import Head
 from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.process.parallel import LaunchError, Parallel, Sizes, _described
@@ -148,7 +148,7 @@ def test_each_stage_repeats_the_choices_of_its_own_layers(with_dense_layers: boo
         lm = TreeLM(part, stage=cut_stages(part, of_stage(number, 3), dtype=torch.float64))
         lm.way = whole.way
         result = forward_stage(lm, replayed, hidden, chunk=512, attn=no_mask, with_entropy=False)
-        hidden = result.hidden if isinstance(result, Passed) else None
+        hidden = result.hidden if isinstance(result, StageOutput) else None
         chosen += [] if result.routing is None else [result.routing.chosen_LX]
     assert isinstance(result, Forwarded)
     assert torch.equal(result.logprob_E, expected.logprob_E)

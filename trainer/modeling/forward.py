@@ -56,7 +56,7 @@ class Forwarded(NamedTuple):
         return Forwarded(self.logprob_E.detach(), entropy_E, outside_E, routing)
 
 
-class Passed(NamedTuple):
+class StageOutput(NamedTuple):
     """The result of a row's forward in a stage that others follow. `routing`: of this process's tokens in the stage's layers."""
 
     hidden: Tensor  # (1, N, D)
@@ -131,7 +131,7 @@ class TreeLM(nn.Module):
 
     def forward(
         self, row: Row, mask: Mask, chunk: int, with_entropy: bool, received: Tensor | None = None
-    ) -> Forwarded | Passed:
+    ) -> Forwarded | StageOutput:
         """Log-probs of the row's entries; each distinct (token, distribution) is computed once. Hidden states of a stage that
         others follow. `received`: those of the stage before.
         """
@@ -149,7 +149,7 @@ class TreeLM(nn.Module):
             arguments["inputs_embeds"] = received
         if self.stage is not None and not self.stage.is_last:
             output = self.causal_lm.base_model(**arguments)
-            return Passed(output.last_hidden_state, self._routing(output, row, here))
+            return StageOutput(output.last_hidden_state, self._routing(output, row, here))
         if self.way.head is Head.CHUNKED:
             output = self.causal_lm.base_model(**arguments)
             head: Any = self.causal_lm.get_output_embeddings()
@@ -247,10 +247,10 @@ def forward_row(
 # 6 parameters and a model: the row, and what the stage before has made of it
 def forward_stage(
     lm: nn.Module, row: Row, received: Tensor | None, *, chunk: int, attn: MaskBuilder, with_entropy: bool
-) -> Forwarded | Passed:
+) -> Forwarded | StageOutput:
     """`forward_row` of one stage: its result, or hidden states for the next one. `received`: None for the first."""
     row = _padded(lm, row, attn)
-    result: Forwarded | Passed = lm(row, attn(row.ends_N), chunk, with_entropy, received)
+    result: Forwarded | StageOutput = lm(row, attn(row.ends_N), chunk, with_entropy, received)
     return result
 
 

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from shared.errors import ConfigError
 from trainer.modeling.attention import MaskBuilder
-from trainer.modeling.forward import Forwarded, Passed, TreeLM, forward_stage, hidden_shape
+from trainer.modeling.forward import Forwarded, StageOutput, TreeLM, forward_stage, hidden_shape
 from trainer.modeling.pipeline_parallel import Stage
 from trainer.modeling.router_replay import InUse
 from trainer.modeling.routing import Routing
@@ -59,7 +59,7 @@ class _Done:
     results: list[Forwarded] = field(default_factory=list)
     routings: list[Routing | None] = field(default_factory=list)
 
-    def add(self, result: Forwarded | Passed) -> None:
+    def add(self, result: Forwarded | StageOutput) -> None:
         self.routings.append(None if result.routing is None else result.routing.detached())
         if isinstance(result, Forwarded):
             self.results.append(result.detached())
@@ -144,7 +144,7 @@ class RowPipeline:
     def _shape(self, row: Row) -> tuple[int, int, int]:
         return hidden_shape(self._lm, row.to(self._device), self._options["attn"])
 
-    def _forward(self, row: Row) -> tuple[Forwarded | Passed, Tensor | None]:
+    def _forward(self, row: Row) -> tuple[Forwarded | StageOutput, Tensor | None]:
         """The result of this stage, which is sent on, and what it received."""
         stage, received = self._stage, None
         if not stage.is_first:
@@ -152,13 +152,13 @@ class RowPipeline:
             dist.recv(received, group=stage.pipeline.forwards, group_src=stage.pipeline.peers.rank - 1)
             received.requires_grad_(torch.is_grad_enabled() and stage.sends_gradient)
         result, received = self._computed(row, received)
-        if isinstance(result, Passed):
+        if isinstance(result, StageOutput):
             self._send(result.hidden, stage.pipeline.forwards, stage.pipeline.peers.rank + 1)
         return result, received
 
-    def _computed(self, row: Row, received: Tensor | None) -> tuple[Forwarded | Passed, Tensor | None]:
+    def _computed(self, row: Row, received: Tensor | None) -> tuple[Forwarded | StageOutput, Tensor | None]:
         result = forward_stage(self._lm, row, received, **self._options)
-        if isinstance(result, Passed) and result.hidden.dtype != self._stage.dtype:
+        if isinstance(result, StageOutput) and result.hidden.dtype != self._stage.dtype:
             raise ConfigError(
                 f"pp_size is {self._stage.pipeline.peers.size}, but a layer's hidden states are {result.hidden.dtype}; expected "
                 f"{self._stage.dtype}: use pp_size 1"

@@ -30,15 +30,16 @@ from torch.distributed.fsdp import FSDPModule
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
 from trainer.modeling.attention import MaskBuilder
 from trainer.modeling.forward import Forwarded, TreeLM, forward_row
-from trainer.modeling.pipeline import Balance, RowPipeline
+from trainer.modeling.pipeline import RowPipeline
 from trainer.modeling.pipeline_parallel import Stage, add_tied_gradients
-from trainer.modeling.routing import Routing, joined_stages, router_aux_loss, total
+from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.process.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
 from trainer.reporting.not_finite import cause_of_update
 from trainer.reporting.token_logprobs import TokenLogprobs, token_logprobs
 from trainer.settings.loss import ProximalLogprobs
 from trainer.step.reference import Reference
+from trainer.step.stage_routing import balance_of_stage, routing_of_stages
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row
 
@@ -185,50 +186,22 @@ class Accumulator:
         def loss_of_row(index: int, forwarded: Forwarded) -> Tensor:
             return compute(of_row(index, forwarded), totals, self.loss)[0] * self.parallel.num_shards
 
+        balance_of = partial(balance_of_stage, self.lm, self.loss, self.parallel, self._of_all_ranks)
         if two_passes:
             done = pipeline.scores(rows)
             batch = LossBatch.concatenate([of_row(*numbered) for numbered in enumerate(done)])
             linear, outcome = _linear_loss(batch, rows, totals, self.loss)
-            balance = self._balance_of_stage(done, len(rows))
+            balance = balance_of(done, num_rows=len(rows))
             pipeline.train(rows, lambda index, forwarded: linear(index, forwarded) * self.parallel.num_shards, balance)
         else:
             later = [row.without_entries() for row in rows[1:]] if self._balances else []
-            balance = self._balance_of_stage(pipeline.scores(later) if later else [], len(rows))
+            balance = balance_of(pipeline.scores(later) if later else [], num_rows=len(rows))
             done = pipeline.train(rows, loss_of_row, balance)
             batches = [of_row(*numbered) for numbered in enumerate(done)]
             outcome = Outcome.concatenate([compute(of, totals, self.loss)[1] for of in batches])
             batch = LossBatch.concatenate(batches)
         add_tied_gradients(self.lm.causal_lm, stage)
-        return batch.detached(), outcome, self._routing_of_stages(stage, done)
-
-    def _balance_of_stage(self, known: Sequence[Forwarded], num_rows: int) -> Balance | None:
-        """Of the experts in this stage's layers, by row. `known`: of all rows or of all but the first, whose own forward says the
-        rest. None: no loss balances them.
-        """
-        if not self._balances:
-            return None
-        assert self.lm.replay is not None, "open_learner refuses a coefficient without experts"
-        layers = self.lm.replay.shape.with_experts
-        routings = [forwarded.routing for forwarded in known if forwarded.routing is not None]
-        whole: Routing | None = None
-
-        def balance(own: Routing) -> Tensor:
-            nonlocal whole
-            if whole is None:
-                whole = self._of_all_ranks(routings if len(known) == num_rows else [own.detached(), *routings])
-                assert whole is not None, "of at least one row"
-            loss = router_aux_loss(own, whole, self.loss.router_aux_loss_coef, layers)
-            return loss * self.parallel.num_shards
-
-        return balance
-
-    def _routing_of_stages(self, stage: Stage, done: Sequence[Forwarded]) -> Routing | None:
-        """Of all rows, ranks and layers, in the order of the layers."""
-        if self.lm.experts_per_token is None:
-            return None
-        own = self._of_all_ranks([forwarded.routing for forwarded in done if forwarded.routing is not None])
-        on_host = None if own is None else Routing(*(tensor.cpu() for tensor in own))
-        return joined_stages(stage.pipeline.peers.gather_objects(on_host))
+        return batch.detached(), outcome, routing_of_stages(self.lm, self._of_all_ranks, done)
 
     @torch.no_grad()
     def _scores(self, rows: Sequence[Row]) -> list[Forwarded]:
