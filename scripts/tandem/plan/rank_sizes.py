@@ -253,6 +253,12 @@ class RankSizes:
         """Of a layer, and its norms: what is left of it when its experts have their gradients."""
         return self.slice * self._saved_of_norms + self.tokens * self._saved_of_attention
 
+    @property
+    def _copies_experts(self) -> bool:
+        """Whether their gradients are copied before they are reduced: of shards that cut another dimension than the first."""
+        experts = [matrix for matrix in self.shape.layer_matrices() if matrix.second]
+        return self.layout.ep == 1 and (self.layout.tp > 1 or any(map(self._is_cut_inside, experts)))
+
     def early_working(self) -> int:
         """Of a layer's backward: the gradients of the gated product's parts, and of the last matrix."""
         shape, u, tp = self.shape, self.u, self.layout.tp
@@ -261,9 +267,8 @@ class RankSizes:
             spread = self.layout.ep > 1
             widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
             temporaries = round(self._chosen * widths * u) + shape.hidden * u
-            # and a copy, unless they are spread
             last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
-            last *= 1 if spread else 2
+            last *= 2 if self._copies_experts else 1
         else:
             temporaries = 2 * u * shape.inner // tp + shape.hidden * u
             last = shape.inner * shape.hidden // tp
