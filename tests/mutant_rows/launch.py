@@ -44,10 +44,10 @@ MUTANTS = (
         f"{PROPOSAL}::test_small_steps_are_proposed",
     ),
     Mutant(
-        "plan for GPUs: a rank holds at least one of the experts, and collectives carry what rounds them up",
+        "plan for GPUs: experts that the shards do not divide are cut inside",
         "scripts/tandem/plan/rank_sizes.py",
-        "local = sum(-(-rows // shards) * width for rows, width in own)",
-        "local = sum(rows * width // shards for rows, width in own)",
+        "(rows, width // shards) if divides else",
+        "(rows, width // shards) if False else",
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(

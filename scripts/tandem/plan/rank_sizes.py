@@ -82,21 +82,9 @@ class RankSizes:
     def _sizes(self, matrices: Sequence[Matrix]) -> tuple[int, int, int]:
         """Numbers: local, whole, padded."""
         shards = self.layout.shards
-        local = sum(prod(self._shard(matrix)) for matrix in matrices)
+        local = sum(prod(_shard(*self._own(matrix), matrix.second, shards)) for matrix in matrices)
         is_sharded = shards > 1 or not self.row.on_cpu  # `shard_model` leaves the only rank of a CPU as it is
         return local, sum(prod(self._own(matrix)) for matrix in matrices), local * shards if is_sharded else 0
-
-    def _shard(self, matrix: Matrix) -> tuple[int, int]:
-        """(rows, width) of this rank's shard: `trainer/process/expert_sharding.py`."""
-        (rows, width), shards = self._own(matrix), self.layout.shards
-        return (rows, width // shards) if self._is_cut_inside(matrix) else (-(-rows // shards), width)
-
-    def _is_cut_inside(self, matrix: Matrix) -> bool:
-        """Whether FSDP2 cuts another dimension than the first."""
-        (rows, width), shards = self._own(matrix), self.layout.shards
-        if not matrix.second or rows % shards == 0:
-            return False
-        return matrix.second % shards == 0 or width // matrix.second % shards == 0
 
     def _own(self, matrix: Matrix) -> tuple[int, int]:
         """(rows, width) of this rank's part by tp_size."""
@@ -124,7 +112,7 @@ class RankSizes:
         learned = list(self._adapters(matrices)) if self.trained.lora_rank else matrices
         total = 0
         for matrix in learned:
-            rows, width = self._shard(matrix)
+            rows, width = _shard(*self._own(matrix), matrix.second, self.layout.shards)
             local = (rows, width) if width > 1 else (rows,)
             size = max(self.stored, EXACT) if self.trained.lora_rank else self.stored
             total += state_bytes(local, self.trained.optim, size, in_layer=in_layer)
@@ -221,3 +209,10 @@ class RankSizes:
         if self.trained.optim != "muon":
             return 0
         return 4 * BF16 * max(m.numbers for m in self.shape.layer_matrices())
+
+
+def _shard(rows: int, width: int, second: int, shards: int) -> tuple[int, int]:
+    """(rows, width) of a shard: of three dimensions another than the first, where that is even
+    (`trainer/process/expert_sharding.py`)."""
+    divides = second and rows % shards and (second % shards == 0 or width // second % shards == 0)
+    return (rows, width // shards) if divides else (-(-rows // shards), width)
