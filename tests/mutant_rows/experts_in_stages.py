@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "experts in stages: the reference model chooses by itself",
-        ACCUMULATE,
+        "trainer/step/reference.py",
         "[row.without_experts() for row in rows]",
         "list(rows)",
         TWO_PASSES,

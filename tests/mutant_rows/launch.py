@@ -47,10 +47,10 @@ MUTANTS = (
         f"{PROPOSAL}::test_small_steps_are_proposed",
     ),
     Mutant(
-        "plan for GPUs: a rank holds at least one of the experts, and collectives carry what rounds them up",
+        "plan for GPUs: experts that the shards do not divide are cut inside",
         "scripts/tandem/plan/rank_sizes.py",
-        "else (-(-rows // shards), width)",
-        "else (max(rows // shards, 0), width)",
+        "if not matrix.second or rows % shards == 0:",
+        "if True:",
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(

@@ -113,7 +113,7 @@ class OfWholeRow:
 
 
 class _Product(torch.autograd.Function):
-    # 6 parameters: torch passes a function's tensors and options one by one
+    # 7 parameters: torch passes a function's tensors and options one by one
     @staticmethod
     def forward(
         ctx: Any,

@@ -140,10 +140,9 @@ def use_slices(model: PreTrainedModel, plans: Mapping[str, LayerPlan], line: Pee
         for child, summed in plan.blocks.items():
             block = part.get_submodule(child)
             block.forward = _Block(local, block.forward, summed)
-            inside: list[Any] = list(block.modules()) if summed else []
-            for module in inside:
-                if isinstance(module, nn.Linear):
-                    module.forward = OfWholeRow(module, module.forward)
+            linears: list[Any] = [module for module in block.modules() if isinstance(module, nn.Linear)]
+            for linear in linears if summed else ():
+                linear.forward = OfWholeRow(linear, linear.forward)
         part.register_forward_pre_hook(row.enter if part is parts[0] else row.go_on, with_kwargs=True)
     parts[-1].register_forward_hook(row.leave, always_call=True)
 
