@@ -28,9 +28,11 @@ def python_path(root: Path) -> str:
 
 
 def make_clean(environment: MutableMapping[str, str], root: Path) -> None:
-    """Leave only what is listed. `PYTHONPATH` stays if it names this tree: `tests.mutants` tests a copy."""
+    """Leave only what is listed. `PYTHONPATH` stays if it ends with this tree: `tests.mutants` tests a copy, and in front of it
+    `scripts.gpu_check` has the packages of its archive.
+    """
     for name in list(environment):
         stays = name in SYSTEM or name in PARTS or name.startswith(PREFIXES)
-        if not stays and (name != "PYTHONPATH" or environment[name] != python_path(root)):
+        if not stays and (name != "PYTHONPATH" or not environment[name].endswith(python_path(root))):
             del environment[name]
     environment.update(FIXED)

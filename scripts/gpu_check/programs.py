@@ -14,6 +14,7 @@ from typing import Any
 
 from tests import hostgpu
 
+ROOT = Path(__file__).parents[2]
 OVER = 124  # the exit status of what did not end in time
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -57,7 +58,7 @@ class GpuCheck:
 
     def run(self, arguments: Sequence[str], limit_s: float = 600.0) -> tuple[int, str]:
         """Exit status and output of Python with these arguments; `OVER` after `limit_s` or at the end of all checks."""
-        environment = os.environ | ENVIRONMENT | {"TANDEM_TEST_DEVICE": self.device}
+        environment = os.environ | ENVIRONMENT | {"TANDEM_TEST_DEVICE": self.device, "PYTHONPATH": _import_path()}
         if self.device == hostgpu.NAME:
             environment |= hostgpu.ENVIRONMENT
         with tempfile.TemporaryFile() as output:
@@ -66,7 +67,7 @@ class GpuCheck:
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=Path(__file__).parents[2],
+                cwd=ROOT,
                 start_new_session=True,
             )
             try:
@@ -77,6 +78,12 @@ class GpuCheck:
                 _end_session(child)
             output.seek(0)
             return status, output.read().decode("utf-8", errors="replace")
+
+
+def _import_path() -> str:
+    """With the checkout's packages, which are installed in no environment where it was unpacked: `tandem` lies in scripts."""
+    given = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*([given] if given else []), str(ROOT), str(ROOT / "scripts")])
 
 
 def _end_session(child: "subprocess.Popen[bytes]") -> None:
