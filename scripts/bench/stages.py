@@ -3,7 +3,7 @@
     python -m scripts.bench.stages [--layers 24 --width 896 --vocabulary 151936] [--stages 2,4] [--rounds 3] [--json F] [--quick]
 
     parameters     stages of about equally many parameters: what the trainer did before
-    operations     the slowest stage does as few operations as can be (trainer/modeling/stage_starts.py): what it does
+    operations     the slowest stage does as few operations as can be (shared/weights/stage_starts.py): what it does
 
 Each stage computes the same row alone in this process, on made-up hidden states, by turns with the other cut's; the least of all
 rounds counts. `slowest/mean` is how much longer a step takes than with even stages. `idle %` is what a process waits of a step of
@@ -25,12 +25,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from scripts.bench.harness import Options, Tables, command_line, run_benchmark
 from scripts.bench.harness import Row as Figures
 from scripts.bench.synthetic import growing
+from shared.weights.stage_starts import Cost, ModelCosts, stage_starts
 from trainer.modeling import pipeline_parallel
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.forward import Forwarded, TreeLM, forward_stage
 from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.modeling.stage_costs import stage_costs
-from trainer.modeling.stage_starts import Cost, ModelCosts, stage_starts
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.process.peers import Peers, Pipeline
 from trainer.trees.packing import Row, pack

@@ -52,14 +52,14 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline: stages are balanced with embedding and head",
-        "trainer/modeling/stage_starts.py",
+        "shared/weights/stage_starts.py",
         "ends = (first if stage == 1 else Cost(0, 0)).plus(last if stage == stages else Cost(0, 0))",
         "ends = Cost(0, 0)",
         f"{CUT_TEST}::test_the_slowest_stage_is_as_fast_and_then_the_largest_as_small_as_can_be",
     ),
     Mutant(
         "pipeline: of equally fast cuts the one with the smallest stages is made",
-        "trainer/modeling/stage_starts.py",
+        "shared/weights/stage_starts.py",
         "    return smallest(1, slowest)[1]\n",
         "    return smallest(0, slowest)[1]\n",
         f"{CUT_TEST}::test_the_slowest_stage_is_as_fast_and_then_the_largest_as_small_as_can_be",

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
+from shared.weights.stage_starts import Cost, ModelCosts, stage_starts
 from tests.trainer.builders import tiny_experts_model, tiny_model
 from tests.trainer.launched import OPTIMIZER, rows_of_step
 from tests.trainer.layouts import Layout, run
@@ -24,7 +25,6 @@ from trainer.modeling.forward import TreeLM
 from trainer.modeling.pipeline import RowPipeline
 from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.modeling.stage_costs import stage_costs
-from trainer.modeling.stage_starts import Cost, ModelCosts, stage_starts
 from trainer.process.parallel import LaunchError, Parallel, parallel_session
 from trainer.settings.trained_parts import Trainable
 from trainer.step.opening import LearnerOptions, open_learner

@@ -9,7 +9,7 @@ parameters keep their names, in checkpoints too, and each stage makes its own po
 model computes what the whole model computes is checked before the cut: without layers it must return the hidden states that it
 is given.
 
-Where the cuts are: `stage_starts.py`.
+Where the cuts are: `shared/weights/stage_starts.py`.
 
 Tied embeddings: first and last stage each hold the matrix, and add their gradients, so that both copies take the same steps.
 """
@@ -26,9 +26,9 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
+from shared.weights.stage_starts import stage_starts
 from trainer.modeling.router_replay import router_replay
 from trainer.modeling.stage_costs import stage_costs
-from trainer.modeling.stage_starts import stage_starts
 from trainer.process.parallel import Parallel
 from trainer.process.peers import Pipeline
 

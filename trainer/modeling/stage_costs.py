@@ -1,4 +1,4 @@
-"""What the stages of a model cost, for `stage_starts.py` to cut it.
+"""What the stages of a model cost, for `shared/weights/stage_starts.py` to cut it.
 
 Counted are products with matrices, per token:
 
@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from shared.weights.stage_starts import TRAINED_SHARE, Cost, ModelCosts
 from trainer.modeling.expert_parallel import expert_modules
-from trainer.modeling.stage_starts import TRAINED_SHARE, Cost, ModelCosts
 
 
 def stage_costs(model: PreTrainedModel, before: Sequence[str], after: Sequence[str]) -> ModelCosts:

@@ -3,8 +3,8 @@
 from functools import cache
 from itertools import pairwise
 
+from shared.weights.stage_starts import TRAINED_SHARE, Cost, ModelCosts, stage_starts
 from tandem.plan.models import Matrix, ModelShape
-from trainer.modeling.stage_starts import TRAINED_SHARE, Cost, ModelCosts, stage_starts
 
 
 @cache

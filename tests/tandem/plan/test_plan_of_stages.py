@@ -7,10 +7,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shared.errors import ConfigError
+from shared.weights.stage_starts import stage_starts
 from tandem.plan.models import KNOWN
 from tandem.plan.stages import costs_of, layers_of_stages
 from trainer.modeling.stage_costs import stage_costs
-from trainer.modeling.stage_starts import stage_starts
 
 STAGES = (2, 3, 4, 8, 16)
 
