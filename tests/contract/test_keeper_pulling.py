@@ -94,7 +94,9 @@ async def test_a_version_without_a_source_is_an_error_that_passes(engine: Engine
         await assert_serves(kept, 1)
 
 
-async def test_by_default_the_disk_is_read_where_it_is_seen_whole(engine: Engine, store: Store, until: Until) -> None:
+async def test_by_default_the_disk_is_read_where_it_is_seen_whole(
+    engine: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
     """A folder of the same name from another run, with files of other sizes, is not the trainer's disk."""
     if engine.kind != "local":
         pytest.skip("what is pulled is chosen in the same way for every engine: tested once, with the local one")
@@ -105,11 +107,9 @@ async def test_by_default_the_disk_is_read_where_it_is_seen_whole(engine: Engine
         await assert_serves(kept, 1)
         assert (await kept.service()).weights_url is None
         files = manifest_of(engine.weights(2))
-        other = kept.engine.models[0].parent / "of-another-run"
-        other.mkdir(exist_ok=True)
         for name in files:
-            (other / name).write_bytes(b"other")
+            (tmp_path / name).write_bytes(b"other")
         url = await trainer.server.serve([Written(engine.weights(2), "full", files)])
-        await store.versions.announce(POLICY, 2, str(other), files, source=url)
+        await store.versions.announce(POLICY, 2, str(tmp_path), files, source=url)
         await assert_serves(kept, 2)
         assert (await kept.service()).weights_url is not None

@@ -171,7 +171,7 @@ def test_a_process_keeps_half_of_what_one_keeps() -> None:
         model = tiny_model()
         alone = saved_numbers(model, 256)
         cut_layers(model, parallel.mesh["tp"], CPU)
-        assert saved_numbers(model, 256) < 0.56 * alone
+        assert saved_numbers(model, 256) < 0.515 * alone
 
     run(TWO, work)
 
