@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from shared.files.output_names import METRICS_FILE
 from shared.processes.mongod import Mongod
 from shared.weights.files import WEIGHTS_FILE
-from tandem.what_if.forward_scores import images_of_turns
+from tandem.what_if.forward_scores import inputs_of_turns
 from tandem.what_if.replay import replay
 from tandem.what_if.sampled import read_episode
 from tandem.what_if.stored_weights import kept_weights, published_versions
@@ -106,9 +106,9 @@ def test_a_turn_is_replayed_with_the_weights_that_played_it(
     out = trained(played, mongod, tmp_path, device="auto", max_steps=1)
     episode = bridge(read_episode(bridge.store, FIRST))
     published = bridge(published_versions(bridge.store, "main"))
-    images = bridge(images_of_turns(bridge.store, episode.turns, published))
+    inputs = bridge(inputs_of_turns(bridge.store, episode.turns, published))
     with parallel_session(DEVICE, 1), kept_weights(published, out, DEVICE) as weights:
-        result = replay(episode, images, weights, DEVICE, Progress(disable=True))
+        result = replay(episode, inputs, weights, DEVICE, Progress(disable=True))
     assert len(result.turns) == len(episode.turns)
     for turn in result.turns:
         assert np.abs(turn.recomputed - turn.sampled.logprobs).max() < 10 * NATS_APART
