@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,17 @@ class Comparison:
             self._write(full_parameters(learner), metrics, parallel)
 
         return self._result(layout, work)[0]
+
+    def assert_as_alone(self, layout: Layout, reported: Sequence[str]) -> None:
+        """Parameters and metrics are those of one process, also to and from its checkpoint."""
+        alone = Layout(1)
+        expected = self.trained(alone)
+        assert relative_difference(self.trained(layout), expected) < 1e-9
+        for name in reported:
+            assert self.metrics[layout][name] == pytest.approx(self.metrics[alone][name], rel=1e-9), name
+        for saved_by, continued_by in ((layout, alone), (alone, layout)):
+            found = self.continued(saved_by, continued_by)
+            assert relative_difference(found, expected) < 1e-9, f"{continued_by} from the checkpoint of {saved_by}"
 
     def _take_steps(self, learner: Learner, stop: int, parallel: Parallel) -> dict[str, float]:
         every_token = self._loss.router_aux_loss_coef > 0

@@ -69,13 +69,7 @@ def test_experts_that_tp_size_has_cut_are_cut_by_rows_over_the_data() -> None:
 def test_every_layout_trains_the_parameters_of_one_process_and_reports_its_numbers(
     layout: Layout, compared: Comparison
 ) -> None:
-    expected = compared.trained(ONE)
-    assert relative_difference(compared.trained(layout), expected) < 1e-9
-    for name in REPORTED:
-        assert compared.metrics[layout][name] == pytest.approx(compared.metrics[ONE][name], rel=1e-9), name
-    for saved_by, continued_by in ((layout, ONE), (ONE, layout)):
-        found = compared.continued(saved_by, continued_by)
-        assert relative_difference(found, expected) < 1e-9, f"{continued_by} from the checkpoint of {saved_by}"
+    compared.assert_as_alone(layout, REPORTED)
 
 
 @pytest.mark.thorough
