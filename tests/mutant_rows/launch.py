@@ -54,6 +54,27 @@ MUTANTS = (
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(
+        "plan for GPUs: with experts by ep_size, layers have whole rows",
+        "scripts/tandem/plan/rank_sizes.py",
+        "self.slice = self.tokens if layout.ep > 1 else",
+        "self.slice =",
+        f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
+    ),
+    Mutant(
+        "plan for GPUs: the backward of experts holds their results three times",
+        "scripts/tandem/plan/rank_sizes.py",
+        "return max(of_product, self._working_of_experts)",
+        "return of_product",
+        f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
+    ),
+    Mutant(
+        "plan for GPUs: what a row adds to reduced gradients is there beside them",
+        "scripts/tandem/plan/rank_memory.py",
+        "added = parts.reduced_of_root if before else 0",
+        "added = 0",
+        f"{RANK}::test_a_stage_would_hold_what_is_predicted_of_it",
+    ),
+    Mutant(
         "plan for GPUs: layers keep their activations unless they are computed again",
         "scripts/tandem/plan/rank_memory.py",
         "kept = parts.input_of_layer if row.checkpointing else saved",
