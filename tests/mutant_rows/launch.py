@@ -75,6 +75,13 @@ MUTANTS = (
         f"{RANK}::test_a_stage_would_hold_what_is_predicted_of_it",
     ),
     Mutant(
+        "plan for GPUs: a mixture is planned in stages too",
+        "scripts/tandem/plan/layouts.py",
+        "for size in _sizes(min(machines, shape.layers), None)",
+        "for size in _sizes(1 if shape.experts else min(machines, shape.layers), None)",
+        f"{GPU_PLAN}::test_a_mixture_is_planned_in_stages_too",
+    ),
+    Mutant(
         "plan for GPUs: layers keep their activations unless they are computed again",
         "scripts/tandem/plan/rank_memory.py",
         "kept = parts.input_of_layer if row.checkpointing else saved",

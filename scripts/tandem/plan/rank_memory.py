@@ -124,7 +124,8 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
     again = saved if row.checkpointing else 0
     of_input = parts.u * parts.tokens * parts.shape.hidden
     ungathered = parts.root_gradient_bytes
-    for done in sorted({0, 1, 2, layers - 1} & set(range(layers))):  # layers whose gradients are there
+    # layers whose gradients are there; the last one has no next one that is gathered meanwhile
+    for done in sorted({0, 1, 2, layers - 2, layers - 1} & set(range(layers))):
         gone = done * parts.unreduced_of_layer
         summed = max(0, unreduced - gone) if turn.is_last else unreduced if turn.follows else gone
         at_layer = replace(
