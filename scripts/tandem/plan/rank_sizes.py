@@ -278,9 +278,12 @@ class RankSizes:
         spread = self.layout.ep > 1
         widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
         last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
+        # all their gradients, when the first product's are there: its own result and what came after it are gone
+        freed = self.tokens * round(self._chosen * (2 * shape.expert_width + shape.hidden * spread) * u)
+        both = self.tokens * shape.hidden * u - freed + (3 * u * last if learns else 0)
         last *= 2 if self._copies_experts else 1
         of_product = self.tokens * (round(self._chosen * widths * u) + shape.hidden * u) + (u * last if learns else 0)
-        return max(of_product, self._working_of_experts)
+        return max(of_product, both, self._working_of_experts)
 
     @property
     def _working_of_experts(self) -> int:

@@ -38,6 +38,7 @@ CASES = {
     "ep_size, checkpointing": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, cp=4), FULL, {"checkpointing": True}),
     "ep_size, rows": ("Qwen3-235B-A22B", Layout(ranks=512, ep=8), FULL, {"checkpointing": True, "rows": 2}),
     "ep_size, tp_size": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"checkpointing": True}),
+    "experts, short": ("Qwen3-30B-A3B", Layout(ranks=64), FULL, {"tokens": 1024}),
     "experts, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, tp=4), FULL, {"tokens": 65536, "checkpointing": True}),
     "ep_size, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, ep=4, tp=4), FULL, {"tokens": 65536}),
 }
