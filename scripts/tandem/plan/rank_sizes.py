@@ -41,7 +41,7 @@ class SizesOfGroup:
     trained_padded: int
 
 
-# 37 methods: each is one size of a rank, of tensors or of what a row makes, by the same layout, and many are made of others
+# 39 methods: each is one size of a rank, of tensors or of what a row makes, by the same layout, and many are made of others
 class RankSizes:
     """The sizes that the moments are made of, in bytes unless they are numbers. `stage`: one of `layout.pp`. It has `layers`, and
     the embedding if it is the first, the head if it is the last."""
@@ -298,7 +298,7 @@ class RankSizes:
     @property
     def backward_of_norm(self) -> int:
         """Of the last one, in float32: the gradient by the factor, and four of the mean of squares."""
-        return 5 * EXACT * self.slice * self.shape.hidden * self.is_last
+        return 5 * EXACT * self.slice * self.shape.hidden
 
     def logits(self) -> int:
         """`trainer/modeling/logprobs.py`: three chunks of the forward, or in the backward the gradient of a trained head, a
