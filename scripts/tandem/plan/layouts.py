@@ -217,11 +217,10 @@ def _sizes(most: int, given: int | None) -> list[int]:
 
 
 def _stages(shape: ModelShape, machines: int, given: Given) -> list[int]:
-    """Of whole machines: only hidden states pass between stages. The trainer refuses experts in stages."""
+    """Of whole machines: only hidden states pass between stages."""
     if given.pp is not None:
         return [given.pp] if given.pp <= shape.layers else []
-    most = 1 if shape.experts else min(machines, shape.layers)
-    return [size for size in _sizes(most, None) if machines % size == 0]
+    return [size for size in _sizes(min(machines, shape.layers), None) if machines % size == 0]
 
 
 def _engine(fleet: Fleet, work: Work, gpus: int, *, turns: bool) -> tuple[EngineSpeed, int]:

@@ -7,7 +7,7 @@
     activations  what the forward saves for the backward
     logits       of a chunk, and the gradient of the head, a block of it in float32
     working      made by the backward: the gradients that are not reduced yet, the input of their reduce-scatter in float32,
-                 a layer's temporaries; with activation_checkpointing the layer that is computed again
+                 a layer's temporaries, the last norm's in float32; with activation_checkpointing the layer that is computed again
 
 Of several rows in a step all but the last leave whole gradients, in float32: 4 bytes for each parameter of the stage, by tp_size
 and ep_size. With reduce_each_row only this rank's part of them stays.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, RankMemory, TrainedRow
-from tandem.plan.rank_sizes import RankSizes
+from tandem.plan.rank_sizes import EXACT, RankSizes
 
 
 def peak(
@@ -112,10 +112,20 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
         logits=parts.logits() if parts.is_last else 0,
         working=unreduced,
     )
+    if parts.is_last:
+        yield replace(
+            states,
+            moment="backward of the last norm",
+            gradients=before,
+            gathered=held + prefetch,
+            activations=waiting + layers * kept + parts.received + parts.slice * parts.shape.hidden * EXACT,
+            working=unreduced + parts.root_gradient_bytes + parts.backward_of_norm,
+        )
     again = saved if row.checkpointing else 0
     of_input = parts.u * parts.tokens * parts.shape.hidden
     ungathered = parts.root_gradient_bytes
-    for done in sorted({0, 1, 2, layers - 1} & set(range(layers))):  # layers whose gradients are there
+    # layers whose gradients are there; the last one has no next one that is gathered meanwhile
+    for done in sorted({0, 1, 2, layers - 2, layers - 1} & set(range(layers))):
         gone = done * parts.unreduced_of_layer
         summed = max(0, unreduced - gone) if turn.is_last else unreduced if turn.follows else gone
         at_layer = replace(
@@ -150,12 +160,13 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
         )
     root = parts.root
     if root.trained_whole:
-        whole = parts.unreduced_of_root * turn.follows
+        added = parts.reduced_of_root if before else 0  # what this row adds to the sum of those before
+        whole = added + parts.unreduced_of_root * turn.follows
         whole += 0 if turn.is_last else layers * parts.unreduced_of_layer + parts.unreduced_of_root * (not turn.follows)
         yield replace(
             states,
             moment="reduction of the embedding",
             gradients=before or (layers * parts.reduced_of_layer if reduces else 0),
-            activations=waiting,
+            activations=waiting + parts.given_back,
             working=whole + root.trained_whole * parts.u + (parts.reducing(root) if reduces else 0),
         )

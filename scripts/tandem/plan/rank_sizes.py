@@ -41,7 +41,7 @@ class SizesOfGroup:
     trained_padded: int
 
 
-# 36 methods: each is one size of a rank, of tensors or of what a row makes, by the same layout, and many are made of others
+# 39 methods: each is one size of a rank, of tensors or of what a row makes, by the same layout, and many are made of others
 class RankSizes:
     """The sizes that the moments are made of, in bytes unless they are numbers. `stage`: one of `layout.pp`. It has `layers`, and
     the embedding if it is the first, the head if it is the last."""
@@ -51,7 +51,8 @@ class RankSizes:
         self.stored = BYTES[trained.dtype]
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
-        self.slice = -(-self.tokens // layout.tp)  # of norms and sums: `trainer/modeling/sequence_parallel.py`
+        # of norms and sums: `trainer/modeling/sequence_parallel.py`, whose layers have no experts by ep_size
+        self.slice = self.tokens if layout.ep > 1 else -(-self.tokens // layout.tp)
         # of the slice that has most: those of a reply are neighbors
         self.entries = min(row.trained_tokens, self.tokens)
         self.is_first, self.is_last = stage == 0, stage == layout.pp - 1
@@ -186,8 +187,14 @@ class RankSizes:
 
     @property
     def passed_on(self) -> int:
-        """What a row in flight keeps beside its layers: the hidden states for the next stage."""
-        return self.u * self.tokens * self.shape.hidden * (not self.is_last)
+        """What a row in flight keeps beside its layers: the hidden states for the next stage, and those of the one before."""
+        return self.u * self.tokens * self.shape.hidden * (not self.is_last) + self.received
+
+    @property
+    def received(self) -> int:
+        """Hidden states, whole, unless the first layer keeps them itself."""
+        is_kept = self.row.checkpointing and self.slice == self.tokens and not self.row.activation_offload
+        return 0 if self.is_first or is_kept else self.u * self.tokens * self.shape.hidden
 
     @property
     def sent_back(self) -> int:
@@ -197,7 +204,7 @@ class RankSizes:
     @property
     def given_back(self) -> int:
         """Of a row in its backward: what it has passed on, and the gradient of that."""
-        return 2 * self.passed_on
+        return 2 * self.u * self.tokens * self.shape.hidden * (not self.is_last) + self.received
 
     @property
     def saved_of_head(self) -> int:
@@ -205,7 +212,7 @@ class RankSizes:
         hidden = self.shape.hidden
         if not self.is_last:
             return self.given_back
-        return self.slice * hidden * (EXACT + 2 * self.u) + self.entries * hidden * self.u
+        return self.slice * hidden * (EXACT + 2 * self.u) + self.entries * hidden * self.u + self.received
 
     @property
     def saved_of_layer(self) -> int:
@@ -264,16 +271,34 @@ class RankSizes:
         """Of a layer's backward: the gradients of the gated product's parts, and of the last matrix."""
         shape, u, tp = self.shape, self.u, self.layout.tp
         learns = not self.trained.lora_rank
-        if shape.experts:
-            spread = self.layout.ep > 1
-            widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
-            temporaries = round(self._chosen * widths * u) + shape.hidden * u
-            last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
-            last *= 2 if self._copies_experts else 1
-        else:
+        if not shape.experts:
             temporaries = 2 * u * shape.inner // tp + shape.hidden * u
             last = shape.inner * shape.hidden // tp
-        return self.tokens * temporaries + (u * last if learns else 0)
+            return self.tokens * temporaries + (u * last if learns else 0)
+        spread = self.layout.ep > 1
+        widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
+        last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
+        # all their gradients, when the first product's are there: its own result and what came after it are gone
+        freed = self.tokens * round(self._chosen * (2 * shape.expert_width + shape.hidden * spread) * u)
+        both = self.tokens * shape.hidden * u - freed + (3 * u * last if learns else 0)
+        last *= 2 if self._copies_experts else 1
+        of_product = self.tokens * (round(self._chosen * widths * u) + shape.hidden * u) + (u * last if learns else 0)
+        return max(of_product, both, self._working_of_experts)
+
+    @property
+    def _working_of_experts(self) -> int:
+        """Before the product's backward. Three gradients of the experts' results: of their sum, in the experts' order, and of the
+        weights in it. With ep_size the end of the forward: rows that were received, and weighted ones; the layer's sums before
+        and after, and their gradient."""
+        hidden, chosen = self.shape.hidden * self.u, self._chosen
+        if self.layout.ep == 1:
+            return self.tokens * (round(3 * chosen * hidden) + hidden)
+        return self.tokens * (round(2 * chosen * hidden) + 2 * hidden + 2 * hidden // self.layout.tp)
+
+    @property
+    def backward_of_norm(self) -> int:
+        """Of the last one, in float32: the gradient by the factor, and four of the mean of squares."""
+        return 5 * EXACT * self.slice * self.shape.hidden
 
     def logits(self) -> int:
         """`trainer/modeling/logprobs.py`: three chunks of the forward, or in the backward the gradient of a trained head, a

@@ -131,6 +131,11 @@ def test_stages_are_proposed_where_the_network_is_slow_and_their_idle_time_count
     assert few.learning_s / 4 > 1.5 * many.learning_s / 64, "of 7 rows 3 are idle, then 3 of 67"
 
 
+def test_a_mixture_is_planned_in_stages_too() -> None:
+    every = list(plans(fleet(8, machines=4), work("Qwen3-30B-A3B"), Given(turns=True, tp=1, cp=1, offload=False)))
+    assert {(plan.layout.pp, plan.layout.ep) for plan in every} >= {(2, 1), (2, 8), (4, 8)}
+
+
 def test_experts_over_ep_size_send_tokens_and_gather_less() -> None:
     row, shape = TrainedRow(tokens=8192, trained_tokens=4096, checkpointing=True), KNOWN["Qwen3-235B-A22B"]
     whole, spread = (row_time(shape, Layout(ranks=128, ep=ep), FULL, row, H100, 8) for ep in (1, 8))

@@ -38,16 +38,33 @@ CASES = {
     "ep_size, checkpointing": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, cp=4), FULL, {"checkpointing": True}),
     "ep_size, rows": ("Qwen3-235B-A22B", Layout(ranks=512, ep=8), FULL, {"checkpointing": True, "rows": 2}),
     "ep_size, tp_size": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"checkpointing": True}),
+    "experts, short": ("Qwen3-30B-A3B", Layout(ranks=64), FULL, {"tokens": 1024}),
+    "experts, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, tp=4), FULL, {"tokens": 65536, "checkpointing": True}),
+    "ep_size, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, ep=4, tp=4), FULL, {"tokens": 65536}),
 }
+DENSE = "Qwen3-8B", 12, Layout(ranks=32, pp=4)  # and its layers
+EXPERTS = "Qwen3-235B-A22B", 8, Layout(ranks=64, pp=4, ep=8)
+WIDE = "Qwen3-32B", 8, Layout(ranks=64, pp=2, tp=8)
 STAGES = {
-    "first": (0, {"rows": 8}),
-    "second": (1, {"rows": 8}),
-    "last": (3, {"rows": 8}),
-    "first, few rows": (0, {"rows": 3}),
-    "second, checkpointing": (1, {"rows": 8, "checkpointing": True}),
-    "first, each reduced": (0, {"rows": 8, "reduces_each": True}),
-    "last, each reduced": (3, {"rows": 8, "reduces_each": True, "checkpointing": True}),
-}
+    "first": (*DENSE, 0, {"rows": 8}),
+    "second": (*DENSE, 1, {"rows": 8}),
+    "last": (*DENSE, 3, {"rows": 8}),
+    "first, few rows": (*DENSE, 0, {"rows": 3}),
+    "second, checkpointing": (*DENSE, 1, {"rows": 8, "checkpointing": True}),
+    "first, each reduced": (*DENSE, 0, {"rows": 8, "reduces_each": True}),
+    "last, each reduced": (*DENSE, 3, {"rows": 8, "reduces_each": True, "checkpointing": True}),
+    "experts, first": (*EXPERTS, 0, {"rows": 8}),
+    "experts, second, each reduced": (*EXPERTS, 1, {"rows": 8, "reduces_each": True, "checkpointing": True}),
+    "experts, last": (*EXPERTS, 3, {"rows": 8, "checkpointing": True}),
+    "tp_size, last": (*WIDE, 1, {"tokens": 32768, "rows": 4}),
+    "tp_size, first, each reduced": (
+        *WIDE, 0, {"tokens": 32768, "rows": 4, "reduces_each": True, "checkpointing": True}
+    ),
+}  # fmt: skip
+
+
+def _row(*, tokens: int = 8192, **settings: bool | int) -> TrainedRow:
+    return TrainedRow(tokens=tokens, trained_tokens=tokens // 2, **settings)  # type: ignore[arg-type]  # each by name
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +78,7 @@ def elsewhere() -> Iterator[ProcessPoolExecutor]:
 def test_the_trainers_own_code_would_hold_what_is_predicted(name: str, elsewhere: ProcessPoolExecutor) -> None:
     model, layout, trained, settings = CASES[name]
     shape = replace(KNOWN[model], layers=3)
-    row = TrainedRow(tokens=8192, trained_tokens=4096, **settings)
+    row = _row(**settings)
     tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, trained, row).result()
     predicted = peak(shape, layout, trained, row)
     assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
@@ -72,9 +89,8 @@ def test_the_trainers_own_code_would_hold_what_is_predicted(name: str, elsewhere
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_would_hold_what_is_predicted_of_it(name: str, elsewhere: ProcessPoolExecutor) -> None:
     """Layers, rows in flight, and of embedding and head what the stage has."""
-    stage, settings = STAGES[name]
-    shape, layout = replace(KNOWN["Qwen3-8B"], layers=12), Layout(ranks=32, pp=4)
-    row = TrainedRow(tokens=8192, trained_tokens=4096, **settings)
+    model, layers, layout, stage, settings = STAGES[name]
+    shape, row = replace(KNOWN[model], layers=layers), _row(**settings)
     tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, FULL, row, stage).result()
     predicted = peak(shape, layout, FULL, row, stage)
     assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
