@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAMS = {
     path.stem
     for path in (ROOT / "scripts" / "bench").glob("*.py")
-    if "run_benchmark(parser," in path.read_text(encoding="utf-8")
+    if re.search(r"\brun_benchmark\(\s*parser,", path.read_text(encoding="utf-8"))
 }
 TIMEOUT_S = 600  # a busy machine is no failure
 pytestmark = [pytest.mark.timeout(2 * TIMEOUT_S), pytest.mark.slow]
