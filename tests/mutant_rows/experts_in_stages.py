@@ -74,13 +74,6 @@ MUTANTS = (
         TWO_PASSES,
     ),
     Mutant(
-        "experts in stages: the reference model chooses by itself",
-        "trainer/step/reference.py",
-        "[row.without_experts() for row in rows]",
-        "list(rows)",
-        TWO_PASSES,
-    ),
-    Mutant(
         "experts in stages: a stage may have dense layers alone",
         "trainer/modeling/expert_parallel.py",
         "(parallel.pipeline is None or not _has_plan(model))",
