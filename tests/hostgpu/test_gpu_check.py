@@ -96,12 +96,10 @@ def test_nothing_reached_is_no_success(tmp_path: Path) -> None:
 
 
 def test_a_program_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
-    code = (
-        f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.fork() or os.getpid())); time.sleep(600)"
-    )
+    code = f"import os, time; pid = os.fork(); pid and open({str(tmp_path / 'pid')!r}, 'w').write(str(pid)); time.sleep(600)"
     status, _ = GpuCheck("cpu", 1, EXPECTED, float("inf")).run(["-c", code], limit_s=5.0)
     assert status == 124
-    state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    state = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/status")
     assert not state.exists() or "zombie" in state.read_text()
 
 
