@@ -95,7 +95,7 @@ def steps(check: GpuCheck) -> Iterator[Shown]:
         if check.device == "cpu":
             yield Shown(what, str(bounds), "not shown: needs a GPU, or --device hostgpu", None)
             continue
-        if check.left_s() <= 0:
+        if check.remaining_s() <= 0:
             yield check.unreached(what, str(bounds))
             continue
         size = ["--small"] if check.on_host else []
@@ -103,7 +103,7 @@ def steps(check: GpuCheck) -> Iterator[Shown]:
             ["-m", "scripts.gpu_check.step", "--device", check.device, "--setting", setting, *size]
         )
         if status != 0:
-            yield Shown(what, "computed", printed[-300:], None if check.left_s() <= 0 else False)
+            yield Shown(what, "computed", printed[-300:], None if check.remaining_s() <= 0 else False)
             continue
         measured: dict[str, Any] = json.loads(printed.splitlines()[-1])
         yield Shown(f"{what}: computed", f"{measured['tokens']} tokens", f"by {measured['attention']}", True)

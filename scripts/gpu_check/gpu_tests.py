@@ -16,7 +16,7 @@ def gpu_tests(check: GpuCheck) -> Iterator[Shown]:
         named = {name: count for name, count in functions.items() if check.match in _sentence(name)}
         obstacles = {name: _obstacle(check, name) for name in named}
         chosen = [name for name in named if not obstacles[name]]
-        outcomes = _outcomes(check, file, chosen) if chosen and check.left_s() > 0 else Counter[tuple[str, str]]()
+        outcomes = _outcomes(check, file, chosen) if chosen and check.remaining_s() > 0 else Counter[tuple[str, str]]()
         for name, count in named.items():
             if obstacles[name]:
                 yield Shown(_sentence(name), f"{count} passed", f"not shown: {obstacles[name]}", None)
@@ -28,7 +28,7 @@ def gpu_tests(check: GpuCheck) -> Iterator[Shown]:
                 + (f", {skipped} skipped" if skipped else "")
                 + (f", {others} failed" if others else "")
             )
-            if check.left_s() <= 0 and passed + skipped + others < count:
+            if check.remaining_s() <= 0 and passed + skipped + others < count:
                 yield check.unreached(_sentence(name), f"{count} passed")
             elif skipped and passed + skipped == count and not others:
                 yield Shown(_sentence(name), f"{count} passed", measured, None)

@@ -28,7 +28,7 @@ def layouts(check: GpuCheck) -> Iterator[Shown]:
                 continue
             yield (
                 check.unreached(what, bound)
-                if check.left_s() <= 0
+                if check.remaining_s() <= 0
                 else _compared(check, layout, model, what, bound, most)
             )
 
@@ -44,5 +44,5 @@ def _compared(check: GpuCheck, layout: str, model: str, what: str, bound: str, m
     rows = re.findall(r"│ ([\dx]+) +│ +\d+ +│ (\d\.\de[-+]\d\d) +│", printed)
     if not rows:
         why = "did not end" if status == OVER else f"failed: {printed[-300:]}"
-        return Shown(what, bound, why, None if check.left_s() <= 0 else False)
+        return Shown(what, bound, why, None if check.remaining_s() <= 0 else False)
     return Shown(what, bound, rows[-1][1], status == 0)

@@ -50,7 +50,7 @@ class GpuCheck:
         """Without a GPU, where models are small and Triton is missing."""
         return self.device != "cuda"
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self.end - time.monotonic()
 
     def unreached(self, what: str, expected: str) -> Shown:
@@ -71,7 +71,7 @@ class GpuCheck:
                 start_new_session=True,
             )
             try:
-                status = child.wait(timeout=max(min(self.left_s(), limit_s), 1.0))
+                status = child.wait(timeout=max(min(self.remaining_s(), limit_s), 1.0))
             except subprocess.TimeoutExpired:
                 status = OVER
             finally:

@@ -1,4 +1,4 @@
-"""The check of a GPU, run here: what is as expected, what is wrong, what a device cannot show; and nothing is left out."""
+"""The check of a GPU, run here: right, wrong and impossible rows, and a row for every test and layout."""
 
 import json
 import re

@@ -75,7 +75,7 @@ MUTANTS = (
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(
-        "plan for GPUs: what a row adds to reduced gradients is there beside them",
+        "plan for GPUs: a row's gradients exist in addition to the reduced ones",
         "scripts/tandem/plan/rank_memory.py",
         "added = parts.reduced_of_root if before else 0",
         "added = 0",

@@ -121,7 +121,7 @@ def test_models_that_are_no_chain_of_layers_are_refused() -> None:
 
 
 def test_layers_that_leave_something_for_later_ones_are_no_chain() -> None:
-    """In a dictionary that all receive, or beside the hidden states that they return."""
+    """In a dictionary that all receive, or as another result than the hidden states."""
     layer_call = nn.Module.__call__
 
     def with_a_dictionary(module: nn.Module, *args: Any, **named: Any) -> Any:

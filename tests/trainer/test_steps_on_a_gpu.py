@@ -103,7 +103,7 @@ def test_experts_take_the_steps_of_a_cpu(replayed: bool, tmp_path: Path) -> None
     assert relative_difference(*on_both(trained)) < STEPS_APART
 
 
-def test_a_step_that_is_not_finite_is_left_out_and_names_its_token(model_directory: Path) -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_names_its_token(model_directory: Path) -> None:
     with parallel_session(DEVICE, num_threads=1) as parallel:
         learner = exact_learner(model_directory, parallel)
         before = full_parameters(learner)

@@ -147,9 +147,8 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
                 activations=at_layer.activations - (0 if row.checkpointing else kept - left),
                 working=summed + ungathered + of_input + (left if row.checkpointing else 0) + of_experts,
             )
-        first_sum = (
-            0 if reduces or turn.follows else parts.unreduced_of_layer
-        )  # in float32, beside the layer's own gradients
+        # In float32; the layer's own gradients exist at the same time.
+        first_sum = 0 if reduces or turn.follows else parts.unreduced_of_layer
         reduced = summed + first_sum + ungathered + of_input + layer.trained_whole * parts.u
         yield replace(
             at_layer,

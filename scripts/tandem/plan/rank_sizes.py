@@ -187,7 +187,7 @@ class RankSizes:
 
     @property
     def passed_on(self) -> int:
-        """What a row in flight keeps beside its layers: the hidden states for the next stage, and those of the one before."""
+        """A row in flight holds them in addition to activations of its layers: hidden states, sent and received."""
         return self.u * self.tokens * self.shape.hidden * (not self.is_last) + self.received
 
     @property

@@ -15,7 +15,7 @@ def layers_of_stages(shape: ModelShape, stages: int, *, learned: bool = True) ->
 
 
 def costs_of(shape: ModelShape, *, learned: bool = True) -> ModelCosts:
-    """As `stage_costs` in `trainer/modeling/stage_costs.py` counts them; those of adapters are left out."""
+    """As `stage_costs` in `trainer/modeling/stage_costs.py` counts them, without those of adapters."""
     passes, head = 2 + learned, shape.vocabulary * shape.hidden
     products = sum(_products(shape, matrix) for matrix in shape.layer_matrices())
     return ModelCosts(

@@ -119,9 +119,7 @@ def _description(url: str, sha256: str, is_stopped: Callable[[], bool]) -> bytes
             except NotYet:
                 if is_stopped() or time.monotonic() > end:
                     raise
-                time.sleep(
-                    5 * LOOK_S
-                )  # HTTP has no notification of digests: the source is asked again, for DIGESTS_S at most
+                time.sleep(5 * LOOK_S)  # HTTP has no notification of digests: a new request, for DIGESTS_S at most
 
 
 class _Pull:
@@ -168,9 +166,8 @@ class _Pull:
                         held = source.get(f"/weights/{self._sha256}/held", MOST_CHUNKS)
                         number = self._take(url, held)
                     if number is None:
-                        time.sleep(
-                            LOOK_S
-                        )  # HTTP has no notification of a new chunk: the peer is asked again until the file is whole
+                        # HTTP has no notification of a new chunk: a new request, until the file is whole.
+                        time.sleep(LOOK_S)
                         continue
                     self._get(source, number)
                     failures = 0
