@@ -122,6 +122,15 @@ def _summed_placements(
     return placements if placements.keys() == dict(block.named_parameters()).keys() else None
 
 
+def by_module(parameters: Mapping[str, Placement]) -> dict[str, dict[str, Placement]]:
+    """{module: {parameter: placement}} of full names."""
+    modules: dict[str, dict[str, Placement]] = {}
+    for name, placement in parameters.items():
+        owner, _, key = name.rpartition(".")
+        modules.setdefault(owner, {})[key] = placement
+    return modules
+
+
 def use_slices(model: PreTrainedModel, plans: Mapping[str, LayerPlan], line: Peers) -> None:
     """Let the layers of `plans`, whose parameters are placed already, compute slices of rows."""
     row = _Row(line)
@@ -200,11 +209,7 @@ class _LocalParts:
 
     @classmethod
     def of(cls, layer: nn.Module, plan: LayerPlan, line: Peers) -> "_LocalParts":
-        modules: dict[str, dict[str, Placement]] = {}
-        for name, placement in plan.placements.items():
-            owner, _, key = name.rpartition(".")
-            modules.setdefault(owner, {})[key] = placement
-        found = [(layer.get_submodule(owner), of) for owner, of in modules.items()]
+        found = [(layer.get_submodule(owner), of) for owner, of in by_module(plan.placements).items()]
         return cls(line, found, {id(module) for module, of in found if of.get("weight") == Shard(1)})
 
     @contextmanager

@@ -33,7 +33,7 @@ from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, 
 from shared.errors import ConfigError
 from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS
 from trainer.modeling.quantized_base import FourBitLinear
-from trainer.modeling.sequence_parallel import layer_plans, use_slices
+from trainer.modeling.sequence_parallel import by_module, layer_plans, use_slices
 from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
 from trainer.process.peers import peers_of
 from trainer.process.private_apis import silence_redistribution
@@ -71,7 +71,7 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *
     inside = {name for name, module in model.base_model.named_modules() if module in adapted.values()}
     slices = layer_plans(model, {name: plan[key] for name, key in modules.items() if key in plan}, adapted)
     placed = {f"{layer}.{name}": of for layer, each in (slices or {}).items() for name, of in each.placements.items()}
-    styles: dict[str, ParallelStyle] = {name: _Placed(of) for name, of in _by_module(placed).items()}
+    styles: dict[str, ParallelStyle] = {name: _Placed(of) for name, of in by_module(placed).items()}
     for name, key in modules.items():
         if key in plan and not any(part == name or part.startswith(f"{name}.") for part in styles):
             parts = _PARTS_OF_ADAPTED.get(plan[key], [""]) if name in inside else [""]
@@ -82,15 +82,6 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *
         parameter.requires_grad_(trained[name])  # some styles make new parameters, which would be trained
     if slices:
         use_slices(model, slices, peers_of(mesh, device))
-
-
-def _by_module(parameters: Mapping[str, Placement]) -> dict[str, dict[str, Placement]]:
-    """{module: {parameter: placement}} of full names."""
-    modules: dict[str, dict[str, Placement]] = {}
-    for name, placement in parameters.items():
-        owner, _, key = name.rpartition(".")
-        modules.setdefault(owner, {})[key] = placement
-    return modules
 
 
 class _Placed(ParallelStyle):
