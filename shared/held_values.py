@@ -35,8 +35,8 @@ def held(value: Any) -> Any:
 
 
 def held_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Of a conversation: those that can be held are the same objects."""
-    return [one if problem_of(one) is None else held(one) for one in messages]
+    """Of a conversation: those that can be held are the same objects, replies with U+0000 among them."""
+    return [one if problem_of(one, with_nul=True) is None else held(one) for one in messages]
 
 
 def held_documents(documents: Iterable[ModelT]) -> list[ModelT]:

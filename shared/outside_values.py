@@ -2,7 +2,8 @@
 tokenizer and JSON can hold.
 
 Well-formed text without U+0000, whole numbers of 64 bits, finite floats, texts as names, at most `MAX_DEPTH` levels. Anything
-else has a `ValueProblem`, which says where it is and what it is.
+else has a `ValueProblem`, which says where it is and what it is. Texts of a conversation may contain U+0000 (`with_nul`): a
+model may sample it, and its agent sends the reply back. Names and arguments of calls may not: tools end texts there.
 """
 
 import math
@@ -26,12 +27,15 @@ class ValueProblem:
         return f"{self.path or 'the value'} {self.what}"
 
 
-def problem_of(value: Any, path: str = "", most_depth: int = MAX_DEPTH) -> ValueProblem | None:
-    """The first problem of a plain value, its shallowest. None: every part can be stored, encoded and sent."""
-    return None if _is_clean(value, most_depth) else _located(value, path, most_depth)
+def problem_of(
+    value: Any, path: str = "", most_depth: int = MAX_DEPTH, *, with_nul: bool = False
+) -> ValueProblem | None:
+    """The first problem of a plain value, its shallowest. None: every part can be stored, encoded and sent. `with_nul`: texts
+    may contain U+0000."""
+    return None if _is_clean(value, most_depth, with_nul) else _located(value, path, most_depth, with_nul)
 
 
-def _is_clean(value: Any, most_depth: int) -> bool:
+def _is_clean(value: Any, most_depth: int, with_nul: bool) -> bool:
     level = [value]
     for _ in range(most_depth + 1):
         inner: list[Any] = []
@@ -42,7 +46,7 @@ def _is_clean(value: Any, most_depth: int) -> bool:
                 inner += one.values()
             elif isinstance(one, list):
                 inner += one
-            elif problem_of_plain(one):
+            elif problem_of_plain(one, with_nul=with_nul):
                 return False
         if not inner:
             return True
@@ -50,12 +54,12 @@ def _is_clean(value: Any, most_depth: int) -> bool:
     return False
 
 
-def _located(value: Any, path: str, most_depth: int) -> ValueProblem | None:
+def _located(value: Any, path: str, most_depth: int, with_nul: bool) -> ValueProblem | None:
     level: list[tuple[_Place, Any]] = [(_Place(None, path), value)]
     for _ in range(most_depth + 1):
         inner: list[tuple[_Place, Any]] = []
         for place, one in level:
-            what = _problem_of_names(one) if isinstance(one, dict) else problem_of_plain(one)
+            what = _problem_of_names(one) if isinstance(one, dict) else problem_of_plain(one, with_nul=with_nul)
             if what:
                 return ValueProblem(place.path, what)
             inner += _members(one, place)
@@ -65,10 +69,10 @@ def _located(value: Any, path: str, most_depth: int) -> ValueProblem | None:
     return ValueProblem(level[0][0].path, f"is nested more than {most_depth} levels deep")
 
 
-def problem_of_plain(value: Any) -> str:
+def problem_of_plain(value: Any, *, with_nul: bool = False) -> str:
     """Of a text, a number, a truth value or nothing; empty if there is none, and for values with members."""
     if isinstance(value, str):
-        if "\0" in value:
+        if "\0" in value and not with_nul:
             return "contains the character \\u0000, which is not allowed"
         if not value.isascii():
             try:

@@ -36,7 +36,7 @@ def plain_json(text: bytes | bytearray) -> Any:
         raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
     except RecursionError as exc:
         raise GatewayError(Problem.INVALID, f"the body is nested more than {MAX_BODY_DEPTH} levels deep") from exc
-    problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH)
+    problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH, with_nul=True)
     if problem is not None:
         raise GatewayError(Problem.INVALID, f"{problem.path or 'the body'} {problem.what}")
     return parsed

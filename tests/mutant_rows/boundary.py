@@ -5,6 +5,7 @@ from tests.mutant_rows.mutant import Mutant
 VARIABLES = "tests/shared/test_environment_variables.py"
 HELD = "tests/shared/test_held_values.py"
 OUTSIDE = "tests/sampler/test_outside_data.py"
+SAMPLED = "tests/sampler/gateway/test_sampled_characters.py"
 TRAITS = "tests/sampler/test_template_traits.py"
 
 MUTANTS = (
@@ -28,6 +29,27 @@ MUTANTS = (
         "        if depth >= MAX_DEPTH:\n",
         "        if False:\n",
         f"{HELD}::test_values_without_end_are_bounded",
+    ),
+    Mutant(
+        "boundary: a sampled U+0000 comes back to the gateway",
+        "sampler/gateway/bodies.py",
+        "most_depth=MAX_BODY_DEPTH, with_nul=True)",
+        "most_depth=MAX_BODY_DEPTH)",
+        f"{SAMPLED}::test_a_sampled_nul_is_sent_back_with_its_sampled_ids",
+    ),
+    Mutant(
+        "boundary: a reply with U+0000 is the same in the history",
+        "shared/held_values.py",
+        "if problem_of(one, with_nul=True) is None",
+        "if problem_of(one) is None",
+        f"{HELD}::test_messages_and_calls_that_can_be_held_stay_the_same_objects",
+    ),
+    Mutant(
+        "boundary: arguments of a call have no U+0000",
+        "sampler/gateway/bodies.py",
+        "    problem = problem_of(value)\n",
+        "    problem = problem_of(value, with_nul=True)\n",
+        "tests/sampler/gateway/test_request_fuzz.py::test_a_refusal_has_the_path_of_the_field",
     ),
     Mutant(
         "held values: half a character becomes U+FFFD",

@@ -85,4 +85,11 @@ MUTANTS = (
         'decoding="async"{% if size %}',
         f"{PAGES}::test_a_long_episode_is_a_small_page_whose_pictures_are_loaded_by_need",
     ),
+    Mutant(
+        "shown images: a picture that is not loaded has its place",
+        "scripts/tandem/viewer/templates/episode_parts.html",
+        '{% if size %} width="{{ size[0] }}" height="{{ size[1] }}"{% else %}',
+        "{% if size %}{% else %}",
+        "tests/tandem/viewer/test_images_in_chromium.py::test_of_many_screenshots_those_near_the_window_are_loaded",
+    ),
 )

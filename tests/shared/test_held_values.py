@@ -90,8 +90,10 @@ def test_any_value_can_be_stored_sent_and_read_back(value: Any) -> None:
 
 def test_messages_and_calls_that_can_be_held_stay_the_same_objects() -> None:
     fine, wrong = {"role": "user", "content": "a"}, {"role": "user", "content": "a\ud83d"}
-    found = held_messages([fine, wrong])
+    sampled = {"role": "assistant", "content": "a\0"}
+    found = held_messages([fine, wrong, sampled])
     assert found[0] is fine
+    assert found[2] is sampled
     assert found[1] == {"role": "user", "content": "a\ufffd"}
     call = ToolCallResult(name="f", arguments={"a": 2**64}, result="\ud83d", is_error=False, duration_s=1.0)
     (converted,) = held_documents([call])

@@ -67,6 +67,14 @@ def test_a_problem_has_its_path(value: Any, path: str, what: str) -> None:
     assert what in str(problem)
 
 
+def test_texts_of_a_conversation_may_contain_nul_but_names_may_not() -> None:
+    assert problem_of({"content": ["a\0b"]}, with_nul=True) is None
+    assert problem_of({"content": [{"a\0b": "half \ud83d"}]}, with_nul=True) is not None
+    half = problem_of({"content": ["\0 half \ud83d"]}, with_nul=True)
+    assert half is not None
+    assert "half of a surrogate pair" in half.what
+
+
 def test_bounds_are_exact() -> None:
     assert problem_of([2**63 - 1, -(2**63), nested(MAX_DEPTH - 1), "\U0001f600"]) is None
     assert problem_of(nested(MAX_DEPTH)) is None

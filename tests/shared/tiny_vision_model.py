@@ -14,7 +14,6 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from scripts.make_example_model import build_tokenizer
 
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
-BYTE_0 = "Ā"  # its token in a vocabulary of bytes
 PATCH = 28  # pixels of a feature's side: two patches of 14
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
@@ -35,9 +34,7 @@ IMAGE_PROCESSOR = {
 
 
 def write_vision_model(folder: Path, *, seed: int = 0) -> Path:
-    """Writes it into `folder`, which exists; returns the folder. The model samples no placeholders, which end an episode, and no
-    byte 0, which the gateway refuses in a message, also where it is a reply's that comes back.
-    """
+    """Writes it into `folder`, which exists; returns the folder. The model does not sample placeholders: those end an episode."""
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": list(IMAGE_TOKENS)})
     tokenizer.chat_template = TEMPLATE
@@ -78,7 +75,7 @@ def write_vision_model(folder: Path, *, seed: int = 0) -> Path:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.08)
-    _forbid(model, [image, video, tokenizer.convert_tokens_to_ids(BYTE_0)])
+    _forbid(model, [image, video])
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(IMAGE_PROCESSOR), encoding="utf-8")

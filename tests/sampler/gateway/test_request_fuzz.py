@@ -40,7 +40,10 @@ def read_or_refused(path: str, body: Any) -> GatewayError | None:
     except GatewayError as error:
         return error
     messages: list[Any] = [{**message, "content": _plain(message["content"])} for message in request.messages]
-    assert problem_of([messages, [dict(tool) for tool in request.tools], dict(request.unused)], most_depth=90) is None
+    plain = [messages, [dict(tool) for tool in request.tools], dict(request.unused)]
+    assert problem_of(plain, most_depth=90, with_nul=True) is None
+    calls = [call["function"]["arguments"] for message in messages for call in message.get("tool_calls", ())]
+    assert problem_of([arguments for arguments in calls if isinstance(arguments, dict)]) is None
     with contextlib.suppress(ConfigError):  # the template refuses it, as the gateway does then
         TEMPLATE.render_ids(messages, request.tools, add_generation_prompt=True)
     return None
@@ -79,7 +82,9 @@ def test_any_changes_of_a_body_are_taken_or_refused(path: str, data: st.DataObje
         ("/v1/messages", ("system",), 7, "system is 7; expected a text or a list of objects"),
         ("/v1/responses", ("input", 0, "content"), 5, "input[0].content is 5; expected a text or a list of objects"),
         ("/v1/responses", ("input", 4, "output"), 42, "input[4].output is 42; expected a text or a list of objects"),
-        ("/v1/chat/completions", ("messages", 1, "content"), "a\0", "messages[1].content contains the character \\u0000"),
+        ("/v1/chat/completions", ("messages", 1, "content"), "half \ud83d", "messages[1].content contains half of a surrogate"),
+        ("/v1/chat/completions", ("messages", 2, "tool_calls", 0, "function", "arguments"), '{"a": "\\u0000"}',
+         "messages[2].tool_calls[0].function.arguments.a contains the character \\u0000"),
         ("/v1/chat/completions", ("messages", 2, "tool_calls", 0, "function", "arguments"), '{"\\u0000": 1}',
          "messages[2].tool_calls[0].function.arguments has a name with the character \\u0000"),
         ("/v1/chat/completions", ("messages", 2, "tool_calls", 0, "function", "arguments"), '{"a": "half \\ud83d"}',
