@@ -9,6 +9,7 @@ from sampler.core.settings.engine_access import EngineAccess
 from sampler.engine.keeper.local_engine import SIZES, LocalEngineConfig
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
+from shared.documents.states import ServiceStatus
 from shared.files.hub import ModelFolder
 from shared.http.metrics_page import DESCRIPTION, Address
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
@@ -206,3 +207,8 @@ class KeeperConfig(ServiceConfig):
         follows = self.follow_every == 1 and self.serve_version is None
         whole = self.weight_transport in ("auto", "broadcast") and self.adapters == "merged"
         return whole and follows and self.shared_device is None
+
+    @property
+    def status_of_update(self) -> ServiceStatus:
+        """DRAINING until the engine serves the new weights: a reply that began before the pause would mix two versions."""
+        return ServiceStatus.DRAINING if self.weight_update_mode == "drain" else ServiceStatus.UPDATING

@@ -22,7 +22,6 @@ import logging
 import os
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -38,8 +37,9 @@ from sampler.engine.keeper.pulling import NotPulled, PulledVersions
 from sampler.engine.keeper.report import Reports, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import announce_first, has_loaded
-from sampler.engine.keeper.target import loadable_from, target_version
+from sampler.engine.keeper.target import target_version
 from sampler.engine.keeper.update import drain, update
+from sampler.engine.keeper.version_files import VersionFiles
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
@@ -57,9 +57,8 @@ FOLLOWED = (Signal.VERSIONS, Signal.TASKS, Signal.DATA)  # a version, the begin 
 SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
-# 24 methods: one engine's state: each step of an update may find it gone
 class Keeper:
-    """`assembly` and `pulled`: over this keeper's own folders. Without `pulled` it reads the trainer's disk."""
+    """One engine's state: each step of an update may find it gone. `assembly` and `pulled`: see `VersionFiles`."""
 
     # 6 parameters: its parts
     def __init__(
@@ -73,8 +72,7 @@ class Keeper:
         self._store = store
         self._client = client
         self._config = config
-        self._assembly = assembly
-        self._pulled = pulled
+        self._files = VersionFiles(store, assembly, pulled)
         self._engine = EngineLifecycle(client, config)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
@@ -82,7 +80,6 @@ class Keeper:
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
         self._serving = -1  # version that the engine last reported
         self._refused = -1  # version whose files or update failed: not retried until a newer one appears
-        self._wants_full: int | None = None  # version that could not be merged
         self._adapters = EngineAdapters(client, config) if config.adapters == "engine" else None
         self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
         self._torn = self._fresh = False  # it may hold weights of two versions; it has its first ones
@@ -154,17 +151,18 @@ class Keeper:
 
     async def _start_engine(self) -> None:
         """Raises EngineUnavailable if it does not start."""
-        info = await self._engine.start(self._stop, self._until_free, self._report_end)
+
+        async def until_free() -> None:
+            if self._share is not None:
+                await self._share.until_free(self._stop)
+
+        info = await self._engine.start(self._stop, until_free, self._report_end)
         if info is None:
             return
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
         self._sleepless, self._fresh = 0, self._engine.is_started_here
-
-    async def _until_free(self) -> None:
-        if self._share is not None:
-            await self._share.until_free(self._stop)
 
     async def _restart_if_dead(self) -> None:
         if self._engine.has_ended:
@@ -209,7 +207,7 @@ class Keeper:
                 log.error("version not served version=%d instead=%d %s", target.version, self._serving, self._error)
             took = " ".join(f"{name}={value:.3g}" for name, value in self._update_stats.items())
             log.info("serving version=%d step=%d url=%s %s", self._serving, reached.version.step, self.url, took)
-            await asyncio.to_thread(self._assembly.keep_only, self._serving)
+            await self._files.keep_only(self._serving)
         await self._beat()
 
     async def _has_device(self) -> bool:
@@ -256,8 +254,7 @@ class Keeper:
         if self._adapters is None:
             return None
         started = time.monotonic()
-        if target.adapter and (pulled := await self._pulled_for(target)):
-            target = await pulled.fetch_adapter(target)
+        target = await self._files.adapter_of(target)
         size = await self._adapters.serve(self.url, target)
         self._update_stats = {"update_bytes": float(size), "update_engine_s": time.monotonic() - started}
         return Reached(target, Path(target.path), (), {}, size)
@@ -274,7 +271,7 @@ class Keeper:
             return None
         joined = time.monotonic()
         async with self._changing:
-            self._status = self._status_meanwhile
+            self._status = self._config.status_of_update
             self._torn = True
             await self._receiver.receive(place, self._pause_mode)
             self._torn = False
@@ -286,35 +283,13 @@ class Keeper:
         return Reached(target, Path(target.path), (), {}, 0)
 
     async def _from_disk(self, target: PolicyVersion) -> Reached:
-        reached = await self._put_together(target)
+        reached = await self._files.merged(target, self._serving)
         await asyncio.to_thread(check_layout, reached.folder, self._layout)
         fresh, self._fresh = self._fresh and not self._torn, False
         if not (fresh and await has_loaded(self._client, self.url, self._config.model_name_or_path, reached)):
-            self._status = self._status_meanwhile
+            self._status = self._config.status_of_update
             await self._update(reached)
         return reached
-
-    async def _put_together(self, target: PolicyVersion) -> Reached:
-        """Merge the files of `target`, or of the newest version up to it that the engine does not serve yet. Raises DataError."""
-        published = await loadable_from(self._store, target)
-        self._wants_full = target.version
-        before = min(self._serving, target.version - 1)  # an evaluation goes back to an older version
-        local = None
-        if pulled := await self._pulled_for(target):
-            local = await pulled.fetch(target, published, self._assembly)
-            target, published = local.target, local.published
-        reached = await asyncio.to_thread(self._assembly.reach, target, published, before)
-        if not reached.problems:
-            self._wants_full = None
-        if local is not None:
-            seconds = {**reached.seconds, "pull": local.seconds}
-            reached = replace(reached, seconds=seconds, bytes=reached.bytes + local.bytes)
-        return reached
-
-    async def _pulled_for(self, target: PolicyVersion) -> PulledVersions | None:
-        """None: its files are read from the trainer's disk."""
-        pulled = self._pulled
-        return pulled if pulled is not None and await asyncio.to_thread(pulled.is_needed, target) else None
 
     async def _update(self, reached: Reached) -> None:
         started = time.monotonic()
@@ -331,11 +306,6 @@ class Keeper:
     def _pause_mode(self) -> Literal["retract", "abort"]:
         """After a sleep nothing runs, and what waits in the engine goes on waiting."""
         return "abort" if self._config.weight_update_mode == "abort" and not self._woken else "retract"
-
-    @property
-    def _status_meanwhile(self) -> ServiceStatus:
-        """DRAINING until the engine serves the new weights: a reply that began before the pause would mix two versions."""
-        return ServiceStatus.DRAINING if self._config.weight_update_mode == "drain" else ServiceStatus.UPDATING
 
     async def _drain(self) -> None:
         if self._config.weight_update_mode == "drain" and not self._woken:
@@ -384,10 +354,10 @@ class Keeper:
                 waiting=load.waiting,
                 token_usage=load.token_usage,
                 broadcast_ranks=self._receiver.ranks,
-                weights_url=self._pulled.url if self._pulled else None,
+                weights_url=self._files.url,
                 keeper=self._id,
                 error=self._error,
-                needs_full_weights=self._wants_full,
+                needs_full_weights=self._files.wants_full,
                 heartbeat_s=self._config.heartbeat_s,
             )
             await self._reports.write(service, stats)
