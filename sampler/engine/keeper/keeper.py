@@ -33,13 +33,13 @@ from sampler.engine.keeper.adapters import EngineAdapters
 from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.lifecycle import EngineLifecycle
+from sampler.engine.keeper.loadable import LoadableVersions
 from sampler.engine.keeper.pulling import NotPulled, PulledVersions
 from sampler.engine.keeper.report import Reports, reports_start
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import announce_first, has_loaded
 from sampler.engine.keeper.target import target_version
 from sampler.engine.keeper.update import drain, update
-from sampler.engine.keeper.version_files import VersionFiles
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
@@ -58,7 +58,7 @@ SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is end
 
 
 class Keeper:
-    """One engine's state: each step of an update may find it gone. `assembly` and `pulled`: see `VersionFiles`."""
+    """One engine's state: each step of an update may find it gone. `assembly` and `pulled`: see `LoadableVersions`."""
 
     # 6 parameters: its parts
     def __init__(
@@ -72,7 +72,7 @@ class Keeper:
         self._store = store
         self._client = client
         self._config = config
-        self._files = VersionFiles(store, assembly, pulled)
+        self._files = LoadableVersions(store, assembly, pulled)
         self._engine = EngineLifecycle(client, config)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused

@@ -10,7 +10,7 @@ from shared.store import Store
 from shared.weights.assembly import Assembly, Reached
 
 
-class VersionFiles:
+class LoadableVersions:
     """`assembly` and `pulled`: over the keeper's own folders. Without `pulled` it reads the trainer's disk. `wants_full`: the
     version that could not be merged; None: the last one could."""
 
