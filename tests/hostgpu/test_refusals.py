@@ -8,8 +8,11 @@ import sys
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
 
 from tests.trainer.accelerated import DEVICE, device_module, on_an_accelerator
+from trainer.modeling.sampled_gradients import arrived
+from trainer.process.parallel import parallel_session
 
 pytestmark = [
     *on_an_accelerator,
@@ -129,6 +132,15 @@ def test_a_copy_to_the_host_has_no_values_before_it_is_waited_for(matrix: Tensor
     assert copied.isnan().all()
     torch.accelerator.synchronize()
     assert torch.equal(copied, torch.arange(12.0).view(3, 4))
+
+
+def test_a_sample_of_a_gradient_waits_for_its_copy_to_the_host(matrix: Tensor) -> None:
+    """As FSDP2 of torch before 2.13 gives it to hooks: a shard on the host, of parameters that a device computes with."""
+    with parallel_session(DEVICE, num_threads=1) as parallel:
+        gradient = DTensor.from_local(matrix, parallel.mesh["shard"], [Shard(0)])
+        copied = DTensor.__new__(DTensor, matrix.to("cpu", non_blocking=True), gradient._spec, requires_grad=False)
+        assert copied.to_local().isnan().all()
+        assert torch.equal(arrived(copied), torch.arange(12.0).view(3, 4))
 
 
 def test_it_has_random_numbers_of_its_own() -> None:

@@ -132,4 +132,11 @@ MUTANTS = (
         "measured, not others)",
         CHECKED + "test_a_wrong_figure_is_a_failed_row_and_exit_status",
     ),
+    Mutant(
+        "a gradient that is copied to the host is waited for",
+        "trainer/modeling/sampled_gradients.py",
+        "        torch.get_device_module(computing).synchronize()\n",
+        "        pass\n",
+        "tests/trainer/test_on_hostgpu.py::test_it_refuses_what_cuda_refuses",
+    ),
 )

@@ -61,7 +61,7 @@ def test_a_sharded_module_has_what_is_reset_after_a_forward(alone: Parallel) -> 
             module(torch.zeros(1, 2))
         private_apis.end_sharded_forward(module)
         state = module._get_fsdp_state()
-        parts = [state, *state._fsdp_param_groups]
+        parts = [state, *private_apis._parameter_groups(state, "a test")]
         assert [part._training_state.name for part in parts] == ["IDLE", "IDLE"]
         assert state._state_ctx.iter_forward_root is None
 

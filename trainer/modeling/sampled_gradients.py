@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -21,7 +22,7 @@ def sampled_gradients(lm: nn.Module, sums: dict[str, Tensor]) -> Iterator[bool]:
         gradient = parameter.grad
         if gradient is None:
             return
-        local = (gradient.to_local() if isinstance(gradient, DTensor) else gradient).detach().flatten()
+        local = arrived(gradient).detach().flatten()
         part = local[:: max(1, -(-len(local) // SAMPLE))].double().cpu()
         sums[name] = sums[name] + part if name in sums else part
         parameter.grad = None
@@ -36,6 +37,16 @@ def sampled_gradients(lm: nn.Module, sums: dict[str, Tensor]) -> Iterator[bool]:
         for name, parameter in trained.items():  # if a wrapper set it without the hook
             take(name, parameter)
         _settle(lm)
+
+
+def arrived(gradient: Tensor) -> Tensor:
+    """This process's shard, once it is there: before 2.13, torch calls hooks while a gradient is copied to host memory."""
+    if not isinstance(gradient, DTensor):
+        return gradient
+    local, computing = gradient.to_local(), gradient.device_mesh.device_type
+    if local.device.type != computing:
+        torch.get_device_module(computing).synchronize()
+    return local
 
 
 def _settle(lm: nn.Module) -> None:
