@@ -32,6 +32,7 @@ from trainer.step.opening import LearnerOptions, open_learner
 ONE, TWO_FOR_EXPERTS = Layout(1), Layout(2, ep=2)
 TWICE_TWO, TWO_ROWS = Layout(4, ep=2), Layout(2, cp=2, ep=2)
 WITH_LAYERS, ALL_FOR_EXPERTS = Layout(2, tp=2, ep=2), Layout(2, tp=2, ep=4)
+WITH_SLICES = Layout(1, tp=2, ep=2)
 REPORTED = ("learner/grad_norm", "loss/loss", "loss/router_aux_loss", "experts/load_imbalance_mean")
 EXPERTS = "model.layers.1.mlp.experts"
 CHOICES = {  # (token, expert) of each process: rows of unequal length, processes without tokens, experts that nobody chooses
@@ -67,6 +68,7 @@ def test_every_layout_trains_the_parameters_of_one_process_and_reports_its_numbe
     "layout",
     [
         Layout(2, cp=2, ep=4),
+        WITH_SLICES,
         *(pytest.param(each, marks=pytest.mark.thorough) for each in (TWO_FOR_EXPERTS, TWICE_TWO, ALL_FOR_EXPERTS)),
     ],
     ids=str,
