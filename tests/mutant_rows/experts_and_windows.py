@@ -217,4 +217,18 @@ MUTANTS = (
         "        return counts\n",
         OF_ENGINE,
     ),
+    Mutant(
+        "tensor parallel: a plan with two sums in a block is refused",
+        "trainer/modeling/tensor_parallel.py",
+        "    if size > 1 and twice:\n",
+        "    if False:\n",
+        "tests/trainer/test_layouts.py::test_a_plan_with_two_sums_in_a_block_is_refused_before_weights_are_read",
+    ),
+    Mutant(
+        "experts in slices: a plan counts what the backward gathers again",
+        "scripts/tandem/plan/roofline.py",
+        "    of_block = 2 * passes + 1\n",
+        "    of_block = 2 * passes\n",
+        "tests/tandem/plan/test_gpu_plan.py::test_the_backward_gathers_a_row_once_more_and_experts_over_ep_size_gather_none",
+    ),
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
+from transformers import DogeConfig
 
 from shared.errors import ConfigError
 from shared.weights.files import WEIGHTS_FILE
@@ -185,6 +186,19 @@ def test_experts_and_plans_that_cannot_be_shared_out_are_refused() -> None:
         model.config.base_model_ep_plan = None
         with pytest.raises(ConfigError, match=r"gate_up_proj as 'packed_colwise'; expected .* tp_size 1 is needed"):
             cut_layers(model, mesh, cpu)
+
+    run(TWO_FOR_A_LAYER, work)
+
+
+def test_a_plan_with_two_sums_in_a_block_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    """Doge: its mask has all heads. The folder has no weights."""
+    DogeConfig().save_pretrained(tmp_path)
+
+    def work(parallel: Parallel) -> None:
+        with pytest.raises(
+            ConfigError, match=r"model type doge: its plan cuts two matrices of layers\.\*\.self_attn .* tp_s"
+        ):
+            open_learner(tmp_path, LossConfig(), OPTIMIZER, parallel)
 
     run(TWO_FOR_A_LAYER, work)
 

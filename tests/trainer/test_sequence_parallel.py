@@ -18,6 +18,8 @@ from transformers import (
     Gemma3TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -81,6 +83,11 @@ def trained_activation() -> PreTrainedModel:
     return ApertusForCausalLM(ApertusConfig(**SIZES))
 
 
+def without_key_heads() -> PreTrainedModel:
+    """GPT-NeoX, whose configuration has no number of key heads, and whose queries, keys and values are one matrix."""
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**{name: size for name, size in SIZES.items() if "key" not in name}))
+
+
 def made(kind: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     torch.manual_seed(0)
     model = spread(kind().to(torch.float64)).eval()
@@ -110,7 +117,10 @@ def results(model: PreTrainedModel, tokens: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     "kind",
-    [with_biases, norms_on_both_sides, shared_expert, trained_activation, tiny_experts_model, tiny_model],
+    [
+        *(with_biases, norms_on_both_sides, shared_expert, trained_activation, without_key_heads),
+        *(tiny_experts_model, tiny_model),
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_rows_of_any_length_have_the_gradient_of_one_process(kind: Callable[[], PreTrainedModel]) -> None:

@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, MoEParamShard
 
 from shared.errors import ConfigError
@@ -45,6 +45,19 @@ _PARTS_OF_ADAPTED = {  # of PEFT's layer, by the split of its base
     "colwise": [".base_layer", f".lora_B.{ADAPTER}"],
     "rowwise": [".base_layer", f".lora_A.{ADAPTER}"],
 }
+
+
+def check_plan(config: PretrainedConfig, size: int) -> None:
+    """Before any weight is read. Raises ConfigError for a plan that cuts two matrices of one block by rows (Doge): the sum of the
+    first has all heads, and what it meets has those of one process.
+    """
+    plan: Mapping[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    blocks = [name.rpartition(".")[0] for name, split in plan.items() if split == "rowwise"]
+    twice = next((block for block in blocks if blocks.count(block) > 1), None)
+    if size > 1 and twice:
+        raise ConfigError(
+            f"model type {config.model_type}: its plan cuts two matrices of {twice} by rows; expected tp_size 1, found {size}"
+        )
 
 
 def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *, with_experts: bool = True) -> None:
@@ -174,6 +187,6 @@ class _WholeExperts(ParallelStyle):
 
 def _check_heads(model: PreTrainedModel, size: int) -> None:
     for name in ("num_attention_heads", "num_key_value_heads"):
-        count = getattr(model.config, name)
+        count = getattr(model.config, name, size)  # GPT-NeoX: as many key heads as query heads, without a name
         if count % size:
             raise ConfigError(f"tp_size is {size}, but {name} is {count}; expected a divisor of it")
