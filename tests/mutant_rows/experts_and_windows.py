@@ -183,11 +183,11 @@ MUTANTS = (
         f"{SLICED}::test_each_process_routes_the_tokens_of_its_slice_alone",
     ),
     Mutant(
-        "experts in slices: a shared expert sees the whole row",
+        "experts in slices: a shared expert is cut",
         SEQUENCE,
         "        if inside:\n            of_child, blocks[child]",
         "        if False:\n            of_child, blocks[child]",
-        IN_SLICES,
+        f"{SLICED}::test_four_processes_spread_experts_of_a_row_that_they_do_not_divide",
     ),
     Mutant(
         "experts in slices: a block that gets more than hidden states gets whole rows",

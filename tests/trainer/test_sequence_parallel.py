@@ -167,6 +167,9 @@ def test_slices_whose_experts_are_on_other_processes_have_the_gradient_of_one(
 def test_four_processes_spread_experts_of_a_row_that_they_do_not_divide() -> None:
     def work(parallel: Parallel) -> None:
         whole, model = made(shared_experts_of_parts), cut(made(shared_experts_of_parts), parallel)
+        held = model.get_parameter("model.layers.1.mlp.shared_experts.down_proj.weight")
+        assert isinstance(held, DTensor)
+        assert held.to_local().shape == (32, 6), "a shared expert is cut inside a slice"
         for tokens in (3, 10):
             assert relative_difference(results(model, tokens), results(whole, tokens)) < 1e-5
 
