@@ -7,7 +7,7 @@ SHARDS = "tests/trainer/test_expert_shards.py"
 SLICED = "tests/trainer/test_sequence_parallel.py"
 SEQUENCE, ROW_SLICES = "trainer/modeling/sequence_parallel.py", "trainer/modeling/row_slices.py"
 IN_SLICES = f"{SLICED}::test_slices_whose_experts_are_on_other_processes_have_the_gradient_of_one"
-OF_ENGINE = f"{SPREAD}::test_an_engines_choices_are_repeated_by_experts_on_other_processes"
+LONG_ROWS = f"{SPREAD}::test_slices_of_long_rows_are_balanced_and_repeat_an_engines_choices_as_one_process_does"
 ANY_LENGTH = f"{SLICED}::test_rows_of_any_length_have_the_gradient_of_one_process"
 MODULE, SLICES = "trainer/modeling/expert_parallel.py", "trainer/modeling/context_parallel.py"
 REFUSED = f"{SPREAD}::test_models_and_processes_over_which_no_experts_can_be_spread_are_refused"
@@ -201,21 +201,21 @@ MUTANTS = (
         "trainer/modeling/forward.py",
         "        return routing if routing is None or self._routers_line is None else",
         "        return routing if True else",
-        f"{SPREAD}::test_every_layout_trains_the_parameters_of_one_process_and_reports_its_numbers",
+        LONG_ROWS,
     ),
     Mutant(
         "experts in slices: routers repeat the choices of their slice",
         "trainer/modeling/forward.py",
         "        return slice(first + own.start, first + own.stop)\n",
         "        return slice(first, first + own.stop - own.start)\n",
-        OF_ENGINE,
+        LONG_ROWS,
     ),
     Mutant(
         "experts in slices: replayed choices are counted over the slices",
         "trainer/modeling/forward.py",
         "        return counts if line is None else added_up(counts, line)\n",
         "        return counts\n",
-        OF_ENGINE,
+        LONG_ROWS,
     ),
     Mutant(
         "tensor parallel: a plan with two sums in a block is refused",

@@ -119,8 +119,10 @@ class Comparison:
         trainable: Trainable,
         *,
         replayed: bool = False,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         self._folder = folder
+        self._max_tokens = max_tokens
         self.device = "cpu"
         self.memory = TURNS
         self.by_turns = False  # with engines: between steps all states are on the host
@@ -171,14 +173,14 @@ class Comparison:
     def _take_steps(self, learner: Learner, stop: int, parallel: Parallel) -> dict[str, float]:
         kind = {"every_token": self._loss.router_aux_loss_coef > 0, "replayed": self._replayed}
         if not self.by_turns:
-            return take_steps(learner, stop, MAX_TOKENS, parallel, **kind)
+            return take_steps(learner, stop, self._max_tokens, parallel, **kind)
         metrics: dict[str, float] = {}
         for step in range(learner.steps_done, stop):
             residence.to_host(learner, parallel.device)
             on_device = [p for p in learner.lm.parameters() if p.device.type != "cpu"]
             assert not on_device, f"{len(on_device)} parameters stay on the device"
             residence.to_device(learner, parallel.device)
-            metrics = take_steps(learner, step + 1, MAX_TOKENS, parallel, **kind)
+            metrics = take_steps(learner, step + 1, self._max_tokens, parallel, **kind)
         return metrics
 
     def _write(self, parameters: dict[str, Tensor], metrics: dict[str, float], parallel: Parallel) -> None:
@@ -200,9 +202,10 @@ def comparison(
     model: PreTrainedModel | None = None,
     loss: LossConfig = LossConfig(),
     replayed: bool = False,
+    max_tokens: int = MAX_TOKENS,
 ) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Comparison(Path(folder), model or tiny_model(), loss, trainable, replayed=replayed)
+        yield Comparison(Path(folder), model or tiny_model(), loss, trainable, replayed=replayed, max_tokens=max_tokens)
 
 
 def main() -> None:
@@ -221,6 +224,7 @@ def main() -> None:
     )
     parser.add_argument("--optimizer_offload", action="store_true", help="on a device that is not the CPU")
     parser.add_argument("--by_turns", action="store_true", help="all states are on the host between steps")
+    parser.add_argument("--max_tokens", type=int, default=MAX_TOKENS, help="of a row (default: %(default)s)")
     parser.add_argument("--num_experts", type=int, default=4, help="with --experts (default: %(default)s)")
     parser.add_argument("--most", type=float, default=1e-9, help="the bound of the differences (default: %(default)s)")
     parser.add_argument("--steps_only", action="store_true", help="no layout continues another's checkpoint")
@@ -235,13 +239,14 @@ def main() -> None:
         chosen = {"model": tiny_experts_model(num_experts=args.num_experts), "loss": BALANCED}
     if args.reference:
         chosen["loss"] = LossConfig(kl_coefficient=0.1, router_aux_loss_coef=0.1 if args.experts else 0.0)
-    with comparison(**chosen, replayed=args.replay) as compared:
+    chosen |= {"replayed": args.replay, "max_tokens": args.max_tokens}
+    with comparison(**chosen) as compared:
         compared.device, compared.by_turns = args.device, args.by_turns
         compared.memory = TURNS.model_copy(update={"optimizer_offload": args.optimizer_offload})
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         if args.reference_device:
-            with comparison(**chosen, replayed=args.replay) as reference:
+            with comparison(**chosen) as reference:
                 reference.device = args.reference_device
                 expected = reference.trained(layouts[0])
         savers = [] if args.steps_only else layouts
