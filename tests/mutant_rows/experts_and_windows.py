@@ -231,4 +231,11 @@ MUTANTS = (
         "    of_block = 2 * passes\n",
         "tests/tandem/plan/test_gpu_plan.py::test_the_backward_gathers_a_row_once_more_and_experts_over_ep_size_gather_none",
     ),
+    Mutant(
+        "tensor parallel: eager experts are refused",
+        "trainer/modeling/tensor_parallel.py",
+        "        _check_kernel(model, mesh.size())\n",
+        "        pass\n",
+        "tests/trainer/test_layouts.py::test_experts_and_plans_that_cannot_be_shared_out_are_refused",
+    ),
 )

@@ -183,6 +183,12 @@ def test_experts_and_plans_that_cannot_be_shared_out_are_refused() -> None:
         with pytest.raises(ConfigError, match="tp_size is 2, but num_experts is 3"):
             cut_layers(tiny_experts_model(num_experts=3), mesh, cpu)
         model = tiny_experts_model()
+        model.set_experts_implementation("eager")
+        with pytest.raises(
+            ConfigError, match="experts_implementation of model type qwen3_moe is eager; expected grouped"
+        ):
+            cut_layers(model, mesh, cpu)
+        model = tiny_experts_model()
         model.config.base_model_ep_plan = None
         with pytest.raises(ConfigError, match=r"gate_up_proj as 'packed_colwise'; expected .* tp_size 1 is needed"):
             cut_layers(model, mesh, cpu)

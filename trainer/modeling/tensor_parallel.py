@@ -31,12 +31,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, MoEParamShard
 
 from shared.errors import ConfigError
-from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS
+from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS, expert_modules
 from trainer.modeling.quantized_base import FourBitLinear
 from trainer.modeling.sequence_parallel import by_module, layer_plans, use_slices
 from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
 from trainer.process.peers import peers_of
-from trainer.process.private_apis import silence_redistribution
+from trainer.process.private_apis import experts_kernel, silence_redistribution
 from trainer.process.sharding import is_empty
 
 silence_redistribution()
@@ -66,13 +66,15 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *
     Call before `shard_model`. `with_experts` False: they are split already (`spread_experts`).
 
     Raises ConfigError for a model with adapters that cannot be split (`_check_adapters`), without a plan, with an unsupported
-    plan, or with heads or experts that cannot be split evenly.
+    plan, with heads or experts that cannot be split evenly, or with eager experts.
     """
     if mesh.size() == 1:
         return
     adapted = lora_layers(model)
     _check_adapters(adapted, mesh.size())
     _check_heads(model, mesh.size())
+    if with_experts:
+        _check_kernel(model, mesh.size())
     if not is_empty(model):
         nn.Module.to(model, device)
     plan = _plan(model, with_experts=with_experts)
@@ -183,6 +185,17 @@ class _WholeExperts(ParallelStyle):
             module, device_mesh, tp_mesh=device_mesh, ep_implementation="all_reduce"
         )
         return cut
+
+
+def _check_kernel(model: PreTrainedModel, size: int) -> None:
+    """Raises ConfigError for experts whose results depend on no token where none chose them: their process would take no part in
+    the sum of gradients.
+    """
+    if expert_modules(model) and experts_kernel(model) == "eager":
+        raise ConfigError(
+            f"tp_size is {size}, and experts_implementation of model type {model.config.model_type} is eager; expected "
+            "grouped_mm or batched_mm, ep_size above 1, or tp_size 1"
+        )
 
 
 def _check_heads(model: PreTrainedModel, size: int) -> None:
