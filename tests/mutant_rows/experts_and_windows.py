@@ -6,6 +6,8 @@ SPREAD, WINDOWS = "tests/trainer/test_expert_parallel.py", "tests/trainer/test_w
 SHARDS = "tests/trainer/test_expert_shards.py"
 SLICED = "tests/trainer/test_sequence_parallel.py"
 SEQUENCE, ROW_SLICES = "trainer/modeling/sequence_parallel.py", "trainer/modeling/row_slices.py"
+IN_SLICES = f"{SLICED}::test_slices_whose_experts_are_on_other_processes_have_the_gradient_of_one"
+LONG_ROWS = f"{SPREAD}::test_slices_of_long_rows_are_balanced_and_repeat_an_engines_choices_as_one_process_does"
 ANY_LENGTH = f"{SLICED}::test_rows_of_any_length_have_the_gradient_of_one_process"
 MODULE, SLICES = "trainer/modeling/expert_parallel.py", "trainer/modeling/context_parallel.py"
 REFUSED = f"{SPREAD}::test_models_and_processes_over_which_no_experts_can_be_spread_are_refused"
@@ -43,9 +45,9 @@ MUTANTS = (
     Mutant(
         "experts and windows: processes that share a layer send each token once",
         MODULE,
-        "        if self.layer.size == 1:\n",
+        "        if self.layer is None:\n",
         "        if True:\n",
-        f"{SPREAD}::test_every_layout_trains_the_parameters_of_one_process_and_reports_its_numbers",
+        f"{SLICED}::test_experts_on_other_processes_get_whole_rows_where_a_model_needs_them",
     ),
     Mutant(
         "experts and windows: experts are cut by rows where fewer are held than share them",
@@ -158,5 +160,82 @@ MUTANTS = (
         " or not is_chain(model):",
         ":",
         f"{SLICED}::test_models_that_need_whole_rows_get_them",
+    ),
+    Mutant(
+        "experts in slices: each process sends its own tokens, not a part of them",
+        SEQUENCE,
+        "replace(module.forward, layer=None)",
+        "module.forward",
+        IN_SLICES,
+    ),
+    Mutant(
+        "experts in slices: gradients of routers are added over the slices",
+        SEQUENCE,
+        "        of_child: Mapping[str, Placement] | None = {key: Replicate() for key, _ in module.named_parameters()}\n",
+        "        of_child: Mapping[str, Placement] | None = {}\n",
+        IN_SLICES,
+    ),
+    Mutant(
+        "experts in slices: tokens of the padding are not routed",
+        SEQUENCE,
+        "            return x[:, : here.stop - here.start]\n",
+        "            return x\n",
+        f"{SLICED}::test_each_process_routes_the_tokens_of_its_slice_alone",
+    ),
+    Mutant(
+        "experts in slices: a shared expert is cut",
+        SEQUENCE,
+        "        if inside:\n            of_child, blocks[child]",
+        "        if False:\n            of_child, blocks[child]",
+        f"{SLICED}::test_four_processes_spread_experts_of_a_row_that_they_do_not_divide",
+    ),
+    Mutant(
+        "experts in slices: a block that gets more than hidden states gets whole rows",
+        SEQUENCE,
+        "    if len(inspect.signature(block.forward).parameters) != 1:\n",
+        "    if False:\n",
+        f"{SLICED}::test_experts_on_other_processes_get_whole_rows_where_a_model_needs_them",
+    ),
+    Mutant(
+        "experts in slices: tokens of all slices balance the experts",
+        "trainer/modeling/forward.py",
+        "        return routing if routing is None or self._routers_line is None else",
+        "        return routing if True else",
+        LONG_ROWS,
+    ),
+    Mutant(
+        "experts in slices: routers repeat the choices of their slice",
+        "trainer/modeling/forward.py",
+        "        return slice(first + own.start, first + own.stop)\n",
+        "        return slice(first, first + own.stop - own.start)\n",
+        LONG_ROWS,
+    ),
+    Mutant(
+        "experts in slices: replayed choices are counted over the slices",
+        "trainer/modeling/forward.py",
+        "        return counts if line is None else added_up(counts, line)\n",
+        "        return counts\n",
+        LONG_ROWS,
+    ),
+    Mutant(
+        "tensor parallel: a plan with two sums in a block is refused",
+        "trainer/modeling/tensor_parallel.py",
+        "    if size > 1 and twice:\n",
+        "    if False:\n",
+        "tests/trainer/test_layouts.py::test_a_plan_with_two_sums_in_a_block_is_refused_before_weights_are_read",
+    ),
+    Mutant(
+        "experts in slices: a plan counts what the backward gathers again",
+        "scripts/tandem/plan/roofline.py",
+        "    of_block = 2 * passes + 1\n",
+        "    of_block = 2 * passes\n",
+        "tests/tandem/plan/test_gpu_plan.py::test_the_backward_gathers_a_row_once_more_and_experts_over_ep_size_gather_none",
+    ),
+    Mutant(
+        "tensor parallel: eager experts are refused",
+        "trainer/modeling/tensor_parallel.py",
+        "        _check_kernel(model, mesh.size())\n",
+        "        pass\n",
+        "tests/trainer/test_layouts.py::test_experts_and_plans_that_cannot_be_shared_out_are_refused",
     ),
 )

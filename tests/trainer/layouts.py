@@ -1,5 +1,5 @@
 """The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2] [--experts] [--replay]
-    [--device cuda] [--steps_only]
+    [--device cuda] [--steps_only] [--optimizer_offload] [--by_turns]
 
 A layout is DATAxTPxCPxPPxEP: so many parts of the data, so many processes for each layer, so many for each row's tokens, so many
 stages, and so many processes that hold the experts together. Every layout takes 3 float64 steps on the same groups, and leaves a
@@ -36,6 +36,7 @@ from trainer.losses import LossConfig
 from trainer.process.parallel import Parallel, parallel_session
 from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import EVERYTHING, Trainable
+from trainer.step import residence
 from trainer.step.learner import Learner
 
 LAST_STEP = 3
@@ -118,9 +119,13 @@ class Comparison:
         trainable: Trainable,
         *,
         replayed: bool = False,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         self._folder = folder
+        self._max_tokens = max_tokens
         self.device = "cpu"
+        self.memory = TURNS
+        self.by_turns = False  # with engines: between steps all states are on the host
         self._loss = loss
         self._trainable = trainable
         self._replayed = replayed
@@ -132,7 +137,7 @@ class Comparison:
         """After the last step, with a checkpoint left at `SAVED_STEP`."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel, self._loss, self._trainable, TURNS)
+            learner = exact_learner(self._model, parallel, self._loss, self._trainable, self.memory)
             self._take_steps(learner, SAVED_STEP, parallel)
             checkpoint.Checkpoints(self._folder / str(layout), parallel).save(learner, {})
             metrics = self._take_steps(learner, LAST_STEP, parallel)
@@ -145,7 +150,7 @@ class Comparison:
         """From the checkpoint that `saved_by` left."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel, self._loss, self._trainable, TURNS)
+            learner = exact_learner(self._model, parallel, self._loss, self._trainable, self.memory)
             path = folders.latest(self._folder / str(saved_by))
             assert path
             restore.load(learner, path, parallel)
@@ -166,8 +171,17 @@ class Comparison:
             assert relative_difference(found, expected) < 1e-9, f"{continued_by} from the checkpoint of {saved_by}"
 
     def _take_steps(self, learner: Learner, stop: int, parallel: Parallel) -> dict[str, float]:
-        every_token = self._loss.router_aux_loss_coef > 0
-        return take_steps(learner, stop, MAX_TOKENS, parallel, every_token=every_token, replayed=self._replayed)
+        kind = {"every_token": self._loss.router_aux_loss_coef > 0, "replayed": self._replayed}
+        if not self.by_turns:
+            return take_steps(learner, stop, self._max_tokens, parallel, **kind)
+        metrics: dict[str, float] = {}
+        for step in range(learner.steps_done, stop):
+            residence.to_host(learner, parallel.device)
+            on_device = [p for p in learner.lm.parameters() if p.device.type != "cpu"]
+            assert not on_device, f"{len(on_device)} parameters stay on the device"
+            residence.to_device(learner, parallel.device)
+            metrics = take_steps(learner, step + 1, self._max_tokens, parallel, **kind)
+        return metrics
 
     def _write(self, parameters: dict[str, Tensor], metrics: dict[str, float], parallel: Parallel) -> None:
         if parallel.is_main:
@@ -188,9 +202,10 @@ def comparison(
     model: PreTrainedModel | None = None,
     loss: LossConfig = LossConfig(),
     replayed: bool = False,
+    max_tokens: int = MAX_TOKENS,
 ) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Comparison(Path(folder), model or tiny_model(), loss, trainable, replayed=replayed)
+        yield Comparison(Path(folder), model or tiny_model(), loss, trainable, replayed=replayed, max_tokens=max_tokens)
 
 
 def main() -> None:
@@ -207,6 +222,10 @@ def main() -> None:
     parser.add_argument(
         "--reference_device", help="where the first layout is computed that all are compared with: as --device"
     )
+    parser.add_argument("--optimizer_offload", action="store_true", help="on a device that is not the CPU")
+    parser.add_argument("--by_turns", action="store_true", help="all states are on the host between steps")
+    parser.add_argument("--max_tokens", type=int, default=MAX_TOKENS, help="of a row (default: %(default)s)")
+    parser.add_argument("--num_experts", type=int, default=4, help="with --experts (default: %(default)s)")
     parser.add_argument("--most", type=float, default=1e-9, help="the bound of the differences (default: %(default)s)")
     parser.add_argument("--steps_only", action="store_true", help="no layout continues another's checkpoint")
     args = parser.parse_args()
@@ -215,15 +234,19 @@ def main() -> None:
     if args.device == hostgpu.NAME:
         hostgpu.install()
     layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
-    chosen: dict[str, Any] = {"model": tiny_experts_model(), "loss": BALANCED} if args.experts else {}
+    chosen: dict[str, Any] = {}
+    if args.experts:
+        chosen = {"model": tiny_experts_model(num_experts=args.num_experts), "loss": BALANCED}
     if args.reference:
         chosen["loss"] = LossConfig(kl_coefficient=0.1, router_aux_loss_coef=0.1 if args.experts else 0.0)
-    with comparison(**chosen, replayed=args.replay) as compared:
-        compared.device = args.device
+    chosen |= {"replayed": args.replay, "max_tokens": args.max_tokens}
+    with comparison(**chosen) as compared:
+        compared.device, compared.by_turns = args.device, args.by_turns
+        compared.memory = TURNS.model_copy(update={"optimizer_offload": args.optimizer_offload})
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         if args.reference_device:
-            with comparison(**chosen, replayed=args.replay) as reference:
+            with comparison(**chosen) as reference:
                 reference.device = args.reference_device
                 expected = reference.trained(layouts[0])
         savers = [] if args.steps_only else layouts

@@ -1,14 +1,22 @@
 """In bfloat16 a merged forward is no less exact than one forward per sequence: both are held against float32."""
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from shared.tokens.record_tree import RecordTree
-from tests.trainer.builders import FLEX_HEAD_DIM, gradients, random_group, tiny_model
+from tests.trainer.builders import FLEX_HEAD_DIM, gradients, random_group, tiny_experts_model, tiny_model
+from tests.trainer.launched import OPTIMIZER, rows_of_step
+from tests.trainer.layouts import Layout, run
+from trainer.losses import LossConfig, LossName
 from trainer.modeling.attention import choose
 from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.process.parallel import Parallel
+from trainer.step.opening import open_learner
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
@@ -55,3 +63,32 @@ def test_merging_costs_no_precision_in_bfloat16(device: str, merged_by: str) -> 
         for name, exact in true_gradients.items()
     ]
     assert np.exp(np.mean(np.log(ratios))) <= MOST, dict(zip(true_gradients, ratios, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layout", "experts"), [(Layout(1, tp=2), False), (Layout(1, tp=2, ep=2), True)], ids=["tp_size", "ep_size too"]
+)
+def test_steps_in_bfloat16_over_processes_are_near_those_of_one(
+    layout: Layout, *, experts: bool, tmp_path: Path
+) -> None:
+    """Parameters and their gradients are float32; what passes between processes is bfloat16."""
+    model = tiny_experts_model(dtype=torch.float32) if experts else tiny_model(dtype=torch.float32)
+    model.save_pretrained(tmp_path / "model")
+
+    def work(parallel: Parallel) -> None:
+        settings = dataclasses.replace(parallel.settings, precision="bf16")
+        mixed = dataclasses.replace(parallel, settings=settings)
+        learner = open_learner(tmp_path / "model", LossConfig(loss=LossName.CROSS_ENTROPY), OPTIMIZER, mixed)
+        first = learner.step(*rows_of_step(0, 30, parallel)).metrics
+        assert {p.dtype for p in learner.lm.parameters()} == {torch.float32}
+        for _ in range(4):
+            last = learner.step(*rows_of_step(0, 30, parallel)).metrics
+        if parallel.is_main:
+            numbers = [first["loss/loss"], first["learner/grad_norm"], last["loss/loss"]]
+            torch.save(torch.tensor(numbers), tmp_path / str(parallel.world_size))
+
+    for each in (Layout(1), layout):
+        run(each, work)
+    one, several = (torch.load(tmp_path / str(size), weights_only=True) for size in (1, 2))
+    assert one[2] < 0.95 * one[0], "it learns"
+    torch.testing.assert_close(several, one, rtol=0.02, atol=0)

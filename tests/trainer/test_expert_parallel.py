@@ -31,8 +31,11 @@ from trainer.step.opening import LearnerOptions, open_learner
 
 ONE, TWO_FOR_EXPERTS = Layout(1), Layout(2, ep=2)
 TWICE_TWO, TWO_ROWS = Layout(4, ep=2), Layout(2, cp=2, ep=2)
+SLICES_OF_ROWS, SLICES_IN_STAGES = Layout(1, tp=2, cp=2, ep=4), Layout(1, tp=2, pp=2, ep=2)
 WITH_LAYERS, ALL_FOR_EXPERTS = Layout(2, tp=2, ep=2), Layout(2, tp=2, ep=4)
+LONG = 120  # tokens of a row: more than the 64 of which short ones are padded, so that each slice has some
 REPORTED = ("learner/grad_norm", "loss/loss", "loss/router_aux_loss", "experts/load_imbalance_mean")
+OF_REPLAY = ("experts/replayed_fraction", "experts/replay_differs_fraction")
 EXPERTS = "model.layers.1.mlp.experts"
 CHOICES = {  # (token, expert) of each process: rows of unequal length, processes without tokens, experts that nobody chooses
     "all over": ([[0, 3], [1, 2], [2, 0], [3, 1], [0, 1]], [[3, 2], [0, 2], [1, 3]]),
@@ -75,8 +78,21 @@ def test_an_engines_choices_are_repeated_by_experts_on_other_processes(layout: L
     """With the loss that balances experts; slices of rows have the choices of their own tokens."""
     with comparison(model=tiny_experts_model(), loss=BALANCED, replayed=True) as replayed:
         assert relative_difference(replayed.trained(layout), replayed.trained(ONE)) < 1e-9
-        for name in (*REPORTED, "experts/replayed_fraction", "experts/replay_differs_fraction"):
+        for name in (*REPORTED, *OF_REPLAY):
             assert replayed.metrics[layout][name] == pytest.approx(replayed.metrics[ONE][name], rel=1e-9), name
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(1, tp=2, ep=2),
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in (SLICES_OF_ROWS, SLICES_IN_STAGES)),
+    ],
+    ids=str,
+)
+def test_slices_of_long_rows_are_balanced_and_repeat_an_engines_choices_as_one_process_does(layout: Layout) -> None:
+    with comparison(model=tiny_experts_model(), loss=BALANCED, replayed=True, max_tokens=LONG) as long:
+        long.assert_as_alone(layout, (*REPORTED, *OF_REPLAY))
 
 
 @pytest.mark.parametrize("implementation", ["eager", "batched_mm", "grouped_mm"])

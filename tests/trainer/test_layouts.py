@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
+from transformers import DogeConfig
 
 from shared.errors import ConfigError
 from shared.weights.files import WEIGHTS_FILE
@@ -163,8 +165,8 @@ def test_the_processes_of_a_layer_hold_their_experts_and_write_all(tmp_path: Pat
 
     def train(parallel: Parallel) -> None:
         learner = open_learner(tmp_path / "model", LossConfig(), OPTIMIZER, parallel)
-        held = learner.causal_lm.get_parameter("model.layers.1.mlp.experts.gate_up_proj").to_local()
-        assert len(held) * parallel.world_size == 4
+        held = learner.causal_lm.get_parameter("model.layers.1.mlp.experts.gate_up_proj")
+        assert len(held.to_local() if isinstance(held, DTensor) else held) * parallel.world_size == 4
         take_steps(learner, 2, MAX_TOKENS, parallel)
         write_weights(learner.causal_lm, tmp_path / "model", tmp_path / str(parallel.world_size), parallel)
 
@@ -181,9 +183,28 @@ def test_experts_and_plans_that_cannot_be_shared_out_are_refused() -> None:
         with pytest.raises(ConfigError, match="tp_size is 2, but num_experts is 3"):
             cut_layers(tiny_experts_model(num_experts=3), mesh, cpu)
         model = tiny_experts_model()
+        model.set_experts_implementation("eager")
+        with pytest.raises(
+            ConfigError, match="experts_implementation of model type qwen3_moe is eager; expected grouped"
+        ):
+            cut_layers(model, mesh, cpu)
+        model = tiny_experts_model()
         model.config.base_model_ep_plan = None
         with pytest.raises(ConfigError, match=r"gate_up_proj as 'packed_colwise'; expected .* tp_size 1 is needed"):
             cut_layers(model, mesh, cpu)
+
+    run(TWO_FOR_A_LAYER, work)
+
+
+def test_a_plan_with_two_sums_in_a_block_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    """Doge: its mask has all heads. The folder has no weights."""
+    DogeConfig().save_pretrained(tmp_path)
+
+    def work(parallel: Parallel) -> None:
+        with pytest.raises(
+            ConfigError, match=r"model type doge: its plan cuts two matrices of layers\.\*\.self_attn .* tp_s"
+        ):
+            open_learner(tmp_path, LossConfig(), OPTIMIZER, parallel)
 
     run(TWO_FOR_A_LAYER, work)
 

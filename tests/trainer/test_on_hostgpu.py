@@ -103,6 +103,15 @@ def test_two_ranks_hold_experts_together_there() -> None:
     layouts_agree("1,2x1x1x1x2", "--experts")
 
 
+def test_experts_that_are_cut_inside_leave_the_device_between_turns() -> None:
+    """Three over two processes: whole on none."""
+    layouts_agree("1,2", "--experts", "--num_experts", "3", "--by_turns")
+
+
+def test_an_optimizer_on_the_host_steps_layers_and_experts_that_processes_share() -> None:
+    layouts_agree("1,1x2x1x1x2", "--experts", "--optimizer_offload")
+
+
 def layouts_agree(layouts: str, *options: str) -> None:
     printed = run(
         *("-m", "tests.trainer.layouts", "--device", hostgpu.NAME, "--reference_device", "cpu", "--steps_only"),

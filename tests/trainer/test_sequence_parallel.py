@@ -16,6 +16,10 @@ from transformers import (
     ApertusForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -27,6 +31,8 @@ from tests.trainer.builders import VOCABULARY, relative_difference, spread, tiny
 from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
 from tests.trainer.layouts import MAX_TOKENS, Layout, comparison, run
 from trainer.losses import LossConfig
+from trainer.modeling.expert_parallel import spread_experts
+from trainer.modeling.sequence_parallel import routers_line
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.process.parallel import Parallel
 from trainer.settings.memory import MemorySettings
@@ -34,6 +40,7 @@ from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step.opening import LearnerOptions, open_learner
 
 ONE, TWO, FOUR = Layout(1), Layout(1, tp=2), Layout(1, tp=4)
+EXPERTS_OF_TWO, EXPERTS_OF_FOUR = Layout(1, tp=2, ep=2), Layout(1, tp=4, ep=4)
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -64,9 +71,21 @@ def shared_expert() -> PreTrainedModel:
     return Qwen2MoeForCausalLM(Qwen2MoeConfig(**SIZES, **of_experts, **more))
 
 
+def shared_experts_of_parts() -> PreTrainedModel:
+    """GLM-4-MoE: a dense layer, and experts next to one for all tokens, which is cut like a dense layer."""
+    of_experts = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    more = {"first_k_dense_replace": 1, "experts_implementation": "batched_mm"}
+    return Glm4MoeForCausalLM(Glm4MoeConfig(**SIZES, **of_experts, **more))
+
+
 def trained_activation() -> PreTrainedModel:
     """Apertus, whose activation has scalars that are trained."""
     return ApertusForCausalLM(ApertusConfig(**SIZES))
+
+
+def without_key_heads() -> PreTrainedModel:
+    """GPT-NeoX, whose configuration has no number of key heads, and whose queries, keys and values are one matrix."""
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**{name: size for name, size in SIZES.items() if "key" not in name}))
 
 
 def made(kind: Callable[[], PreTrainedModel]) -> PreTrainedModel:
@@ -76,6 +95,12 @@ def made(kind: Callable[[], PreTrainedModel]) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.add_(torch.linspace(-1, 1, len(parameter), dtype=parameter.dtype))
+    return model
+
+
+def cut(model: PreTrainedModel, parallel: Parallel) -> PreTrainedModel:
+    spread_experts(model, parallel)
+    cut_layers(model, parallel.mesh["tp"], CPU, with_experts=parallel.experts is None)
     return model
 
 
@@ -92,7 +117,10 @@ def results(model: PreTrainedModel, tokens: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     "kind",
-    [with_biases, norms_on_both_sides, shared_expert, trained_activation, tiny_experts_model, tiny_model],
+    [
+        *(with_biases, norms_on_both_sides, shared_expert, trained_activation, without_key_heads),
+        *(tiny_experts_model, tiny_model),
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_rows_of_any_length_have_the_gradient_of_one_process(kind: Callable[[], PreTrainedModel]) -> None:
@@ -116,6 +144,50 @@ def test_four_processes_share_a_row_that_they_do_not_divide() -> None:
             assert relative_difference(results(model, tokens), results(whole, tokens)) < 1e-5
 
     run(FOUR, work)
+
+
+@pytest.mark.parametrize(
+    "kind", [tiny_experts_model, shared_expert, shared_experts_of_parts], ids=lambda kind: kind.__name__
+)
+def test_slices_whose_experts_are_on_other_processes_have_the_gradient_of_one(
+    kind: Callable[[], PreTrainedModel],
+) -> None:
+    """Of one token a process has none."""
+
+    def work(parallel: Parallel) -> None:
+        whole, model = made(kind), cut(made(kind), parallel)
+        assert routers_line(model)
+        for tokens in (1, 7, 64):
+            difference = relative_difference(results(model, tokens), results(whole, tokens))
+            assert difference < 1e-5, (tokens, difference)
+
+    run(EXPERTS_OF_TWO, work)
+
+
+def test_four_processes_spread_experts_of_a_row_that_they_do_not_divide() -> None:
+    def work(parallel: Parallel) -> None:
+        whole, model = made(shared_experts_of_parts), cut(made(shared_experts_of_parts), parallel)
+        held = model.get_parameter("model.layers.1.mlp.shared_experts.down_proj.weight")
+        assert isinstance(held, DTensor)
+        assert held.to_local().shape == (32, 6), "a shared expert is cut inside a slice"
+        for tokens in (3, 10):
+            assert relative_difference(results(model, tokens), results(whole, tokens)) < 1e-5
+
+    run(EXPERTS_OF_FOUR, work)
+
+
+def test_each_process_routes_the_tokens_of_its_slice_alone() -> None:
+    def work(parallel: Parallel) -> None:
+        model = cut(tiny_experts_model(), parallel)
+        lengths = []
+        layer: Any = model.model.layers[1]
+        for module in (layer.post_attention_layernorm, layer.mlp.gate, layer.mlp.experts, layer.self_attn.q_proj):
+            module.register_forward_hook(lambda _, args, out: lengths.append(args[0].shape[-2]))
+        results(model, 9)
+        own = (5, 4)[parallel.rank]
+        assert sorted(lengths) == sorted([5, own, own, 9])
+
+    run(EXPERTS_OF_TWO, work)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +279,30 @@ def dropping(model: PreTrainedModel) -> None:
 def not_a_chain(model: PreTrainedModel) -> None:
     """Between the layers it may use whole rows."""
     model.config.base_model_pp_plan = None
+
+
+def with_another_input(model: PreTrainedModel) -> None:
+    """A block of experts that gets more than hidden states may compute more than token by token."""
+    block: Any = model.model.layers[1].mlp
+    own = block.forward
+    block.forward = lambda hidden_states, input_ids=None: own(hidden_states)
+
+
+@pytest.mark.parametrize("changed", [dropping, not_a_chain, with_another_input], ids=lambda changed: changed.__name__)
+def test_experts_on_other_processes_get_whole_rows_where_a_model_needs_them(
+    changed: Callable[[PreTrainedModel], None],
+) -> None:
+    """Each process then sends its part of the tokens."""
+
+    def work(parallel: Parallel) -> None:
+        whole, model = made(tiny_experts_model), made(tiny_experts_model)
+        changed(model)
+        cut(model, parallel)
+        assert not routers_line(model)
+        for tokens in (1, 7):
+            assert relative_difference(results(model, tokens), results(whole, tokens)) < 1e-5
+
+    run(EXPERTS_OF_TWO, work)
 
 
 @pytest.mark.parametrize("changed", [dropping, not_a_chain], ids=lambda changed: changed.__name__)

@@ -6,9 +6,10 @@
     router ▸ (token, expert) pairs by expert ─all-to-all─▶ this process's experts ─all-to-all─▶ weighted, summed for each token
              counts first, then rows of as many as chose each
 
-Every process sends its own tokens: those of its rows, of its slice of a row, or, of processes that share a layer, its part of
-the row. The backward sends the gradients the opposite way. A process that receives nothing computes one row that
-nobody gets, so that its backward takes part in every exchange.
+Every process sends its own tokens: those of its rows, or of its slice of a row. Processes that share a layer have slices
+too (`sequence_parallel.py`), or, in models that need whole rows, each sends its part of the row. The backward sends the
+gradients the opposite way. A process that receives nothing computes one row that nobody gets, so that its backward takes part
+in every exchange.
 
     suffix _N  token      _NK  token, chosen expert      _P  pair of both, by expert      _R  received pair
            _XL  process, expert that it holds
@@ -28,7 +29,7 @@ from shared.errors import ConfigError
 from trainer.modeling.all_to_all import exchange
 from trainer.modeling.context_parallel import of_all
 from trainer.process.parallel import Parallel
-from trainer.process.peers import Peers
+from trainer.process.peers import Peers, peers_of
 from trainer.process.private_apis import with_tensors
 from trainer.process.sharding import is_empty
 
@@ -65,8 +66,8 @@ def spread_experts(model: PreTrainedModel, parallel: Parallel) -> None:
     if not is_empty(model):
         nn.Module.to(model, parallel.device)
     tp = parallel.mesh["tp"]
-    layer = Peers(tp.get_local_rank(), tp.size(), parallel.device, tp.get_group())
-    place = Peers(line.get_local_rank(), line.size(), parallel.device, line.get_group())
+    layer = None if tp.size() == 1 else peers_of(tp, parallel.device)
+    place = peers_of(line, parallel.device)
     for name, module in spread.items():
         _check(name, module, model, line.size())
         for key, parameter in list(module.named_parameters()):
@@ -100,11 +101,11 @@ class SpreadExperts:
     module: Any
     own: Callable[[Tensor, Tensor, Tensor], Tensor]
     place: Peers  # processes that hold all experts together, and exchange their tokens
-    layer: Peers  # processes that share each layer, and have the same tokens
+    layer: Peers | None  # processes that share each layer, and have the same tokens; None: this one's are its own
     gradient_share: float
 
     def __call__(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        if self.layer.size == 1:
+        if self.layer is None:
             return self._of_tokens(hidden_states, top_k_index, top_k_weights)
         count = len(hidden_states)
         own_N = torch.arange(count, device=hidden_states.device).tensor_split(self.layer.size)[self.layer.rank]

@@ -26,7 +26,9 @@ from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.pipeline_parallel import Stage
 from trainer.modeling.products import TOKENS, padding
 from trainer.modeling.router_replay import RouterReplay, router_replay
-from trainer.modeling.routing import Routing, experts_per_token, routing_of
+from trainer.modeling.routing import Routing, experts_per_token, over_line, routing_of
+from trainer.modeling.row_slices import added_up, own_tokens
+from trainer.modeling.sequence_parallel import routers_line
 from trainer.modeling.truncation import columns
 from trainer.modeling.vision import VisionTower, vision_parts
 from trainer.process.peers import Peers
@@ -97,6 +99,7 @@ class TreeLM(nn.Module):
         self.way = Way(attention_name(causal_lm), trees=True)
         self.experts_per_token = experts_per_token(causal_lm)
         self.replay = router_replay(causal_lm)
+        self._routers_line = routers_line(causal_lm)
         self._vision = VisionTower(causal_lm) if vision_parts(causal_lm) else None
         rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
@@ -142,14 +145,15 @@ class TreeLM(nn.Module):
         if own_U is not None:
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
             truncation_U = None if truncation_U is None else truncation_U[own_U]
-        self._replay(row, here)
+        routed = self._routed(row, here)
+        self._replay(row, routed)
         arguments = self._arguments(row, mask, here)
         if received is not None:
             del arguments["input_ids"]
             arguments["inputs_embeds"] = received
         if self.stage is not None and not self.stage.is_last:
             output = self.causal_lm.base_model(**arguments)
-            return StageOutput(output.last_hidden_state, self._routing(output, row, here))
+            return StageOutput(output.last_hidden_state, self._routing(output, row, routed))
         if self.way.head is Head.CHUNKED:
             output = self.causal_lm.base_model(**arguments)
             head: Any = self.causal_lm.get_output_embeddings()
@@ -172,28 +176,45 @@ class TreeLM(nn.Module):
             )
         if context is not None and own_U is not None:
             scores = scores.each(partial(of_all, own_U=own_U, count=len(row.node_U), context=context))
-        routing = self._routing(output, row, here)
+        routing = self._routing(output, row, routed)
         logprob_E, entropy_E, outside_E = scores.each(lambda of_U: of_U[row.edge_E])
         unused = None if self._vision is None or row.images is not None else self._vision.unused()
         if unused is not None:
             logprob_E = logprob_E + unused
         return Forwarded(logprob_E, entropy_E, outside_E, routing)
 
-    def _routing(self, output: Any, row: Row, here: slice) -> Routing | None:
+    def _routed(self, row: Row, here: slice) -> slice:
+        """The tokens of `here` that this process's routers have."""
+        line = self._routers_line
+        if line is None:
+            return here
+        first, stop, _ = here.indices(row.num_tokens)
+        own = own_tokens(stop - first, line)
+        return slice(first + own.start, first + own.stop)
+
+    def _routing(self, output: Any, row: Row, routed: slice) -> Routing | None:
         if self.experts_per_token is None or not self._has_routers:
             return None
         choices = () if self.replay is None else self.replay.all_choices()
-        return routing_of(output.router_logits, row.copies_N[here], self.experts_per_token, choices)
+        routing = routing_of(output.router_logits, row.copies_N[routed], self.experts_per_token, choices)
+        return routing if routing is None or self._routers_line is None else over_line(routing, self._routers_line)
+
+    def replay_counts(self, device: torch.device) -> Tensor | None:
+        """`RouterReplay.counts` of all tokens of the rows, or of their slices by `context`; None: no routers."""
+        if self.replay is None:
+            return None
+        counts, line = self.replay.counts.to(device), self._routers_line
+        return counts if line is None else added_up(counts, line)
 
     @property
     def _has_routers(self) -> bool:
         """False on a stage without experts of a model that has some."""
         return self.replay is None or self.replay.has_routers
 
-    def _replay(self, row: Row, here: slice) -> None:
+    def _replay(self, row: Row, routed: slice) -> None:
         """Raises ConfigError for a row with routed experts and a model without."""
         if self.replay is not None:
-            self.replay.use(row, here)
+            self.replay.use(row, routed)
         elif row.experts is not None:
             raise ConfigError(
                 f"a row has routed experts, but a model of type {self.causal_lm.config.model_type} has no routers that can "

@@ -22,6 +22,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from trainer.modeling.row_slices import added_up
+from trainer.process.peers import Peers
+
 
 class Routing(NamedTuple):
     """Sums over tokens, in float64."""
@@ -69,6 +72,11 @@ def _of_layer(
         0, indices_NK.flatten(), weight_N.repeat_interleave(chosen)
     )
     return chosen_X, (weight_N.to(probability_NX.dtype) @ probability_NX).double()
+
+
+def over_line(own: Routing, line: Peers) -> Routing:
+    """The sum over processes that have a slice of the tokens each, on all of them."""
+    return Routing(*(added_up(part, line) for part in own))
 
 
 def total(parts: Iterable[Routing]) -> Routing:

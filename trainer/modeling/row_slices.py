@@ -32,6 +32,40 @@ def own_slice(x_N: Tensor, line: Peers, *, summed: bool) -> Tensor:
     return result
 
 
+def own_tokens(tokens: int, line: Peers) -> slice:
+    """This process's of so many tokens: those of its slice without padding, which may be none."""
+    count = _slice_length(tokens, line)
+    return slice(min(line.rank * count, tokens), min((line.rank + 1) * count, tokens))
+
+
+def with_padding(x_S: Tensor, tokens: int, line: Peers) -> Tensor:
+    """(1, …) of `own_tokens` as a slice, with zeros for what it lacks."""
+    missing = _slice_length(tokens, line) - x_S.shape[1]
+    return torch.cat([x_S, x_S.new_zeros(1, missing, *x_S.shape[2:])], 1) if missing else x_S
+
+
+def added_up(part: Tensor, line: Peers) -> Tensor:
+    """The sum over the line. Its gradient, which every process has alike, is that of each part."""
+    result: Tensor = _AddedUp.apply(part, line)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+    return result
+
+
+def _slice_length(tokens: int, line: Peers) -> int:
+    return -(-tokens // line.size)
+
+
+class _AddedUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, line: Peers) -> Tensor:
+        whole = part.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(whole, group=line.group)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 class _WholeRow(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_S: Tensor, line: Peers, tokens: int, summed: bool) -> Tensor:
@@ -62,7 +96,7 @@ def _gathered(x_S: Tensor, line: Peers, tokens: int) -> Tensor:
 
 def _scattered(x_N: Tensor, line: Peers, *, summed: bool) -> Tensor:
     assert len(x_N) == 1, "rows go through a model one by one"
-    count = -(-x_N.shape[1] // line.size)
+    count = _slice_length(x_N.shape[1], line)
     missing = line.size * count - x_N.shape[1]
     if missing:
         x_N = torch.cat([x_N, x_N.new_zeros(1, missing, *x_N.shape[2:])], 1)

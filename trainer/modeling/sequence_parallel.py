@@ -4,11 +4,13 @@
     … ▸ whole ─▶ last norm, head
 
 Megatron's (Korthikanti et al. 2022, arXiv 2205.05198): a sum over processes is a reduce-scatter and an all-gather, between which
-norms and sums of a layer take a slice each. Blocks are of two kinds:
+norms and sums of a layer take a slice each. Blocks are of three kinds:
 
     summed    matrices cut by columns, one by rows: its parts are added and scattered at once; in the backward the
               gradients of the gathered input are. All tensors are local, and nothing in the block is communicated
-    whole     others, such as experts: the same result on every process, of which each takes its slice
+    slice     experts by ep_size (`expert_parallel.py`) and their routers, which compute token by token: each process has its
+              slice, and sends each of its tokens once. Experts that all tokens share may be a summed block inside
+    whole     others, such as experts by tp_size: the same result on every process, of which each takes its slice
 
 A parameter that a process uses for its slice, or for its heads, has a part of its gradient there: they are added once, where
 FSDP2 reduces it. For the backward a block keeps its slice, and gathers the row again. Tokens are padded with zeros, which get
@@ -17,17 +19,28 @@ no gradient, to a multiple of the processes.
     suffix _N  token of the row      _S  token of a slice
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from transformers import PreTrainedModel
 
+from trainer.modeling.expert_parallel import SpreadExperts
 from trainer.modeling.pipeline_parallel import LAYERS, Elsewhere, after_layers, is_chain
-from trainer.modeling.row_slices import GatheredAgain, OfWholeRow, Slices, own_slice, whole_row
+from trainer.modeling.row_slices import (
+    GatheredAgain,
+    OfWholeRow,
+    Slices,
+    own_slice,
+    own_tokens,
+    whole_row,
+    with_padding,
+)
 from trainer.modeling.trainable import ADAPTER, LoraLayer
 from trainer.process.peers import Peers
 from trainer.process.private_apis import with_tensors
@@ -41,13 +54,21 @@ _CUTS: Mapping[str, Mapping[str, Placement]] = {  # of a linear layer, PEFT's wi
 }
 
 
+class BlockKind(StrEnum):
+    """As above."""
+
+    SUMMED = "summed"
+    SLICE = "slice"
+    WHOLE = "whole"
+
+
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """How one layer, or the last norm, computes slices. `blocks`: the modules that get whole rows, and whether their results are
-    summed. `placements`: of its parameters that are used as local tensors, by name.
+    """How one layer, or the last norm, computes slices. `blocks`: the modules between its norms, and summed ones inside of them.
+    `placements`: of its parameters that are used as local tensors, by name.
     """
 
-    blocks: Mapping[str, bool]
+    blocks: Mapping[str, BlockKind]
     placements: Mapping[str, Placement]
 
 
@@ -84,20 +105,51 @@ def _is_norm(module: nn.Module) -> bool:
 def _layer_plan(
     name: str, layer: nn.Module, plan: Mapping[str, str], adapted: Mapping[str, LoraLayer]
 ) -> LayerPlan | None:
-    blocks: dict[str, bool] = {}
+    blocks: dict[str, BlockKind] = {}
     placements: dict[str, Placement] = {}
     if next(layer.parameters(recurse=False), None) is not None:
         return None
     for child, module in layer.named_children():
-        inside = {part: cut for part, cut in plan.items() if part.startswith(f"{name}.{child}.")}
-        if inside:
-            found = _summed_placements(f"{name}.{child}", module, inside, adapted)
-            blocks[child] = found is not None
-            placements |= {f"{child}.{key}": of for key, of in (found or {}).items()}
+        inside = _inside(f"{name}.{child}", plan)
+        if any(isinstance(part.forward, SpreadExperts) for part in module.modules()):
+            of_experts = _experts_plan(f"{name}.{child}", module, inside, adapted)
+            if of_experts is None:
+                return None
+            blocks |= {f"{child}.{key}": kind for key, kind in of_experts.blocks.items()} | {child: BlockKind.SLICE}
+            placements |= {f"{child}.{key}": of for key, of in of_experts.placements.items()}
+        elif inside:
+            of_block = _summed_placements(f"{name}.{child}", module, inside, adapted)
+            blocks[child] = BlockKind.WHOLE if of_block is None else BlockKind.SUMMED
+            placements |= {f"{child}.{key}": of for key, of in (of_block or {}).items()}
         elif next(module.parameters(), None) is not None:
             if not _is_norm(module):
                 return None
             placements |= {f"{child}.{key}": Replicate() for key, _ in module.named_parameters()}
+    return LayerPlan(blocks, placements)
+
+
+def _inside(name: str, plan: Mapping[str, str]) -> dict[str, str]:
+    return {part: cut for part, cut in plan.items() if part.startswith(f"{name}.")}
+
+
+def _experts_plan(
+    name: str, block: nn.Module, plan: Mapping[str, str], adapted: Mapping[str, LoraLayer]
+) -> LayerPlan | None:
+    """Of a block with experts that ep_size has spread, whose parameters stay; None: it may compute more than token by token."""
+    if len(inspect.signature(block.forward).parameters) != 1:
+        return None
+    blocks: dict[str, BlockKind] = {}
+    placements: dict[str, Placement] = {key: Replicate() for key, _ in block.named_parameters(recurse=False)}
+    for child, module in block.named_children():
+        inside = _inside(f"{name}.{child}", plan)
+        if isinstance(module.forward, SpreadExperts):
+            continue
+        of_child: Mapping[str, Placement] | None = {key: Replicate() for key, _ in module.named_parameters()}
+        if inside:
+            of_child, blocks[child] = _summed_placements(f"{name}.{child}", module, inside, adapted), BlockKind.SUMMED
+        if of_child is None:
+            return None
+        placements |= {f"{child}.{key}": of for key, of in of_child.items()}
     return LayerPlan(blocks, placements)
 
 
@@ -146,12 +198,15 @@ def use_slices(model: PreTrainedModel, plans: Mapping[str, LayerPlan], line: Pee
         if kind not in classes:  # its own name: sharding knows layers by that
             classes[kind] = type(kind.__name__, (_SlicedLayer, kind), {"forward": _SlicedLayer.forward})
         part.__class__, part.local_parts = classes[kind], local
-        for child, summed in plan.blocks.items():
+        for child, kind_of_block in plan.blocks.items():
             block = part.get_submodule(child)
-            block.forward = _Block(local, block.forward, summed)
-            linears: list[Any] = [module for module in block.modules() if isinstance(module, nn.Linear)]
-            for linear in linears if summed else ():
-                linear.forward = OfWholeRow(linear, linear.forward)
+            block.forward = _Block(local, block.forward, kind_of_block)
+            inside: list[Any] = list(block.modules())
+            for module in inside:
+                if kind_of_block is BlockKind.SUMMED and isinstance(module, nn.Linear):
+                    module.forward = OfWholeRow(module, module.forward)
+                if kind_of_block is BlockKind.SLICE and isinstance(module.forward, SpreadExperts):
+                    module.forward = replace(module.forward, layer=None)
         part.register_forward_pre_hook(row.enter if part is parts[0] else row.go_on, with_kwargs=True)
     parts[-1].register_forward_hook(row.leave, always_call=True)
 
@@ -236,26 +291,43 @@ class _LocalParts:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The forward of a block whose `own` forward takes whole rows: slices in, slices out."""
+    """The forward of a block: slices in, slices out, whatever its `own` forward takes."""
 
     layer: _LocalParts
     own: Callable[..., Any]
-    summed: bool
+    kind: BlockKind
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        line = self.layer.line
         if given:
-            given = (self._whole(given[0]), *given[1:])
+            x, own = given[0], lambda x: self.own(x, *given[1:], **named)
         else:
-            named["hidden_states"] = self._whole(named["hidden_states"])
-        result = self.own(*given, **named)
+            x, own = named["hidden_states"], lambda x: self.own(**named | {"hidden_states": x})
+        result = own(self._input(x))
         if isinstance(result, Tensor):
-            return own_slice(result, line, summed=self.summed)
-        return (own_slice(result[0], line, summed=self.summed), *result[1:])
+            return self._output(result, x)
+        return (self._output(result[0], x), *result[1:])
 
-    def _whole(self, x_S: Tensor) -> Tensor:
+    def _input(self, x: Tensor) -> Tensor:
         line, tokens = self.layer.line, self.layer.tokens
-        x_N: Any = whole_row(x_S, line, tokens, summed=self.summed)
-        if self.summed:
+        if self.kind is BlockKind.SLICE:
+            here = own_tokens(tokens, line)
+            return x[:, : here.stop - here.start]
+        x_S = with_padding(x if x.ndim == 3 else x[None], tokens, line)  # experts get tokens, without a row
+        x_N: Any = whole_row(x_S, line, tokens, summed=self.kind is BlockKind.SUMMED)
+        if self.kind is BlockKind.SUMMED:
             x_N.slices = Slices(x_S.detach(), GatheredAgain(line, tokens))
         return x_N  # type: ignore[no-any-return]  # a Tensor with one more attribute
+
+    def _output(self, result: Tensor, x: Tensor) -> Tensor:
+        """Of the shape of `x`."""
+        line, tokens = self.layer.line, self.layer.tokens
+        if self.kind is BlockKind.SLICE:
+            return with_padding(result, tokens, line)
+        of_slice = own_slice(result, line, summed=self.kind is BlockKind.SUMMED)
+        return of_slice[:, : x.shape[-2]].reshape(x.shape)
+
+
+def routers_line(model: nn.Module) -> Peers | None:
+    """The processes whose routers have a slice each of a row's tokens (`own_tokens`); None: they have whole rows."""
+    blocks: list[Any] = [module.forward for module in model.modules() if isinstance(module.forward, _Block)]
+    return next((block.layer.line for block in blocks if block.kind is BlockKind.SLICE), None)

@@ -27,16 +27,16 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, MoEParamShard
 
 from shared.errors import ConfigError
-from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS
+from trainer.modeling.expert_parallel import DISPATCHED, OF_EXPERTS, expert_modules
 from trainer.modeling.quantized_base import FourBitLinear
 from trainer.modeling.sequence_parallel import by_module, layer_plans, use_slices
 from trainer.modeling.trainable import ADAPTER, LoraLayer, lora_layers
 from trainer.process.peers import peers_of
-from trainer.process.private_apis import silence_redistribution
+from trainer.process.private_apis import experts_kernel, silence_redistribution
 from trainer.process.sharding import is_empty
 
 silence_redistribution()
@@ -47,19 +47,34 @@ _PARTS_OF_ADAPTED = {  # of PEFT's layer, by the split of its base
 }
 
 
+def check_plan(config: PretrainedConfig, size: int) -> None:
+    """Before any weight is read. Raises ConfigError for a plan that cuts two matrices of one block by rows (Doge): the sum of the
+    first has all heads, and what it meets has those of one process.
+    """
+    plan: Mapping[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    blocks = [name.rpartition(".")[0] for name, split in plan.items() if split == "rowwise"]
+    twice = next((block for block in blocks if blocks.count(block) > 1), None)
+    if size > 1 and twice:
+        raise ConfigError(
+            f"model type {config.model_type}: its plan cuts two matrices of {twice} by rows; expected tp_size 1, found {size}"
+        )
+
+
 def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device, *, with_experts: bool = True) -> None:
     """Move `model` to the device, unless it is empty, and split its layers in place over the 1-D `mesh`. One process: no-op.
 
     Call before `shard_model`. `with_experts` False: they are split already (`spread_experts`).
 
     Raises ConfigError for a model with adapters that cannot be split (`_check_adapters`), without a plan, with an unsupported
-    plan, or with heads or experts that cannot be split evenly.
+    plan, with heads or experts that cannot be split evenly, or with eager experts.
     """
     if mesh.size() == 1:
         return
     adapted = lora_layers(model)
     _check_adapters(adapted, mesh.size())
     _check_heads(model, mesh.size())
+    if with_experts:
+        _check_kernel(model, mesh.size())
     if not is_empty(model):
         nn.Module.to(model, device)
     plan = _plan(model, with_experts=with_experts)
@@ -172,8 +187,19 @@ class _WholeExperts(ParallelStyle):
         return cut
 
 
+def _check_kernel(model: PreTrainedModel, size: int) -> None:
+    """Raises ConfigError for experts whose results depend on no token where none chose them: their process would take no part in
+    the sum of gradients.
+    """
+    if expert_modules(model) and experts_kernel(model) == "eager":
+        raise ConfigError(
+            f"tp_size is {size}, and experts_implementation of model type {model.config.model_type} is eager; expected "
+            "grouped_mm or batched_mm, ep_size above 1, or tp_size 1"
+        )
+
+
 def _check_heads(model: PreTrainedModel, size: int) -> None:
     for name in ("num_attention_heads", "num_key_value_heads"):
-        count = getattr(model.config, name)
+        count = getattr(model.config, name, size)  # GPT-NeoX: as many key heads as query heads, without a name
         if count % size:
             raise ConfigError(f"tp_size is {size}, but {name} is {count}; expected a divisor of it")

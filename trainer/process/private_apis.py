@@ -197,6 +197,11 @@ def attention_name(model: Any) -> str:
     return str(required(model.config, "_attn_implementation", "choosing an attention"))
 
 
+def experts_kernel(model: Any) -> str | None:
+    """The experts_implementation in force, of a transformers model. Missing: None, and eager experts are not refused."""
+    return getattr(model.config, "_experts_implementation", None)
+
+
 def switch_adapter(layer: Any, *, on: bool) -> None:
     """Let PEFT's layer around a linear one answer with or without its adapter; `requires_grad` stays.
 

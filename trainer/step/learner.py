@@ -132,8 +132,9 @@ class Learner:
         }
         metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
         metrics |= self._routing_metrics(done, metrics["loss/loss"])
-        if replay is not None:
-            counts = self._parallel.sum_over_tokens(replay.counts.to(self._parallel.device))
+        replayed = self._accumulator.lm.replay_counts(self._parallel.device)
+        if replayed is not None:
+            counts = self._parallel.sum_over_tokens(replayed)
             metrics |= replay_metrics(self._parallel.sum_over_stages(counts))
         return StepResult(metrics, skipped=not moved, logprobs=logprobs, not_finite=next(iter(not_finite), None))
 

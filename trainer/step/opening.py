@@ -24,7 +24,7 @@ from trainer.modeling.norms import use_norms
 from trainer.modeling.pipeline_parallel import cut_stages
 from trainer.modeling.products import choose_products, use_products
 from trainer.modeling.sharded_loading import empty_model, fill
-from trainer.modeling.tensor_parallel import cut_layers
+from trainer.modeling.tensor_parallel import check_plan, cut_layers
 from trainer.modeling.trainable import drop_inputs
 from trainer.modeling.vision import has_vision, language_layers
 from trainer.process.parallel import Parallel
@@ -105,6 +105,8 @@ def open_learner(
     first_loads = parallel.settings.first_loads and parallel.stage_size > 1
 
     def load(directory: Path, trained: Trainable, *, dropout: bool = False) -> TreeLM:
+        tp_size = parallel.mesh["tp"].size()
+        check_plan(load_config(directory), tp_size)
         kind: dict[str, Any] = {"dtype": options.dtype, "attn_implementation": OWN.attention, "dropout": dropout}
         causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
         use_products(causal_lm, compiled=options.compile_layers)
@@ -112,7 +114,6 @@ def open_learner(
         stage = cut_stages(causal_lm, parallel, dtype=PRECISIONS[parallel.settings.precision] or DTYPES[options.dtype])
         spread_experts(causal_lm, parallel)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device, with_experts=parallel.experts is None)
-        tp_size = parallel.mesh["tp"].size()
         why_not = slice_obstacle(config) or ("dropout is on" if drops else None)
         check_slices(causal_lm, parallel.context, tp_size=tp_size, obstacle=why_not)
         return TreeLM(causal_lm, parallel.context, tp_size=tp_size, stage=stage)

@@ -51,8 +51,9 @@ class RankSizes:
         self.stored = BYTES[trained.dtype]
         self.u = BF16 if row.mixed else self.stored
         self.tokens = -(-row.tokens // layout.cp)
-        # of norms and sums: `trainer/modeling/sequence_parallel.py`, whose layers have no experts by ep_size
-        self.slice = self.tokens if layout.ep > 1 else -(-self.tokens // layout.tp)
+        # of norms and sums, and of experts by ep_size: `trainer/modeling/sequence_parallel.py`
+        self.slice = -(-self.tokens // layout.tp)
+        self.routed = self.slice if layout.ep > 1 else self.tokens
         # of the slice that has most: those of a reply are neighbors
         self.entries = min(row.trained_tokens, self.tokens)
         self.is_first, self.is_last = stage == 0, stage == layout.pp - 1
@@ -218,10 +219,10 @@ class RankSizes:
     def saved_of_layer(self) -> int:
         """What the backward of a layer needs, without activation_checkpointing. Norms keep their input in float32, the normalized
         input where their weight is trained, and what they give; SiLU its input; attention q, k, v, its result and the
-        log-sum-exp. Experts keep whole rows."""
+        log-sum-exp. Experts by tp_size keep whole rows."""
         of_experts = self.shape.hidden * self.u if self.shape.experts else 0
         of_slice = self.slice * (self._saved_of_norms - of_experts)
-        return of_slice + self.tokens * (self._saved_of_attention + self._saved_of_mlp + of_experts)
+        return of_slice + self.tokens * self._saved_of_attention + self.routed * (self._saved_of_mlp + of_experts)
 
     @property
     def _saved_of_norms(self) -> int:
@@ -248,13 +249,9 @@ class RankSizes:
             return 4 * u * shape.inner // self.layout.tp
         rows = 3 if self.layout.ep > 1 else 2  # one more: those that were received
         return (
-            round(self._chosen * (rows * u * shape.hidden + 4 * u * shape.expert_width + 3 * 8)) + EXACT * shape.experts
+            round(shape.experts_per_token * (rows * u * shape.hidden + 4 * u * shape.expert_width + 3 * 8))
+            + EXACT * shape.experts
         )
-
-    @property
-    def _chosen(self) -> float:
-        """Experts of a token that this rank sends it to: with ep_size each of tp_size sends its part of the tokens."""
-        return self.shape.experts_per_token / (self.layout.tp if self.layout.ep > 1 else 1)
 
     @property
     def saved_of_attention(self) -> int:
@@ -275,14 +272,14 @@ class RankSizes:
             temporaries = 2 * u * shape.inner // tp + shape.hidden * u
             last = shape.inner * shape.hidden // tp
             return self.tokens * temporaries + (u * last if learns else 0)
-        spread = self.layout.ep > 1
+        spread, chosen, tokens = self.layout.ep > 1, shape.experts_per_token, self.routed
         widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
         last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
         # all their gradients, when the first product's are there: its own result and what came after it are gone
-        freed = self.tokens * round(self._chosen * (2 * shape.expert_width + shape.hidden * spread) * u)
-        both = self.tokens * shape.hidden * u - freed + (3 * u * last if learns else 0)
+        freed = tokens * chosen * (2 * shape.expert_width + shape.hidden * spread) * u
+        both = tokens * shape.hidden * u - freed + (3 * u * last if learns else 0)
         last *= 2 if self._copies_experts else 1
-        of_product = self.tokens * (round(self._chosen * widths * u) + shape.hidden * u) + (u * last if learns else 0)
+        of_product = tokens * (chosen * widths * u + shape.hidden * u) + (u * last if learns else 0)
         return max(of_product, both, self._working_of_experts)
 
     @property
@@ -290,10 +287,10 @@ class RankSizes:
         """Before the product's backward. Three gradients of the experts' results: of their sum, in the experts' order, and of the
         weights in it. With ep_size the end of the forward: rows that were received, and weighted ones; the layer's sums before
         and after, and their gradient."""
-        hidden, chosen = self.shape.hidden * self.u, self._chosen
+        hidden, chosen = self.shape.hidden * self.u, self.shape.experts_per_token
         if self.layout.ep == 1:
-            return self.tokens * (round(3 * chosen * hidden) + hidden)
-        return self.tokens * (round(2 * chosen * hidden) + 2 * hidden + 2 * hidden // self.layout.tp)
+            return self.tokens * (3 * chosen * hidden + hidden)
+        return self.routed * (2 * chosen * hidden + 4 * hidden)
 
     @property
     def backward_of_norm(self) -> int:

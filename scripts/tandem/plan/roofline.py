@@ -102,9 +102,10 @@ def _lines(parts: RankSizes, device: Device, machine_gpus: int) -> float:
     shape, layout, row, u = parts.shape, parts.layout, parts.row, parts.u
     tokens, passes = row.tokens / layout.cp, 3 if row.checkpointing else 2
     times, seconds = passes * parts.layers, 0.0
-    if layout.tp > 1:  # two sums of hidden states a layer and pass
-        moved = 2 * _sent(tokens * shape.hidden * u, layout.tp)
-        seconds += 2 * times * (moved / _speed(device, layout.tp, machine_gpus) + LATENCY_S)
+    if layout.tp > 1:
+        moved = _sent(tokens * shape.hidden * u, layout.tp)
+        collectives = parts.layers * _row_collectives(shape, layout, passes)
+        seconds += collectives * (moved / _speed(device, layout.tp, machine_gpus) + LATENCY_S)
     if layout.cp > 1:  # queries, keys and values there, the result back
         moved = _sent(tokens * (2 * shape.query + 2 * shape.key) / layout.tp * u, layout.cp)
         seconds += times * (moved / _speed(device, layout.tp * layout.cp, machine_gpus) + 2 * LATENCY_S)
@@ -115,6 +116,16 @@ def _lines(parts: RankSizes, device: Device, machine_gpus: int) -> float:
         moved = 2 * tokens * shape.hidden * u
         seconds += moved / _speed(device, 2 * layout.stage_ranks, machine_gpus) + 2 * LATENCY_S
     return seconds
+
+
+def _row_collectives(shape: ModelShape, layout: Layout, passes: int) -> int:
+    """In which a layer's hidden states pass a line of tp_size: around a block gathered and scattered in each pass, and gathered
+    once more in the backward (`trainer/modeling/row_slices.py`). Experts compute slices with ep_size; without it their results,
+    or the gradients of their rows, are gathered, summed and sliced."""
+    of_block = 2 * passes + 1
+    if not shape.experts:
+        return 2 * of_block
+    return of_block + (0 if layout.ep > 1 else 3 * passes)
 
 
 def idle_share(layout: Layout, rows: int) -> float:

@@ -51,6 +51,21 @@ def test_parameters_travel_beside_the_computation_and_lines_within_it() -> None:
         assert shared.compute == pytest.approx(near.compute / 2)
 
 
+def test_the_backward_gathers_a_row_once_more_and_experts_over_ep_size_gather_none() -> None:
+    """Collectives of a block with tp_size: two in each of two passes, or of three, and one."""
+    plain, again = (TrainedRow(tokens=2**18, trained_tokens=4096, checkpointing=on) for on in (False, True))
+    of_plain, of_again = (
+        row_time(KNOWN["Qwen3-8B"], Layout(ranks=8, tp=8), FULL, row, H100, 8).lines for row in (plain, again)
+    )
+    assert of_again / of_plain == pytest.approx(7 / 5)
+    mixture = KNOWN["Qwen3-30B-A3B"]
+    alone, both, by_layers = (
+        row_time(mixture, Layout(ranks=8, tp=tp, ep=ep), FULL, plain, H100, 8).lines
+        for tp, ep in ((1, 4), (4, 4), (4, 1))
+    )
+    assert both - alone / 4 == pytest.approx(by_layers * 5 / 11, rel=0.05), "of an attention, without its experts"
+
+
 def test_an_engine_has_the_sequences_that_its_memory_holds() -> None:
     shape = KNOWN["Qwen3-8B"]
     engine = engine_speed(shape, 1, 8192, 60 * GIB, H100)
