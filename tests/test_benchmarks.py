@@ -248,6 +248,9 @@ def weight_streams(folder: Path) -> None:
     assert list(rows) == [(count, way) for count in (1, 3) for way in ("disk", "one source", "peers")]
     assert [rows[count, "one source"]["copies"] for count in (1, 3)] == [1, 3]
     assert 1 <= rows[3, "peers"]["copies"] <= 3
+    for (engines, _), row in rows.items():
+        assert row["MB/s"] * row["s"] == pytest.approx(engines * row["MB"])
+        assert row["MB"] == 8
     [unbounded] = tables["unbounded"]
     assert unbounded["MB"] == 8
 
