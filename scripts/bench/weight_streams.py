@@ -6,7 +6,7 @@ Every machine is a process with its own folder and a network of its own: it send
 network card does. `one source`: all pull from the trainer's machine. `peers`: also from each other (weight_transport peers).
 `disk`: all read and verify the file in one folder (weight_transport disk), which here the kernel holds in memory. `MB` is what
 each engine reads, `MB/s` that of all engines together, `copies` what the trainer's machine sent, in files; `ideal s` one file
-over one uplink. `unbounded`: one machine pulls without a limit of the network: MB/s, and the receiver's seconds of CPU for each GB.
+over one uplink. `unbounded`: one machine pulls without a limit of the network: MB/s, and its seconds of CPU for each GB.
 """
 
 import asyncio
