@@ -109,7 +109,7 @@ MUTANTS = (
         "scripts/gpu_check/layouts.py",
         "rows[-1][1], status == 0)",
         "rows[-1][1], True)",
-        CHECKED + "test_a_wrong_figure_is_a_failed_row_and_exit_status",
+        CHECKED + "test_a_layout_that_crashes_or_differs_is_wrong",
     ),
     Mutant(
         "gpu_check: two processes are compared with one",

@@ -89,13 +89,28 @@ def test_a_run_and_images_are_trained_there(tmp_path: Path) -> None:
     assert set(found.values()) == {"passed"}
 
 
+def test_an_optimizer_and_replayed_experts_take_the_steps_of_a_cpu_there(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_steps_on_a_gpu.py", "-k", "muon or replayed")
+    assert found == {
+        "test_every_optimizer_moves_the_parameters_as_on_a_cpu[muon]": "passed",
+        "test_experts_take_the_steps_of_a_cpu[replayed]": "passed",
+    }
+
+
+@pytest.mark.thorough
 def test_losses_optimizers_adapters_and_experts_take_the_steps_of_a_cpu_there(tmp_path: Path) -> None:
     found = outcomes(tmp_path / "report.xml", "tests/trainer/test_steps_on_a_gpu.py")
     assert set(found.values()) == {"passed"}
 
 
 def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
-    """Data, layers, tokens and stages over two devices; to 1e-9, which the program itself checks."""
+    """Tokens and stages over two devices; to 1e-9, which the program itself checks. Data: with experts, and with a reference
+    model below; layers by tp_size: tests/hostgpu/test_gpu_check.py."""
+    layouts_agree("1,1x1x2,1x1x1x2")
+
+
+@pytest.mark.thorough
+def test_two_ranks_train_there_the_same_in_every_dense_layout() -> None:
     layouts_agree("1,2,1x2,1x1x2,1x1x1x2")
 
 
