@@ -102,7 +102,7 @@ MUTANTS = (
         "trainer/publishing/whole_state.py",
         "whole[name] = tensor.detach().cpu()",
         "whole[name] = tensor.detach()",
-        STATES,
+        LAYOUTS,
     ),
     Mutant(
         "gpu_check: a difference beyond its bound is wrong",
