@@ -286,7 +286,8 @@ CHECKS: dict[str, Callable[[Path], None]] = {
 }
 
 
-# The others compute for 10 s to a minute each.
+# The others compute for 10 s to a minute each. What `memory` and `plan` measure is tested without their programs too, by
+# tests/trainer/test_predicted_memory.py and tests/tandem/plan/test_rank_memory.py.
 SHORT = {
     "fleet",
     "growth",
@@ -294,8 +295,6 @@ SHORT = {
     "image_inputs",
     "image_steps",
     "images",
-    "memory",
-    "plan",
     "stages",
     "viewer_images",
     "weight_streams",
