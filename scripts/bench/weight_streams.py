@@ -120,7 +120,7 @@ def machines(folder: Path, source: Path, count: int, rate: float) -> Iterator[li
             each.end()
 
 
-def to_all(all_machines: Sequence[Machine], name: str, source: Path, *, peers: bool) -> tuple[float, float]:
+def to_all(all_machines: Sequence[Machine], name: str, source: Path, *, peers: bool) -> tuple[float, int]:
     """Seconds until all engines have the file; bytes that the trainer's machine sent for it."""
     trainer, *engines = all_machines
     sha256, size, before = sha256_of(source), source.stat().st_size, trainer.sent()

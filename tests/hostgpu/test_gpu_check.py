@@ -45,6 +45,7 @@ def checked(tmp_path: Path, expected: dict[str, Any], *options: str) -> tuple[in
 
 @pytest.mark.parametrize("marked", [pytest.param("hostgpu", marks=on_the_device)])
 def test_the_whole_command_shows_what_this_machine_can(marked: str, tmp_path: Path) -> None:
+    """Among them layers by tp_size and experts by ep_size over two devices, against one process on a CPU."""
     status, rows, printed = checked(tmp_path, SMALL, "--device", marked, "--gpus", "2")
     assert status == 0, printed
     right = {what: row["right"] for what, row in rows.items()}

@@ -155,7 +155,9 @@ def test_two_ranks_train_there_the_same_in_every_dense_layout() -> None:
     layouts_agree("1,2,1x2,1x1x2,1x1x1x2")
 
 
+@pytest.mark.thorough
 def test_two_ranks_hold_experts_together_there() -> None:
+    """In every check the same is a row of tests/hostgpu/test_gpu_check.py."""
     layouts_agree("1,2x1x1x1x2", "--experts")
 
 
