@@ -4,9 +4,9 @@
 
 Every machine is a process with its own folder and a network of its own: it sends `--uplink` MB/s at most, in one queue, as a
 network card does. `one source`: all pull from the trainer's machine. `peers`: also from each other (weight_transport peers).
-`disk`: all read and verify the file in one folder (weight_transport disk), which here the kernel holds in memory. `copies` is
-what the trainer's machine sent, in files; `ideal s` one file over one uplink. `unbounded`: one machine pulls without a limit of
-the network: MB/s, and the receiver's seconds of CPU for each GB.
+`disk`: all read and verify the file in one folder (weight_transport disk), which here the kernel holds in memory. `MB` is what
+each engine reads, `MB/s` that of all engines together, `copies` what the trainer's machine sent, in files; `ideal s` one file
+over one uplink. `unbounded`: one machine pulls without a limit of the network: MB/s, and its seconds of CPU for each GB.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ def machines(folder: Path, source: Path, count: int, rate: float) -> Iterator[li
             each.end()
 
 
-def to_all(all_machines: Sequence[Machine], name: str, source: Path, *, peers: bool) -> tuple[float, float]:
+def to_all(all_machines: Sequence[Machine], name: str, source: Path, *, peers: bool) -> tuple[float, int]:
     """Seconds until all engines have the file; bytes that the trainer's machine sent for it."""
     trainer, *engines = all_machines
     sha256, size, before = sha256_of(source), source.stat().st_size, trainer.sent()
@@ -150,6 +150,18 @@ def unbounded(folder: Path, source: Path) -> Row:
     return {"MB": size / MB, "s": seconds, "MB/s": size / MB / seconds, "receiver's CPU s / GB": cpu * 1e9 / size}
 
 
+def version(engines: int, way: str, size: int, seconds: float, *, ideal_s: float, sent: int) -> Row:
+    return {
+        "engines": engines,
+        "way": way,
+        "MB": size / MB,
+        "s": seconds,
+        "MB/s": engines * size / MB / seconds,
+        "ideal s": ideal_s,
+        "copies": sent / size,
+    }
+
+
 def measure(options: Options) -> Tables:
     source = options.folder / "model.safetensors"
     source.write_bytes(random.Random(0).randbytes(int(options.mb * MB)))
@@ -157,11 +169,11 @@ def measure(options: Options) -> Tables:
     rows: list[Row] = []
     for count in map(int, options.engines.split(",")):
         folder = options.folder / f"of-{count}"
-        rows.append({"engines": count, "way": "disk", "s": from_disk(source, count), "ideal s": 0.0, "copies": 0.0})
+        rows.append(version(count, "disk", size, from_disk(source, count), ideal_s=0.0, sent=0))
         for way in ("one source", "peers"):
             with machines(folder / way, source, count, rate) as all_machines:
                 seconds, sent = to_all(all_machines, way, source, peers=way == "peers")
-            rows.append({"engines": count, "way": way, "s": seconds, "ideal s": size / rate, "copies": sent / size})
+            rows.append(version(count, way, size, seconds, ideal_s=size / rate, sent=sent))
     return {"versions": rows, "unbounded": [unbounded(options.folder / "unbounded", source)]}
 
 

@@ -102,14 +102,14 @@ MUTANTS = (
         "trainer/publishing/whole_state.py",
         "whole[name] = tensor.detach().cpu()",
         "whole[name] = tensor.detach()",
-        STATES,
+        LAYOUTS,
     ),
     Mutant(
         "gpu_check: a difference beyond its bound is wrong",
         "scripts/gpu_check/layouts.py",
         "rows[-1][1], status == 0)",
         "rows[-1][1], True)",
-        CHECKED + "test_a_wrong_figure_is_a_failed_row_and_exit_status",
+        CHECKED + "test_a_layout_that_crashes_or_differs_is_wrong",
     ),
     Mutant(
         "gpu_check: two processes are compared with one",

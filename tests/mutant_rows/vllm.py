@@ -13,7 +13,7 @@ MUTANTS = (
         "sampler/engine/vllm/start.py",
         '"mm_processor_cache_type": "shm",',
         '"mm_processor_cache_type": "lru",',
-        "tests/contract/test_images.py::test_a_request_whose_image_was_in_the_cache_continues_after_the_cache_was_emptied",
+        "tests/contract/images/test_images.py::test_a_request_whose_image_was_in_the_cache_continues_after_the_cache_was_emptied",
     ),
     Mutant(
         "vLLM on a CPU: its core waits for a signal",

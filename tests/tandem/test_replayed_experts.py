@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse
-from shared.documents.packed import pack_floats, pack_ints
+from shared.documents import DBRecordData, DispatchedSamplingTask
+from shared.documents.packed import pack_floats
 from shared.documents.routed_experts import PackedExperts, pack_experts, unpack_experts
-from shared.documents.states import DispatchStatus, RecordStatus, Termination
+from shared.documents.states import RecordStatus, Termination
 from shared.errors import DataError
 from shared.store import Store
 from shared.tokens.flatten import data_fields, flatten, tree_of
@@ -22,6 +22,7 @@ from tandem.what_if.sampled import read_episode
 from tandem.what_if.stored_weights import kept_weights, published_versions
 from tandem.what_if.verify import VerifyConfig, verify
 from tests.shared.builders import claim, import_tasks
+from tests.shared.episodes import make_dispatch
 from tests.trainer.builders import tiny_experts_model
 from tests.trainer.replayed import LAYERS, NUM_EXPERTS, TOP_K, expected_choices, replay_one_by_one
 from trainer.modeling.forward import TreeLM
@@ -44,27 +45,11 @@ def packed(first: int, count: int) -> PackedExperts:
 
 def answered(record: str, turn: int, experts: PackedExperts, logprobs: list[float]) -> DispatchedSamplingTask:
     parent, shared, prompt, reply, *_ = REQUESTS[turn]
-    return DispatchedSamplingTask(
-        id=f"{record}:{turn}",
-        record=record,
-        turn=turn,
-        parent=None if parent is None else f"{record}:{parent}",
-        shared_length=shared,
-        prompt_ids=pack_ints(prompt),
-        messages=[],
-        tools_hash="",
-        sampling_params={"temperature": 1.0},
-        response=SampledResponse(
-            text="",
-            message={"role": "assistant"},
-            output_ids=pack_ints(reply),
-            output_logprobs=pack_floats(logprobs),
-            finish_reason="stop",
-        ),
-        weight_versions=[(0, len(reply))],
-        status=DispatchStatus.COMPLETED,
-        routed_experts=experts.described,
-    )
+    made = make_dispatch(record, turn, shared=shared, parent=parent, prompt=prompt, output=reply)
+    assert made.response is not None
+    response = made.response.model_copy(update={"output_logprobs": pack_floats(logprobs)})
+    of_version_0 = {"response": response, "weight_versions": [(0, len(reply))]}
+    return made.model_copy(update={**of_version_0, "routed_experts": experts.described})
 
 
 def sampled(record: str, experts: list[PackedExperts]) -> list[DispatchedSamplingTask]:

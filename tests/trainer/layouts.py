@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, t
 from trainer.checkpoints import checkpoint, folders, restore
 from trainer.losses import LossConfig
 from trainer.process.parallel import Parallel, parallel_session
+from trainer.publishing.weights import gather_state
+from trainer.publishing.whole_state import whole_state
 from trainer.settings.memory import MemorySettings
 from trainer.settings.trained_parts import EVERYTHING, Trainable
 from trainer.step import residence
@@ -141,7 +143,9 @@ class Comparison:
             self._take_steps(learner, SAVED_STEP, parallel)
             checkpoint.Checkpoints(self._folder / str(layout), parallel).save(learner, {})
             metrics = self._take_steps(learner, LAST_STEP, parallel)
-            self._write(full_parameters(learner), metrics, parallel)
+            parameters = full_parameters(learner)
+            assert_published(learner, parameters, parallel)
+            self._write(parameters, metrics, parallel)
 
         found, self.metrics[layout] = self._result(layout, work)
         return found
@@ -193,6 +197,17 @@ class Comparison:
         run(layout, work, self.device)
         parameters, metrics = torch.load(self._folder / "result.pt", weights_only=True)
         return parameters, metrics
+
+
+def assert_published(learner: Learner, parameters: Mapping[str, Tensor], parallel: Parallel) -> None:
+    """What rank 0 would write are the parameters, in host memory. Experts have other names in files."""
+    own = whole_state(learner.causal_lm, parallel)
+    assert {tensor.device.type for tensor in own.values()} <= {"cpu"}
+    published = gather_state(learner.causal_lm, parallel, None)
+    both = published.keys() & parameters.keys()
+    assert bool(both) == parallel.is_main
+    for name in both:
+        assert torch.equal(published[name], parameters[name].cpu()), name
 
 
 @contextmanager

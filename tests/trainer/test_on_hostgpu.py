@@ -1,13 +1,18 @@
 """The tests for GPUs and the layouts, on a GPU of host memory (tests/hostgpu): what needs no Triton is shown anywhere."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 
 from tests import hostgpu
@@ -18,6 +23,7 @@ pytestmark = [
     pytest.mark.timeout(1800),  # on a busy machine a compilation and a hundred forwards wait for processor time
 ]
 ROOT = Path(__file__).parents[2]
+STANDSTILL_S = 240.0  # a program waits so long at most for another test's compilation of the device
 GRADIENTS = (
     "test_the_gradient_is_that_of_one_forward_per_sequence_on_a_cpu",
     "test_a_mixture_of_experts_has_the_gradient_of_a_cpu",
@@ -37,16 +43,51 @@ STATES = (
 
 def run(*arguments: str, status: int = 0) -> str:
     """A program on the device, to its end. What it registers with PyTorch would change every other test of this process."""
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME, **hostgpu.ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == status, done.stdout[-8000:]
-    return done.stdout
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"TANDEM_TEST_DEVICE": hostgpu.NAME, **hostgpu.ENVIRONMENT},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            computed = computes_to_its_end(process)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        printed = output.read()
+    assert computed, f"its processes wait for each other: {STANDSTILL_S:g} s without computing\n{printed[-8000:]}"
+    assert process.returncode == status, printed[-8000:]
+    return printed
+
+
+def computes_to_its_end(process: "subprocess.Popen[bytes]") -> bool:
+    """False: it and its children have computed nothing for `STANDSTILL_S`."""
+    computed_s, since = 0.0, time.monotonic()
+    while process.poll() is None:
+        now_s = processor_time(process.pid)
+        if now_s > computed_s + 0.5:
+            computed_s, since = now_s, time.monotonic()
+        elif time.monotonic() - since > STANDSTILL_S:
+            return False
+        time.sleep(0.2)  # a process that hangs gives no signal
+    return True
+
+
+def processor_time(pid: int) -> float:
+    """Of a process and its descendants, in seconds."""
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for one in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(one.cpu_times()[:4])
+    return total
 
 
 def outcomes(report: Path, *selection: str) -> dict[str, str]:
@@ -89,17 +130,34 @@ def test_a_run_and_images_are_trained_there(tmp_path: Path) -> None:
     assert set(found.values()) == {"passed"}
 
 
+def test_an_optimizer_and_replayed_experts_take_the_steps_of_a_cpu_there(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "report.xml", "tests/trainer/test_steps_on_a_gpu.py", "-k", "muon or replayed")
+    assert found == {
+        "test_every_optimizer_moves_the_parameters_as_on_a_cpu[muon]": "passed",
+        "test_experts_take_the_steps_of_a_cpu[replayed]": "passed",
+    }
+
+
+@pytest.mark.thorough
 def test_losses_optimizers_adapters_and_experts_take_the_steps_of_a_cpu_there(tmp_path: Path) -> None:
     found = outcomes(tmp_path / "report.xml", "tests/trainer/test_steps_on_a_gpu.py")
     assert set(found.values()) == {"passed"}
 
 
 def test_two_ranks_train_there_the_parameters_of_one_process_on_a_cpu() -> None:
-    """Data, layers, tokens and stages over two devices; to 1e-9, which the program itself checks."""
+    """Tokens and stages over two devices; to 1e-9, which the program itself checks. Data: with experts, and with a reference
+    model below; layers by tp_size: tests/hostgpu/test_gpu_check.py."""
+    layouts_agree("1,1x1x2,1x1x1x2")
+
+
+@pytest.mark.thorough
+def test_two_ranks_train_there_the_same_in_every_dense_layout() -> None:
     layouts_agree("1,2,1x2,1x1x2,1x1x1x2")
 
 
+@pytest.mark.thorough
 def test_two_ranks_hold_experts_together_there() -> None:
+    """In every check the same is a row of tests/hostgpu/test_gpu_check.py."""
     layouts_agree("1,2x1x1x1x2", "--experts")
 
 

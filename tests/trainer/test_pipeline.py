@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 ONE, TWO_STAGES, STAGES_AND_DATA = Layout(1), Layout(1, pp=2), Layout(2, pp=2)
 THREE_STAGES, FOUR_STAGES = Layout(1, pp=3), Layout(1, pp=4)
-SLICES = Layout(1, cp=2, pp=2)
+SLICES, TP_AND_STAGES = Layout(1, cp=2, pp=2), Layout(1, tp=2, pp=2)
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)
 REPORTED = ("learner/grad_norm", "loss/loss", "learner/trajectories")
 OF_STAGES = ("minirl, proximal", "grpo, entropy", "gspo", "gspo, entropy and kl")
@@ -69,7 +69,7 @@ def test_slices_of_rows_go_through_stages() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("layout", [FOUR_STAGES, Layout(1, tp=2, pp=2), SLICES], ids=str)
+@pytest.mark.parametrize("layout", [FOUR_STAGES, TP_AND_STAGES, SLICES], ids=str)
 def test_stages_go_with_every_other_way_to_share_a_model(layout: Layout) -> None:
     with comparison(model=tiny_model(layers=5)) as compared:
         check_same(compared, layout)
@@ -135,8 +135,15 @@ def test_rank_0_writes_the_weights_and_adapters_of_all_stages(tied: bool, tmp_pa
             assert relative_difference(found, expected) < 1e-9
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("layout", [STAGES_AND_DATA, Layout(1, tp=2, pp=2)], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "tied"),
+    [
+        (STAGES_AND_DATA, True),
+        (TP_AND_STAGES, False),
+        *(pytest.param(*one, marks=pytest.mark.thorough) for one in ((STAGES_AND_DATA, False), (TP_AND_STAGES, True))),
+    ],
+    ids=str,
+)
 def test_the_first_process_of_each_stage_loads_for_the_others(layout: Layout, tied: bool, tmp_path: Path) -> None:
     model = tiny_model(tied=tied)
     model.save_pretrained(tmp_path)

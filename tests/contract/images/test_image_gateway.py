@@ -27,14 +27,13 @@ from shared.images.decode import decode
 from shared.images.source import DEFAULT
 from shared.store import Store
 from tests.contract.engines import EXACT, START_S
-from tests.contract.test_image_episodes import log_probs, prompt_length
-from tests.contract.test_images import folders, kind, picture, png, url
+from tests.contract.images.test_image_episodes import log_probs, prompt_length
+from tests.contract.images.test_images import picture, png
 from tests.sampler.engines import Up
 from tests.sampler.episodes import LIMITS, resources
 from tests.shared.builders import claim, import_tasks
 from tests.shared.tiny_vision_model import PATCH
 
-__all__ = ["folders", "kind", "url"]
 pytestmark = [pytest.mark.timeout(2 * START_S), pytest.mark.slow]
 MOST = 8
 

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -21,18 +21,13 @@ from sampler.core.engines.client.engine_client import EngineClient
 from sampler.core.engines.client.generation import Generation
 from sampler.core.engines.client.prompt_images import PromptImage
 from sampler.core.errors import EngineContractBroken, EngineRefused
-from tests.contract.engines import EXACT, START_S, running
+from tests.contract.engines import EXACT, START_S
 from tests.contract.flights import LONG, TOO_FAST, Until, tries
-from tests.shared.tiny_vision_model import IMAGE_TOKENS, PATCH, write_vision_model
+from tests.shared.tiny_vision_model import IMAGE_TOKENS, PATCH
 
 pytestmark = [pytest.mark.timeout(2 * START_S), pytest.mark.slow]
 
 RESIZED = 0.1  # nats: PIL, which resizes here, and torch, by which the engine does, round a pixel differently
-FLAGS = {
-    "local": ["--context-length", "1024", "--kv-cache-bytes", "50000000"],
-    "sglang": ["--context-length", "1024", "--mem-fraction-static", "0.3"],
-    "vllm": ["--max-model-len", "1024", "--enforce-eager"],
-}
 PARAMS = {"max_new_tokens": 12, "temperature": 1.0, "ignore_eos": True}
 
 
@@ -94,32 +89,6 @@ def png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two versions of all weights, those of the vision tower among them."""
-    return (
-        write_vision_model(tmp_path_factory.mktemp("vision-0"), seed=0),
-        write_vision_model(tmp_path_factory.mktemp("vision-1"), seed=1),
-    )
-
-
-@pytest.fixture(scope="module", params=["local", "sglang", "vllm"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def url(kind: str, folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(kind, folders[0], tmp_path_factory.mktemp(kind) / "engine.log", *FLAGS[kind]) as url:
-        yield url
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    async with EngineClient() as client:
-        yield client
 
 
 async def test_log_probs_are_those_of_the_pixels_and_the_prompt_is_read_as_it_is_stored(
