@@ -11,7 +11,8 @@ from torch.nn import functional
 from shared.errors import ConfigError
 from shared.images.families.protocol import RgbPixels
 
-# By Pillow's number. Where an engine resizes on a GPU, transformers takes the bicubic filter in place of Lanczos'.
+# By Pillow's number. Before torch 2.12, and where an engine resizes on a GPU, transformers takes the bicubic filter in place of
+# Lanczos'.
 _MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
@@ -23,6 +24,14 @@ def by_torch(rgb_HW3: RgbPixels, height: int, width: int, resample: int) -> RgbP
             f"the image processor's `resample` is {resample}; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic), which torch has"
         )
     image_1CHW = torch.from_numpy(np.ascontiguousarray(rgb_HW3)).permute(2, 0, 1)[None]
-    resized_1CHW = functional.interpolate(image_1CHW, size=(height, width), mode=mode, antialias=True)
+    try:
+        resized_1CHW = functional.interpolate(image_1CHW, size=(height, width), mode=mode, antialias=True)
+    except ValueError as exc:
+        if mode != "lanczos":
+            raise
+        raise ConfigError(
+            f"the image processor's `resample` is 1 (Lanczos), which torch {torch.__version__} does not have; expected torch "
+            "2.12 or newer, or 3 (bicubic) in preprocessor_config.json, as engines with such a torch compute it"
+        ) from exc
     found: RgbPixels = resized_1CHW[0].permute(1, 2, 0).contiguous().numpy()
     return found

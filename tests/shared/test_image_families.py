@@ -265,3 +265,16 @@ def test_inputs_resized_by_torch_are_those_by_torchvision(family_name: str, mode
 def test_a_filter_that_torch_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="`resample` is 4; expected 1"):
         by_torch(noise(5, 5), 3, 3, 4)
+
+
+def test_a_torch_without_lanczos_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch before 2.12 raises this ValueError; every other one is passed on."""
+
+    def older(*_: Any, **__: Any) -> None:
+        raise ValueError("Anti-alias option is restricted to bilinear and bicubic modes")
+
+    monkeypatch.setattr(torch.nn.functional, "interpolate", older)
+    with pytest.raises(ConfigError, match=r"torch 2.12 or newer, or 3 \(bicubic\) in preprocessor_config.json"):
+        by_torch(noise(5, 5), 3, 3, 1)
+    with pytest.raises(ValueError, match="restricted to bilinear"):
+        by_torch(noise(5, 5), 3, 3, 3)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 from transformers import (
     Idefics3Config,
     Idefics3ForConditionalGeneration,
@@ -181,7 +182,7 @@ _TILE_SETTINGS: dict[str, Any] = {
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.5, 0.5, 0.5],
     "max_image_size": {"longest_edge": 32},
-    "resample": 1,
+    "resample": 1 if TorchVersion(torch.__version__) >= "2.12" else 3,
     "rescale_factor": 0.00392156862745098,
     "size": {"longest_edge": 128},
 }
