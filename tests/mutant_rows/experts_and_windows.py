@@ -164,8 +164,8 @@ MUTANTS = (
     Mutant(
         "experts in slices: each process sends its own tokens, not a part of them",
         SEQUENCE,
-        "replace(module.forward, layer=None)",
-        "module.forward",
+        "replace(experts.forward, layer=None)",
+        "experts.forward",
         IN_SLICES,
     ),
     Mutant(

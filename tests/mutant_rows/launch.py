@@ -54,10 +54,10 @@ MUTANTS = (
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(
-        "plan for GPUs: with experts by ep_size, layers have whole rows",
+        "plan for GPUs: experts by ep_size have slices of rows",
         "scripts/tandem/plan/rank_sizes.py",
-        "self.slice = self.tokens if layout.ep > 1 else",
-        "self.slice =",
+        "self.routed = self.slice if layout.ep > 1 else self.tokens",
+        "self.routed = self.tokens",
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(

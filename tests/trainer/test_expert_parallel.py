@@ -91,7 +91,9 @@ def test_an_engines_choices_are_repeated_by_experts_on_other_processes(layout: L
     ids=str,
 )
 def test_slices_of_long_rows_are_balanced_and_repeat_an_engines_choices_as_one_process_does(layout: Layout) -> None:
+    """Layers are computed again in the backward."""
     with comparison(model=tiny_experts_model(), loss=BALANCED, replayed=True, max_tokens=LONG) as long:
+        long.memory = MemorySettings(activation_checkpointing=True)
         long.assert_as_alone(layout, (*REPORTED, *OF_REPLAY))
 
 

@@ -201,12 +201,12 @@ def use_slices(model: PreTrainedModel, plans: Mapping[str, LayerPlan], line: Pee
         for child, kind_of_block in plan.blocks.items():
             block = part.get_submodule(child)
             block.forward = _Block(local, block.forward, kind_of_block)
-            inside: list[Any] = list(block.modules())
-            for module in inside:
-                if kind_of_block is BlockKind.SUMMED and isinstance(module, nn.Linear):
-                    module.forward = OfWholeRow(module, module.forward)
-                if kind_of_block is BlockKind.SLICE and isinstance(module.forward, SpreadExperts):
-                    module.forward = replace(module.forward, layer=None)
+            linears: list[Any] = [module for module in block.modules() if isinstance(module, nn.Linear)]
+            for linear in linears if kind_of_block is BlockKind.SUMMED else ():
+                linear.forward = OfWholeRow(linear, linear.forward)
+            spread: list[Any] = [module for module in block.modules() if isinstance(module.forward, SpreadExperts)]
+            for experts in spread:
+                experts.forward = replace(experts.forward, layer=None)
         part.register_forward_pre_hook(row.enter if part is parts[0] else row.go_on, with_kwargs=True)
     parts[-1].register_forward_hook(row.leave, always_call=True)
 
@@ -299,10 +299,11 @@ class _Block:
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if given:
-            x, own = given[0], lambda x: self.own(x, *given[1:], **named)
+            x: Tensor = given[0]
+            result = self.own(self._input(x), *given[1:], **named)
         else:
-            x, own = named["hidden_states"], lambda x: self.own(**named | {"hidden_states": x})
-        result = own(self._input(x))
+            x = named["hidden_states"]
+            result = self.own(**named | {"hidden_states": self._input(x)})
         if isinstance(result, Tensor):
             return self._output(result, x)
         return (self._output(result[0], x), *result[1:])

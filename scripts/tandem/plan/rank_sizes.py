@@ -41,7 +41,7 @@ class SizesOfGroup:
     trained_padded: int
 
 
-# 39 methods: each is one size of a rank, of tensors or of what a row makes, by the same layout, and many are made of others
+# 38 methods: each is one size of a rank, of tensors or of what a row makes, by the same layout, and many are made of others
 class RankSizes:
     """The sizes that the moments are made of, in bytes unless they are numbers. `stage`: one of `layout.pp`. It has `layers`, and
     the embedding if it is the first, the head if it is the last."""
