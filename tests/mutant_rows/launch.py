@@ -63,15 +63,15 @@ MUTANTS = (
     Mutant(
         "plan for GPUs: the backward of experts holds their results three times",
         "scripts/tandem/plan/rank_sizes.py",
-        "return max(of_product, both, self._working_of_experts)",
-        "return max(of_product, both)",
+        "return max(of_product, both, self._backward_of_results, again)",
+        "return max(of_product, both, again)",
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(
         "plan for GPUs: with few tokens, the gradients of both matrices of experts are the most",
         "scripts/tandem/plan/rank_sizes.py",
-        "return max(of_product, both, self._working_of_experts)",
-        "return max(of_product, self._working_of_experts)",
+        "return max(of_product, both, self._backward_of_results, again)",
+        "return max(of_product, self._backward_of_results, again)",
         f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
     ),
     Mutant(

@@ -50,6 +50,7 @@ class TrainedRow:
     reduces_each: bool = False  # reduce_each_row: gradients are reduced after each row, not after the last
     activation_offload: bool = False
     optimizer_offload: bool = False
+    received: float = 1.0  # with ep_size: tokens that this rank's experts receive, by an equal share
     on_cpu: bool = False  # float32 on processors: norms that keep their input alone, the vocabulary in blocks
 
 

@@ -103,6 +103,16 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
             activations=waiting + cast + (0 if turn.forwards else layers * kept + parts.passed_on),
             working=unreduced,
         )
+    again = saved if row.checkpointing else 0
+    if parts.experts.whole and (turn.forwards or not turn.follows):
+        yield replace(
+            states,
+            moment="forward of the last layer",
+            gradients=before,
+            gathered=held + prefetch + 2 * parts.experts.padded * parts.u,
+            activations=waiting + layers * kept + again + parts.received,
+            working=unreduced + parts.forward_of_results,
+        )
     yield replace(
         states,
         moment="backward of the head",
@@ -121,7 +131,6 @@ def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[
             activations=waiting + layers * kept + parts.received + parts.slice * parts.shape.hidden * EXACT,
             working=unreduced + parts.root_gradient_bytes + parts.backward_of_norm,
         )
-    again = saved if row.checkpointing else 0
     of_input = parts.u * parts.tokens * parts.shape.hidden
     ungathered = parts.root_gradient_bytes
     # layers whose gradients are there; the last one has no next one that is gathered meanwhile

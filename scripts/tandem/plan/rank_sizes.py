@@ -246,15 +246,17 @@ class RankSizes:
         shape, u = self.shape, self.u
         if not shape.experts:
             return 4 * u * shape.inner // self.layout.tp
-        rows = 3 if self.layout.ep > 1 else 2  # one more: those that were received
-        return (
-            round(self._chosen * (rows * u * shape.hidden + 4 * u * shape.expert_width + 3 * 8)) + EXACT * shape.experts
-        )
+        of_expert = u * shape.hidden + 4 * u * shape.expert_width
+        return round(self._chosen * (self._received * of_expert + u * shape.hidden + 3 * 8)) + EXACT * shape.experts
 
     @property
     def _chosen(self) -> float:
         """Experts of a token that this rank sends it to: with ep_size each of tp_size sends its part of the tokens."""
         return self.shape.experts_per_token / (self.layout.tp if self.layout.ep > 1 else 1)
+
+    @property
+    def _received(self) -> float:
+        return self.row.received if self.layout.ep > 1 else 1.0
 
     @property
     def saved_of_attention(self) -> int:
@@ -279,21 +281,28 @@ class RankSizes:
         widths = shape.hidden + (3 * shape.expert_width if spread else 4 * shape.expert_width // tp)
         last = shape.experts * shape.expert_width * shape.hidden // (self.layout.ep if spread else tp)
         # all their gradients, when the first product's are there: its own result and what came after it are gone
-        freed = self.tokens * round(self._chosen * (2 * shape.expert_width + shape.hidden * spread) * u)
+        freed = self.tokens * round(self._chosen * self._received * 2 * shape.expert_width * u)
         both = self.tokens * shape.hidden * u - freed + (3 * u * last if learns else 0)
         last *= 2 if self._copies_experts else 1
-        of_product = self.tokens * (round(self._chosen * widths * u) + shape.hidden * u) + (u * last if learns else 0)
-        return max(of_product, both, self._working_of_experts)
+        of_product = self.tokens * (round(self._chosen * self._received * widths * u) + shape.hidden * u) + (u * last if learns else 0)
+        again = self.forward_of_results if self.row.checkpointing else 0
+        return max(of_product, both, self._backward_of_results, again)
 
     @property
-    def _working_of_experts(self) -> int:
-        """Before the product's backward. Three gradients of the experts' results: of their sum, in the experts' order, and of the
-        weights in it. With ep_size the end of the forward: rows that were received, and weighted ones; the layer's sums before
-        and after, and their gradient."""
+    def _backward_of_results(self) -> int:
+        """Of experts, before the product's backward. Gradients of their results: of their sum, in the experts' order, and of the
+        weights in it; with ep_size the first two."""
         hidden, chosen = self.shape.hidden * self.u, self._chosen
+        return self.tokens * (round((2 if self.layout.ep > 1 else 3) * chosen * hidden) + hidden)
+
+    @property
+    def forward_of_results(self) -> int:
+        """With ep_size, before the results are sent back, which a layer saves. Four copies of received rows: as they came,
+        multiplied, weighted, and in the order in which they came; the layer's sums."""
         if self.layout.ep == 1:
-            return self.tokens * (round(3 * chosen * hidden) + hidden)
-        return self.tokens * (round(2 * chosen * hidden) + 2 * hidden + 2 * hidden // self.layout.tp)
+            return 0
+        hidden = self.shape.hidden * self.u
+        return self.tokens * (round((4 * self._received - 1) * self._chosen * hidden) + 2 * hidden)
 
     @property
     def backward_of_norm(self) -> int:
