@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,13 @@ from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import KNOWN
 from tandem.plan.planned_rank import PARTS, Layout, TrainedRow
 from tandem.plan.rank_memory import moments, peak
-from tandem.plan.rank_sizes import published_bytes
+from tandem.plan.rank_parameters import published_bytes
 from tests.tandem.plan.shapes import ON_AN_H200
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a busy machine is no failure
 GIB = 2**30
 FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
-CASES = {
+CASES: dict[str, tuple[str, Layout, TrainedAs, dict[str, Any]]] = {
     "data": ("Qwen3-1.7B", Layout(ranks=8), FULL, {}),
     "tp_size": ("Qwen3-8B", Layout(ranks=16, tp=4), FULL, {}),
     "cp_size": ("Qwen3-8B", Layout(ranks=64, cp=4), FULL, {"checkpointing": True}),
@@ -38,6 +39,9 @@ CASES = {
     "ep_size, checkpointing": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, cp=4), FULL, {"checkpointing": True}),
     "ep_size, rows": ("Qwen3-235B-A22B", Layout(ranks=512, ep=8), FULL, {"checkpointing": True, "rows": 2}),
     "ep_size, tp_size": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"checkpointing": True}),
+    "ep_size, more received": ("Qwen3-30B-A3B", Layout(ranks=16, ep=8), FULL, {"received": 1.5}),
+    "ep_size, most received": ("Qwen3-30B-A3B", Layout(ranks=16, ep=8), FULL, {"received": 3.0, "checkpointing": True}),
+    "ep_size, fewer received": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"received": 0.5}),
     "experts, short": ("Qwen3-30B-A3B", Layout(ranks=64), FULL, {"tokens": 1024}),
     "experts, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, tp=4), FULL, {"tokens": 65536, "checkpointing": True}),
     "ep_size, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, ep=4, tp=4), FULL, {"tokens": 65536}),
@@ -63,7 +67,7 @@ STAGES = {
 }  # fmt: skip
 
 
-def _row(*, tokens: int = 8192, **settings: bool | int) -> TrainedRow:
+def _row(*, tokens: int = 8192, **settings: bool | float) -> TrainedRow:
     return TrainedRow(tokens=tokens, trained_tokens=tokens // 2, **settings)  # type: ignore[arg-type]  # each by name
 
 
