@@ -198,6 +198,7 @@ def real_rows(folder: Path) -> list[Row]:
         (SMALL, Layout(ranks=2, pp=2), replace(row, rows=4)),
         (MIXTURE, Layout(ranks=2), row),
         (MIXTURE, Layout(ranks=2, ep=2), row),
+        (MIXTURE, Layout(ranks=2, ep=2), replace(row, checkpointing=True)),
     ]
 
     def measured(one: tuple[ModelShape, Layout, TrainedRow]) -> list[Row]:

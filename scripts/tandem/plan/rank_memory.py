@@ -101,6 +101,7 @@ def _of_backward(parts: RankParameters, made: RowSizes, turn: _Turn) -> Iterator
             working=unreduced,
         )
     again = saved if row.checkpointing else 0
+    last_gathered = max(prefetch, parts.experts.padded * parts.u)  # whose output stays until the next one
     if parts.experts.whole and (turn.forwards or not turn.follows):
         yield states.at(
             "forward of the last layer",
@@ -112,7 +113,7 @@ def _of_backward(parts: RankParameters, made: RowSizes, turn: _Turn) -> Iterator
     yield states.at(
         "backward of the head",
         gradients=before,
-        gathered=held + prefetch,
+        gathered=held + last_gathered,
         activations=waiting + layers * kept + made.saved_of_head,
         logits=made.logits if parts.is_last else 0,
         working=unreduced,

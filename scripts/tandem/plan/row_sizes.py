@@ -4,6 +4,7 @@ u  bytes a number of the type in which layers compute: 2 with mixed_precision bf
 """
 
 from functools import cached_property
+from math import gcd
 
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.matrix_cuts import MatrixCuts
@@ -85,6 +86,11 @@ class RowSizes:
         if shape.head_norms:
             heads += (shape.query + shape.key) * (EXACT + self._norm_bytes - u) // tp
             heads += EXACT * (shape.heads + shape.key_heads) // tp
+        if (
+            self.layout.cp > 1
+        ):  # the result by heads and by tokens; key heads as often as cp_size needs: `context_parallel.py`
+            copies = self.layout.cp // gcd(shape.key_heads // tp, self.layout.cp)
+            heads += u * (shape.query + 2 * (copies - 1) * shape.key) // tp
         return heads - u * shape.key // tp
 
     @cached_property
