@@ -174,6 +174,13 @@ MUTANTS = (
         f"{RANK}::test_a_stage_would_hold_what_is_predicted_of_it",
     ),
     Mutant(
+        "plan for GPUs: attention by cp_size saves its result by heads and by tokens",
+        "scripts/tandem/plan/row_sizes.py",
+        "        if self.layout.cp > 1:  # the result",
+        "        if False:  # the result",
+        f"{RANK}::test_the_trainers_own_code_would_hold_what_is_predicted",
+    ),
+    Mutant(
         "plan for GPUs: stages wait for each other",
         "scripts/tandem/plan/layouts.py",
         "learning_s = (row.rows + layout.pp - 1) * row_time",

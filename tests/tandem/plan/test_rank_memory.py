@@ -1,7 +1,7 @@
 """What a plan predicts of a rank is what the trainer's own code would hold there, and what was measured on a GPU."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
@@ -77,6 +77,11 @@ def _row(*, tokens: int = 8192, **settings: bool | float) -> TrainedRow:
     return TrainedRow(tokens=tokens, trained_tokens=tokens // 2, **settings)  # type: ignore[arg-type]  # each by name
 
 
+def _bound(settings: Mapping[str, Any]) -> float:
+    """Of a prediction: what is summed after each row is known less well."""
+    return 0.04 if "reduces_each" in settings else 0.025
+
+
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[ProcessPoolExecutor]:
     """One process: `tracked_step` makes a process group of ranks that are not there."""
@@ -91,7 +96,7 @@ def test_the_trainers_own_code_would_hold_what_is_predicted(name: str, elsewhere
     row = _row(**settings)
     tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, trained, row).result()
     predicted = peak(shape, layout, trained, row)
-    assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
+    assert predicted.total == pytest.approx(tracked.total, rel=_bound(settings)), (asdict(predicted), asdict(tracked))
     assert predicted.weights == pytest.approx(tracked.weights, rel=0.02)
     assert predicted.optimizer == pytest.approx(tracked.optimizer, rel=0.02)
 
@@ -103,7 +108,7 @@ def test_a_stage_would_hold_what_is_predicted_of_it(name: str, elsewhere: Proces
     shape, row = replace(KNOWN[model], layers=layers), _row(**settings)
     tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, FULL, row, stage).result()
     predicted = peak(shape, layout, FULL, row, stage)
-    assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
+    assert predicted.total == pytest.approx(tracked.total, rel=_bound(settings)), (asdict(predicted), asdict(tracked))
     assert predicted.weights == pytest.approx(tracked.weights, rel=0.02)
 
 
