@@ -86,9 +86,8 @@ class RowSizes:
         if shape.head_norms:
             heads += (shape.query + shape.key) * (EXACT + self._norm_bytes - u) // tp
             heads += EXACT * (shape.heads + shape.key_heads) // tp
-        if (
-            self.layout.cp > 1
-        ):  # the result by heads and by tokens; key heads as often as cp_size needs: `context_parallel.py`
+        # the result by heads and by tokens; key heads as often as cp_size needs: `trainer/modeling/context_parallel.py`
+        if self.layout.cp > 1:
             copies = self.layout.cp // gcd(shape.key_heads // tp, self.layout.cp)
             heads += u * (shape.query + 2 * (copies - 1) * shape.key) // tp
         return heads - u * shape.key // tp
