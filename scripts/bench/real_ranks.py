@@ -45,14 +45,14 @@ ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "OMP_NUM_THREADS": "1", "GL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRank:
     """Of one rank. `peak`: bytes. `received`: tokens that its experts got in all layers, by an equal share."""
 
     peak: int
     received: float
 
 
-def measured_ranks(folder: Path, layout: Layout, row: TrainedRow) -> list[Measured]:
+def measured_ranks(folder: Path, layout: Layout, row: TrainedRow) -> list[MeasuredRank]:
     """In order of rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -67,7 +67,7 @@ def measured_ranks(folder: Path, layout: Layout, row: TrainedRow) -> list[Measur
     ]  # fmt: skip
     outputs = [rank.communicate()[0] for rank in ranks]
     assert not any(rank.returncode for rank in ranks), "a rank failed: its error stands above"
-    return [Measured(**json.loads(output.splitlines()[-1])) for output in outputs]
+    return [MeasuredRank(**json.loads(output.splitlines()[-1])) for output in outputs]
 
 
 def write_shape(folder: Path, shape: ModelShape) -> None:
@@ -107,7 +107,7 @@ def main() -> None:
         _settled(parallel.device)
         with counted_tokens() as received:
             learner.step(rows, denominators)
-        measured = Measured(peak_bytes(parallel.device) - base, received())
+        measured = MeasuredRank(peak_bytes(parallel.device) - base, received())
     sys.stdout.write(f"{json.dumps(dataclasses.asdict(measured))}\n")
 
 
