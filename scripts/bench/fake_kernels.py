@@ -28,8 +28,9 @@ CAUSAL = "causal_kernel"
 
 
 @contextmanager
-def as_on_a_gpu() -> Iterator[None]:
-    """See above. What depends on values: a slice has as many log-probs as fit, an expert an equal share of the tokens."""
+def as_on_a_gpu(received: float) -> Iterator[None]:
+    """See above. What depends on values: a slice has as many log-probs as fit; this rank's experts get `received` times an equal
+    share of the tokens."""
 
     def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         return a.new_empty(a.shape[0], b.shape[1], dtype=dtype)
@@ -48,8 +49,8 @@ def as_on_a_gpu() -> Iterator[None]:
 
     def counts(spread: Any, experts_P: Tensor) -> tuple[Tensor, list[int], list[int]]:
         size = spread.place.size
-        sent = [len(experts_P) // size] * size
-        return experts_P.new_zeros(size, spread.module.num_experts), sent, sent
+        equal = len(experts_P) // size
+        return experts_P.new_zeros(size, spread.module.num_experts), [equal] * size, [round(received * equal)] * size
 
     with (
         patch.object(logprobs, "_product", product),

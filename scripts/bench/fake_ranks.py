@@ -5,8 +5,8 @@
 `make_optimizers` are the trainer's, the layers are transformers', collectives and messages return at once, and
 `FSDPMemTracker` (torch/distributed/_tools/fsdp2_mem_tracker.py) counts every storage that is alive.
 
-What is set as on a GPU stands in `fake_kernels.py`. With `ep_size` each expert is chosen equally often. Allocations of kernels
-themselves, the CUDA context and the buffers of NCCL are not counted.
+What is set as on a GPU stands in `fake_kernels.py`. With `ep_size` the experts of a rank get `received` times an equal share of
+the tokens. Allocations of kernels themselves, the CUDA context and the buffers of NCCL are not counted.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def tracked_step(shape: ModelShape, layout: Layout, trained: TrainedAs, row: Tra
     """The first rank of `stage`, in this process, which must have no process group."""
     dist.init_process_group("fake", rank=stage * layout.stage_ranks, world_size=layout.ranks, store=FakeStore())
     try:
-        with as_on_a_gpu(), patch.object(processes, "read_shard_settings", lambda _: _settings(row)):
+        with as_on_a_gpu(row.received), patch.object(processes, "read_shard_settings", lambda _: _settings(row)):
             sizes = Sizes(layout.tp, layout.cp, layout.pp, layout.ep)
             parallel = processes._described(torch.device("cpu"), layout.ranks, sizes)
             return _step(_model(shape, layout, trained, row, parallel), trained, row, parallel)

@@ -25,7 +25,7 @@ from rich.progress import Progress
 
 from scripts.bench.fake_ranks import tracked_step
 from scripts.bench.harness import Options, Row, Tables, command_line, run_benchmark
-from scripts.bench.real_ranks import measured_peaks, write_shape
+from scripts.bench.real_ranks import measured_ranks, write_shape
 from shared.errors import ConfigError
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import KNOWN, ModelShape
@@ -198,6 +198,7 @@ def real_rows(folder: Path) -> list[Row]:
         (SMALL, Layout(ranks=2, pp=2), replace(row, rows=4)),
         (MIXTURE, Layout(ranks=2), row),
         (MIXTURE, Layout(ranks=2, ep=2), row),
+        (MIXTURE, Layout(ranks=2, ep=2), replace(row, checkpointing=True)),
     ]
 
     def measured(one: tuple[ModelShape, Layout, TrainedRow]) -> list[Row]:
@@ -205,12 +206,13 @@ def real_rows(folder: Path) -> list[Row]:
         place = folder / shape.name
         if not place.exists():
             write_shape(place, shape)
-        peaks, rows = measured_peaks(place, layout, planned), list[Row]()
+        ranks, rows = measured_ranks(place, layout, planned), list[Row]()
         for stage in range(layout.pp):
-            ours = peak(shape, layout, TrainedAs(), planned, stage).total
-            theirs = max(peaks[stage * layout.stage_ranks : (stage + 1) * layout.stage_ranks])
-            figures = {"predicted": ours / 2**20, "measured": theirs / 2**20, "ratio": ours / theirs}
-            rows.append({**described(shape, layout, planned, stage), **figures})
+            own = ranks[stage * layout.stage_ranks : (stage + 1) * layout.stage_ranks]
+            largest = max(own, key=lambda rank: rank.peak)
+            ours = peak(shape, layout, TrainedAs(), replace(planned, received=largest.received), stage).total
+            figures = {"received": largest.received, "predicted": ours / 2**20, "measured": largest.peak / 2**20}
+            rows.append({**described(shape, layout, planned, stage), **figures, "ratio": ours / largest.peak})
         return rows
 
     return with_progress(cases, measured)

@@ -4,7 +4,8 @@
 
 What is counted is the resident memory of the second step beyond what the process had after a step of a tiny model, which loads
 modules and compiles kernels. Blocks of 64 KiB and more go back to the kernel at once (MALLOC_MMAP_THRESHOLD_), so that heap which
-the allocator would keep is not counted.
+the allocator would keep is not counted. Routers have random weights, so with `ep_size` the experts of one rank are chosen more
+often than those of the other: each rank counts the tokens that it receives.
 """
 
 import ctypes
@@ -15,11 +16,15 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from scripts.bench.process_memory import peak_bytes, reset_peak
@@ -27,6 +32,7 @@ from scripts.bench.synthetic import growing
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
 from trainer.losses import Denominators, LossConfig, LossName
+from trainer.modeling.expert_parallel import SpreadExperts
 from trainer.process.parallel import parallel_session
 from trainer.settings.memory import MemorySettings
 from trainer.settings.optimizer import OptimizerConfig
@@ -38,8 +44,16 @@ WHOLE, TINY = "whole", "tiny"  # folders
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def measured_peaks(folder: Path, layout: Layout, row: TrainedRow) -> list[int]:
-    """Bytes, by rank."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasuredRank:
+    """Of one rank. `peak`: bytes. `received`: tokens that its experts got in all layers, by an equal share."""
+
+    peak: int
+    received: float
+
+
+def measured_ranks(folder: Path, layout: Layout, row: TrainedRow) -> list[MeasuredRank]:
+    """In order of rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +67,7 @@ def measured_peaks(folder: Path, layout: Layout, row: TrainedRow) -> list[int]:
     ]  # fmt: skip
     outputs = [rank.communicate()[0] for rank in ranks]
     assert not any(rank.returncode for rank in ranks), "a rank failed: its error stands above"
-    return [int(output.splitlines()[-1]) for output in outputs]
+    return [MeasuredRank(**json.loads(output.splitlines()[-1])) for output in outputs]
 
 
 def write_shape(folder: Path, shape: ModelShape) -> None:
@@ -91,9 +105,25 @@ def main() -> None:
         learner = opened(Path(folder) / WHOLE)
         learner.step(rows, denominators)
         _settled(parallel.device)
-        learner.step(rows, denominators)
-        peak = peak_bytes(parallel.device) - base
-    sys.stdout.write(f"{peak}\n")
+        with counted_tokens() as received:
+            learner.step(rows, denominators)
+        measured = MeasuredRank(peak_bytes(parallel.device) - base, received())
+    sys.stdout.write(f"{json.dumps(dataclasses.asdict(measured))}\n")
+
+
+@contextmanager
+def counted_tokens() -> Iterator[Callable[[], float]]:
+    """Of the forwards in it: tokens that this rank's experts received, by those that it sent; all ranks send as many."""
+    counts, sums = SpreadExperts.counts, [0, 0]
+
+    def counted(spread: SpreadExperts, experts_P: Tensor) -> tuple[Tensor, list[int], list[int]]:
+        result = counts(spread, experts_P)
+        sums[0] += sum(result[2])
+        sums[1] += len(experts_P)
+        return result
+
+    with patch.object(SpreadExperts, "counts", counted):
+        yield lambda: sums[0] / sums[1] if sums[1] else 1.0
 
 
 def _settled(device: torch.device) -> int:

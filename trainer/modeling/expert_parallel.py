@@ -113,13 +113,18 @@ class SpreadExperts:
         return of_all(self._of_tokens(hidden_NH, top_k_index[own_N], weight_NK), own_N, count, self.layer)
 
     def _of_tokens(self, hidden_NH: Tensor, expert_NK: Tensor, weight_NK: Tensor) -> Tensor:
+        result_NKH = self._results(hidden_NH, expert_NK)
+        return (result_NKH * weight_NK[..., None]).sum(1).to(hidden_NH.dtype)
+
+    def _results(self, hidden_NH: Tensor, expert_NK: Tensor) -> Tensor:
+        """Of each pair, by token. No name holds the rows of an exchange longer than their one use."""
         experts_P, order_P = expert_NK.flatten().sort(stable=True)
         received_XL, sent, received = self.counts(experts_P)
         rows_RH = exchange(hidden_NH[order_P // expert_NK.shape[1]], self.place, sent, received)
-        result_PH = exchange(self._computed(rows_RH, received_XL), self.place, received, sent)
-        result_NKH = torch.empty_like(result_PH).index_copy(0, order_P, result_PH)
-        result_NKH = result_NKH.view(*expert_NK.shape, hidden_NH.shape[1])
-        return (result_NKH * weight_NK[..., None]).sum(1).to(hidden_NH.dtype)
+        computed_RH = self._computed(rows_RH, received_XL)
+        del rows_RH
+        result_NKH = _unsorted(exchange(computed_RH, self.place, received, sent), order_P)
+        return result_NKH.view(*expert_NK.shape, hidden_NH.shape[1])
 
     def counts(self, experts_P: Tensor) -> tuple[Tensor, list[int], list[int]]:
         """Pairs that this process receives for each of its experts, and numbers that it sends to and receives from each."""
@@ -158,6 +163,25 @@ class _ScaledBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad * ctx.factor, None
+
+
+def _unsorted(x_PH: Tensor, order_P: Tensor) -> Tensor:
+    result: Tensor = _Unsorted.apply(x_PH, order_P)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+    return result
+
+
+class _Unsorted(torch.autograd.Function):
+    """Row `order_P[i]` of the result is row `i`. `Tensor.index_copy` would save the rows until the backward, which needs none."""
+
+    @staticmethod
+    def forward(ctx: Any, x_PH: Tensor, order_P: Tensor) -> Tensor:
+        ctx.save_for_backward(order_P)
+        return torch.empty_like(x_PH).index_copy_(0, order_P, x_PH)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (order_P,) = ctx.saved_tensors
+        return grad.index_select(0, order_P), None
 
 
 def _summed_backward(x: Tensor, peers: Peers) -> Tensor:

@@ -22,7 +22,7 @@ from tandem.plan.layouts import GIB, HOST_GIB, USABLE, Fleet, Given, GpuPlan, Wo
 from tandem.plan.models import KNOWN, ModelShape, shape_of
 from tandem.plan.planned_rank import LOGPROB_CHUNK, PARTS, RankMemory, TrainedRow
 from tandem.plan.rank_memory import peak
-from tandem.plan.rank_sizes import published_bytes
+from tandem.plan.rank_parameters import published_bytes
 from tandem.plan.roofline import idle_share
 from tandem.plan.stages import layers_of_stages
 

@@ -50,6 +50,7 @@ class TrainedRow:
     reduces_each: bool = False  # reduce_each_row: gradients are reduced after each row, not after the last
     activation_offload: bool = False
     optimizer_offload: bool = False
+    received: float = 1.0  # with ep_size: tokens that this rank's experts receive, by an equal share
     on_cpu: bool = False  # float32 on processors: norms that keep their input alone, the vocabulary in blocks
 
 
@@ -67,9 +68,28 @@ class RankMemory:
     working: int = 0
     host: int = 0
 
+    # 7 parameters: the parts of a moment
+    def at(
+        self,
+        moment: str,
+        *,
+        gradients: int = 0,
+        gathered: int = 0,
+        activations: int = 0,
+        logits: int = 0,
+        working: int = 0,
+    ) -> "RankMemory":
+        """The same weights and states at another moment; not by `replace`, which took most of a plan's time."""
+        return RankMemory(
+            moment=moment, weights=self.weights, optimizer=self.optimizer, gradients=gradients, gathered=gathered,
+            activations=activations, logits=logits, working=working, host=self.host,
+        )  # fmt: skip
+
     @property
     def total(self) -> int:
-        return sum(getattr(self, part) for part in PARTS)
+        """Of `PARTS`."""
+        on_device = self.gathered + self.activations + self.logits + self.working
+        return self.weights + self.optimizer + self.gradients + on_device
 
 
 PARTS = tuple(field.name for field in fields(RankMemory) if field.name not in ("moment", "host"))

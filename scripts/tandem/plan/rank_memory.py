@@ -21,12 +21,13 @@ in `layouts.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, RankMemory, TrainedRow
-from tandem.plan.rank_sizes import EXACT, RankSizes
+from tandem.plan.rank_parameters import EXACT, RankParameters
+from tandem.plan.row_sizes import RowSizes
 
 
 def peak(
@@ -67,105 +68,107 @@ def moments(
     shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, stage: int = 0
 ) -> Iterator[RankMemory]:
     """Those of a step in which a part is large, in their order."""
-    parts = RankSizes(shape, layout, trained, row, stage)
+    parts, made = RankParameters(shape, layout, trained, row, stage), RowSizes(shape, layout, trained, row, stage)
     states, root = parts.states(), parts.root
     if parts.is_first:
-        cast = root.local * parts.u if parts.u != parts.stored else 0  # this rank's part, in the type of the all-gather
-        yield replace(
-            states,
-            moment="forward of the first layer",
+        yield states.at(
+            "forward of the first layer",
             gathered=(2 * root.padded + parts.layer.padded + parts.experts.padded) * parts.u,
-            activations=parts.u * parts.tokens * shape.hidden + cast,
+            activations=parts.u * made.tokens * shape.hidden + parts.cast_of_root,
         )
     for turn in _turns(layout, row, stage):
-        yield from _of_backward(parts, states, turn)
+        yield from _of_backward(parts, made, turn)
     gradients = parts.layers * parts.reduced_of_layer + parts.reduced_of_root
-    yield replace(states, moment="optimizer", gradients=gradients, working=parts.optimizing())
+    yield states.at("optimizer", gradients=gradients, working=parts.optimizing())
 
 
-def _of_backward(parts: RankSizes, states: RankMemory, turn: _Turn) -> Iterator[RankMemory]:
+def _of_backward(parts: RankParameters, made: RowSizes, turn: _Turn) -> Iterator[RankMemory]:
     """With checkpointed layers each keeps its input, and one of them is computed again."""
-    row, layer, layers = parts.row, parts.layer, parts.layers
-    saved, prefetch, held = parts.saved_of_layer, layer.padded * parts.u, parts.root.padded * parts.u
-    kept = parts.input_of_layer if row.checkpointing else saved
-    waiting = (turn.in_flight - 1) * (layers * kept + parts.passed_on) + (parts.sent_back if turn.follows else 0)
+    states, row, layer, layers = parts.states(), parts.row, parts.layer, parts.layers
+    saved, prefetch, held = made.saved_of_layer, layer.padded * parts.u, parts.root.padded * parts.u
+    kept = made.input_of_layer if row.checkpointing else saved
+    waiting = (turn.in_flight - 1) * (layers * kept + made.passed_on) + (made.sent_back if turn.follows else 0)
     unreduced = layers * parts.unreduced_of_layer + parts.unreduced_of_root if turn.follows else 0
     # Of a row before: with reduce_each_row gradients are there, reduced; else none is until the last row.
     before = layers * parts.reduced_of_layer + parts.reduced_of_root if turn.follows and row.reduces_each else 0
     reduces = turn.is_last or row.reduces_each
     if turn.follows:  # freed after the last backward
-        cast = parts.root.local * parts.u if parts.u != parts.stored else 0
-        yield replace(
-            states,
-            moment="gathering of the embedding",
+        yield states.at(
+            "gathering of the embedding",
             gradients=before,
             gathered=2 * held + prefetch,
-            activations=waiting + cast + (0 if turn.forwards else layers * kept + parts.passed_on),
+            activations=waiting + parts.cast_of_root + (0 if turn.forwards else layers * kept + made.passed_on),
             working=unreduced,
         )
-    yield replace(
-        states,
-        moment="backward of the head",
+    again = saved if row.checkpointing else 0
+    last_gathered = max(prefetch, parts.experts.padded * parts.u)  # whose output stays until the next one
+    if parts.experts.whole and (turn.forwards or not turn.follows):
+        yield states.at(
+            "forward of the last layer",
+            gradients=before,
+            gathered=held + prefetch + 2 * parts.experts.padded * parts.u,
+            activations=waiting + layers * kept + again + made.received,
+            working=unreduced + made.forward_of_results,
+        )
+    yield states.at(
+        "backward of the head",
         gradients=before,
-        gathered=held + prefetch,
-        activations=waiting + layers * kept + parts.saved_of_head,
-        logits=parts.logits() if parts.is_last else 0,
+        gathered=held + last_gathered,
+        activations=waiting + layers * kept + made.saved_of_head,
+        logits=made.logits if parts.is_last else 0,
         working=unreduced,
     )
     if parts.is_last:
-        yield replace(
-            states,
-            moment="backward of the last norm",
+        yield states.at(
+            "backward of the last norm",
             gradients=before,
             gathered=held + prefetch,
-            activations=waiting + layers * kept + parts.received + parts.slice * parts.shape.hidden * EXACT,
-            working=unreduced + parts.root_gradient_bytes + parts.backward_of_norm,
+            activations=waiting + layers * kept + made.received + made.slice * parts.shape.hidden * EXACT,
+            working=unreduced + parts.root_gradient_bytes + made.backward_of_norm,
         )
-    again = saved if row.checkpointing else 0
-    of_input = parts.u * parts.tokens * parts.shape.hidden
-    ungathered = parts.root_gradient_bytes
+    of_input, whole_of_layer = parts.u * made.tokens * parts.shape.hidden, parts.unreduced_of_layer
+    of_layer = parts.reduced_of_layer if reduces else 0
+    input_of_sum, left = parts.reducing(layer) if reduces else 0, made.saved_of_attention
+    of_experts = parts.experts.trained_whole * parts.u + parts.reducing(parts.experts) * reduces
     # layers whose gradients are there; the last one has no next one that is gathered meanwhile
     for done in sorted({0, 1, 2, layers - 2, layers - 1} & set(range(layers))):
-        gone = done * parts.unreduced_of_layer
+        gone = done * whole_of_layer
         summed = max(0, unreduced - gone) if turn.is_last else unreduced if turn.follows else gone
-        at_layer = replace(
-            states,
-            gradients=before or (done * parts.reduced_of_layer if reduces else 0),
-            gathered=held + prefetch + (prefetch if done < layers - 1 else 0),
-            activations=waiting + parts.given_back + (layers - done) * kept,
+        summed += parts.root_gradient_bytes
+        gradients, gathered = before or done * of_layer, held + prefetch + (prefetch if done < layers - 1 else 0)
+        activations = waiting + made.given_back + (layers - done) * kept
+        yield states.at(
+            "backward of a layer",
+            gradients=gradients,
+            gathered=gathered + parts.experts.padded * parts.u,
+            activations=activations,
+            working=summed + again + made.early_working + (input_of_sum if done else 0),
         )
-        reducing = parts.reducing(layer) if done and reduces else 0
-        backward = summed + ungathered + again + parts.early_working() + reducing
-        with_experts = at_layer.gathered + parts.experts.padded * parts.u
-        yield replace(at_layer, moment="backward of a layer", gathered=with_experts, working=backward)
         if parts.experts.whole:
-            left = parts.saved_of_attention
-            of_experts = parts.experts.trained_whole * parts.u + parts.reducing(parts.experts) * reduces
-            yield replace(
-                at_layer,
-                moment="reduction of the experts",
-                activations=at_layer.activations - (0 if row.checkpointing else kept - left),
-                working=summed + ungathered + of_input + (left if row.checkpointing else 0) + of_experts,
+            yield states.at(
+                "reduction of the experts",
+                gradients=gradients,
+                gathered=gathered,
+                activations=activations - (0 if row.checkpointing else kept - left),
+                working=summed + of_input + (left if row.checkpointing else 0) + of_experts,
             )
         # In float32; the layer's own gradients exist at the same time.
-        first_sum = 0 if reduces or turn.follows else parts.unreduced_of_layer
-        reduced = summed + first_sum + ungathered + of_input + layer.trained_whole * parts.u
-        yield replace(
-            at_layer,
-            moment="reduction of a layer",
-            gathered=at_layer.gathered - prefetch,
-            activations=at_layer.activations - kept,
-            working=reduced + (parts.reducing(layer) if reduces else 0),
+        first_sum = 0 if reduces or turn.follows else whole_of_layer
+        yield states.at(
+            "reduction of a layer",
+            gradients=gradients,
+            gathered=gathered - prefetch,
+            activations=activations - kept,
+            working=summed + first_sum + of_input + layer.trained_whole * parts.u + input_of_sum,
         )
     root = parts.root
     if root.trained_whole:
         added = parts.reduced_of_root if before else 0  # what this row adds to the sum of those before
         whole = added + parts.unreduced_of_root * turn.follows
         whole += 0 if turn.is_last else layers * parts.unreduced_of_layer + parts.unreduced_of_root * (not turn.follows)
-        yield replace(
-            states,
-            moment="reduction of the embedding",
+        yield states.at(
+            "reduction of the embedding",
             gradients=before or (layers * parts.reduced_of_layer if reduces else 0),
-            activations=waiting + parts.given_back,
+            activations=waiting + made.given_back,
             working=whole + root.trained_whole * parts.u + (parts.reducing(root) if reduces else 0),
         )

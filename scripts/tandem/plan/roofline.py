@@ -21,7 +21,7 @@ from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.devices import Device
 from tandem.plan.models import ModelShape
 from tandem.plan.planned_rank import Layout, TrainedRow
-from tandem.plan.rank_sizes import BF16, EXACT, RankSizes
+from tandem.plan.rank_parameters import BF16, EXACT, RankParameters
 
 TRAINING = 0.21  # of a GPU's peak, measured on an H200
 LINKS = 0.7  # of a link's published bandwidth, assumed
@@ -66,11 +66,13 @@ def row_time(
     shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, device: Device, machine_gpus: int
 ) -> RowTime:
     """`machine_gpus`: of the trainer on each machine; what travels further takes the network."""
-    stages = (RankSizes(shape, layout, trained, row, stage) for stage in sorted({0, layout.pp // 2, layout.pp - 1}))
+    stages = (
+        RankParameters(shape, layout, trained, row, stage) for stage in sorted({0, layout.pp // 2, layout.pp - 1})
+    )
     return max((_of_stage(parts, device, machine_gpus) for parts in stages), key=lambda one: one.total)
 
 
-def _of_stage(parts: RankSizes, device: Device, machine_gpus: int) -> RowTime:
+def _of_stage(parts: RankParameters, device: Device, machine_gpus: int) -> RowTime:
     shape, layout, trained, row = parts.shape, parts.layout, parts.trained, parts.row
     flops = parts.layers * _layer_flops(shape, trained, row) + parts.is_last * _head_flops(shape, trained, row)
     gathered = 2 * parts.layers * parts.u * (_sent(parts.layer.padded, layout.shards) + _sent_experts(parts))
@@ -87,18 +89,18 @@ def _sent(numbers: float, shards: int) -> float:
     return numbers * (shards - 1) / shards
 
 
-def _sent_experts(parts: RankSizes) -> float:
+def _sent_experts(parts: RankParameters) -> float:
     return _sent(parts.experts.padded, parts.layout.expert_shards)
 
 
-def _reduced(parts: RankSizes) -> float:
+def _reduced(parts: RankParameters) -> float:
     """Bytes of all gradients, in float32."""
     own = parts.layers * parts.layer.trained_padded + parts.root.trained_padded
     experts = _sent(parts.layers * parts.experts.trained_padded, parts.layout.expert_shards)
     return EXACT * (_sent(own, parts.layout.shards) + experts)
 
 
-def _lines(parts: RankSizes, device: Device, machine_gpus: int) -> float:
+def _lines(parts: RankParameters, device: Device, machine_gpus: int) -> float:
     shape, layout, row, u = parts.shape, parts.layout, parts.row, parts.u
     tokens, passes = row.tokens / layout.cp, 3 if row.checkpointing else 2
     times, seconds = passes * parts.layers, 0.0
@@ -137,7 +139,7 @@ def step_extra_s(
     shape: ModelShape, layout: Layout, trained: TrainedAs, row: TrainedRow, device: Device, machine_gpus: int
 ) -> float:
     """Once a step: gradients reduced, unless they were after each row; the optimizer. Of the stage with most parameters."""
-    every = (RankSizes(shape, layout, trained, row, stage) for stage in sorted({0, layout.pp // 2, layout.pp - 1}))
+    every = (RankParameters(shape, layout, trained, row, stage) for stage in sorted({0, layout.pp // 2, layout.pp - 1}))
     parts = max(every, key=lambda one: one.reduced_numbers)
     reduced = 0.0 if row.reduces_each else _reduced(parts) / _speed(device, layout.stage_ranks, machine_gpus)
     bandwidth = HOST_BANDWIDTH if row.optimizer_offload else device.bandwidth

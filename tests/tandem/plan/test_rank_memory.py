@@ -1,9 +1,10 @@
 """What a plan predicts of a rank is what the trainer's own code would hold there, and what was measured on a GPU."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -12,16 +13,17 @@ from tandem.launch.trainer_memory import TrainedAs
 from tandem.plan.models import KNOWN
 from tandem.plan.planned_rank import PARTS, Layout, TrainedRow
 from tandem.plan.rank_memory import moments, peak
-from tandem.plan.rank_sizes import published_bytes
+from tandem.plan.rank_parameters import published_bytes
 from tests.tandem.plan.shapes import ON_AN_H200
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a busy machine is no failure
 GIB = 2**30
 FULL, ADAPTERS = TrainedAs(), TrainedAs(lora_rank=16)
-CASES = {
+CASES: dict[str, tuple[str, Layout, TrainedAs, dict[str, Any]]] = {
     "data": ("Qwen3-1.7B", Layout(ranks=8), FULL, {}),
     "tp_size": ("Qwen3-8B", Layout(ranks=16, tp=4), FULL, {}),
     "cp_size": ("Qwen3-8B", Layout(ranks=64, cp=4), FULL, {"checkpointing": True}),
+    "cp_size, few key heads": ("Qwen3-30B-A3B", Layout(ranks=32, cp=8), FULL, {"tokens": 262144}),
     "both": ("Qwen3-32B", Layout(ranks=128, tp=8, cp=4), FULL, {"checkpointing": True}),
     "float32": ("Qwen3-4B", Layout(ranks=8), FULL, {"mixed": False}),
     "bfloat16": ("Qwen3-4B", Layout(ranks=8), TrainedAs(dtype="bfloat16"), {"mixed": False}),
@@ -38,6 +40,9 @@ CASES = {
     "ep_size, checkpointing": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, cp=4), FULL, {"checkpointing": True}),
     "ep_size, rows": ("Qwen3-235B-A22B", Layout(ranks=512, ep=8), FULL, {"checkpointing": True, "rows": 2}),
     "ep_size, tp_size": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"checkpointing": True}),
+    "ep_size, more received": ("Qwen3-30B-A3B", Layout(ranks=16, ep=8), FULL, {"received": 1.5}),
+    "ep_size, most received": ("Qwen3-30B-A3B", Layout(ranks=16, ep=8), FULL, {"received": 3.0, "checkpointing": True}),
+    "ep_size, fewer received": ("Qwen3-235B-A22B", Layout(ranks=64, ep=8, tp=4), FULL, {"received": 0.5}),
     "experts, short": ("Qwen3-30B-A3B", Layout(ranks=64), FULL, {"tokens": 1024}),
     "experts, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, tp=4), FULL, {"tokens": 65536, "checkpointing": True}),
     "ep_size, tp_size, long": ("Qwen3-30B-A3B", Layout(ranks=16, ep=4, tp=4), FULL, {"tokens": 65536}),
@@ -63,8 +68,13 @@ STAGES = {
 }  # fmt: skip
 
 
-def _row(*, tokens: int = 8192, **settings: bool | int) -> TrainedRow:
+def _row(*, tokens: int = 8192, **settings: bool | float) -> TrainedRow:
     return TrainedRow(tokens=tokens, trained_tokens=tokens // 2, **settings)  # type: ignore[arg-type]  # each by name
+
+
+def _bound(settings: Mapping[str, Any]) -> float:
+    """Of a prediction: what is summed after each row is known less well."""
+    return 0.04 if "reduces_each" in settings else 0.025
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +91,7 @@ def test_the_trainers_own_code_would_hold_what_is_predicted(name: str, elsewhere
     row = _row(**settings)
     tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, trained, row).result()
     predicted = peak(shape, layout, trained, row)
-    assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
+    assert predicted.total == pytest.approx(tracked.total, rel=_bound(settings)), (asdict(predicted), asdict(tracked))
     assert predicted.weights == pytest.approx(tracked.weights, rel=0.02)
     assert predicted.optimizer == pytest.approx(tracked.optimizer, rel=0.02)
 
@@ -93,7 +103,7 @@ def test_a_stage_would_hold_what_is_predicted_of_it(name: str, elsewhere: Proces
     shape, row = replace(KNOWN[model], layers=layers), _row(**settings)
     tracked: TrackedPeak = elsewhere.submit(tracked_step, shape, layout, FULL, row, stage).result()
     predicted = peak(shape, layout, FULL, row, stage)
-    assert predicted.total == pytest.approx(tracked.total, rel=0.04), (asdict(predicted), asdict(tracked))
+    assert predicted.total == pytest.approx(tracked.total, rel=_bound(settings)), (asdict(predicted), asdict(tracked))
     assert predicted.weights == pytest.approx(tracked.weights, rel=0.02)
 
 
