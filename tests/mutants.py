@@ -10,6 +10,7 @@ Exit status 1, and a line for each, where a mutant lives. `tests/test_mutants.py
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ INSTALLED = (
     ".axe",
 )  # others' programs: tests that find none are skipped, and miss nothing
 LIMIT_S = 900.0
+HUNG = -1  # two processes that wait for each other, say: killed after LIMIT_S, as a check would be
 FAILED = 1  # pytest's exit status where tests failed; others say that they could not run
 
 
@@ -75,25 +77,24 @@ def caught(copy: Path, mutant: Mutant) -> bool:
         status = tested(copy, [mutant.test])
     finally:
         file.write_text(before, encoding="utf-8")
-    verdict = {FAILED: "caught", 0: "ALIVE"}.get(status, f"ALIVE? pytest ended with status {status}")
+    verdict = {FAILED: "caught", HUNG: "caught, by a hang", 0: "ALIVE"}.get(
+        status, f"ALIVE? pytest ended with status {status}"
+    )
     print(f"{verdict:8} {mutant.name} ({mutant.file})", flush=True)
-    return status == FAILED
+    return status in (FAILED, HUNG)
 
 
 def tested(copy: Path, tests: Sequence[str]) -> int:
-    """pytest's exit status. Nothing is taken from the original tree, and no compiled file outlives a change."""
+    """pytest's exit status, or HUNG. Nothing is taken from the original tree, and no compiled file outlives a change."""
     environment = os.environ | {"PYTHONPATH": python_path(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(
-        command,
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    return done.returncode
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=copy, env=environment, start_new_session=True, **silent) as running:
+        try:
+            return running.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            return HUNG
 
 
 if __name__ == "__main__":

@@ -102,7 +102,10 @@ class RowSizes:
         if not shape.experts:
             return 4 * u * shape.inner // self.layout.tp
         of_expert = u * shape.hidden + 4 * u * shape.expert_width
-        return round(shape.experts_per_token * (self._received * of_expert + u * shape.hidden + 3 * 8)) + EXACT * shape.experts
+        return (
+            round(shape.experts_per_token * (self._received * of_expert + u * shape.hidden + 3 * 8))
+            + EXACT * shape.experts
+        )
 
     @cached_property
     def saved_of_attention(self) -> int:
