@@ -41,8 +41,10 @@ def _obstacle(check: GpuCheck, name: str) -> str | None:
     needed = check.expected["needs_gpus"].get(name, 1)
     if check.device == "cpu":
         return "needs a GPU, or --device hostgpu"
-    if check.on_host and (name in check.expected["needs_triton"] or needed > 1):
-        return "needs Triton" if needed == 1 else f"needs {needed} GPUs with SGLang"
+    if check.on_host and name in check.expected["needs_sglang"]:
+        return "needs SGLang on a GPU"
+    if check.on_host and name in check.expected["needs_triton"]:
+        return "needs Triton"
     if needed > check.gpus:
         return f"needs {needed} GPUs"
     if check.gpus > 1 and needed == 1 and not check.on_host:

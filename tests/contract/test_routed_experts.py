@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from scripts.make_example_model import build_tokenizer
 from shared.documents.states import Termination
 from shared.store import Store
 from shared.tokens.flatten import flatten
-from tests.contract.engines import EXACT, Engine, running
+from tests.contract.engines import EXACT, START_S, Engine, running
 from tests.sampler.episodes import resources
 from tests.shared.builders import claim, import_tasks
 from trainer.modeling.forward import TreeLM, forward_row
@@ -34,11 +35,10 @@ from trainer.trees.tree import merge
 LAYERS, EXPERTS, TOP_K = 3, 8, 2
 PROMPT = list(range(20, 60))
 PARAMS = {"max_new_tokens": 24, "ignore_eos": True, "temperature": 1.0}
-FLAGS = {"local": [], "sglang": ["--enable-return-routed-experts"]}
+ROUTED_BY_SGLANG = "--enable-return-routed-experts"
 
 
 class Routed(NamedTuple):
-    kind: str
     url: str
     model: PreTrainedModel
 
@@ -62,25 +62,18 @@ def experts_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = Qwen3MoeConfig(
         vocab_size=-(-len(tokenizer) // 8) * 8, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
         num_hidden_layers=LAYERS, num_experts=EXPERTS, num_experts_per_tok=TOP_K, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, initializer_range=0.2, norm_topk_prob=True,
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=512, initializer_range=0.2, norm_topk_prob=True,
         eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     Qwen3MoeForCausalLM(config).float().save_pretrained(folder)
     return folder
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("sglang", marks=pytest.mark.timeout(360))])
-def routed(
-    request: pytest.FixtureRequest, experts_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Routed]:
-    kind = str(request.param)
-    if kind == "sglang":
-        pytest.skip(
-            "SGLang 0.5.23 keeps routed experts in host memory that it registers with CUDA: it does not start on a CPU"
-        )
-    log = tmp_path_factory.mktemp(kind) / "engine.log"
-    with running(kind, experts_model, log, *FLAGS[kind]) as url:
-        yield Routed(kind, url, Qwen3MoeForCausalLM.from_pretrained(experts_model, dtype=torch.float32))
+@pytest.fixture(scope="module")
+def routed(experts_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routed]:
+    log = tmp_path_factory.mktemp("local") / "engine.log"
+    with running("local", experts_model, log) as url:
+        yield Routed(url, Qwen3MoeForCausalLM.from_pretrained(experts_model, dtype=torch.float32))
 
 
 def ascending(experts: npt.NDArray[np.int32] | None) -> npt.NDArray[np.int32]:
@@ -92,6 +85,22 @@ def ascending(experts: npt.NDArray[np.int32] | None) -> npt.NDArray[np.int32]:
 async def test_the_experts_of_prompt_and_reply_are_those_of_a_plain_forward(
     routed: Routed, client: EngineClient
 ) -> None:
+    await _assert_experts(routed, client)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="SGLang registers the memory of routed experts with CUDA")
+@pytest.mark.skipif(find_spec("sglang") is None, reason="needs an SGLang with CUDA beside torch")
+@pytest.mark.timeout(2 * START_S)
+async def test_sglang_returns_the_experts_of_a_plain_forward(
+    experts_model: Path, client: EngineClient, tmp_path: Path
+) -> None:
+    with running("sglang-gpu", experts_model, tmp_path / "engine.log", ROUTED_BY_SGLANG, "--base-gpu-id", "0") as url:
+        model = Qwen3MoeForCausalLM.from_pretrained(experts_model, dtype=torch.float32)
+        await _assert_experts(Routed(url, model), client)
+
+
+async def _assert_experts(routed: Routed, client: EngineClient) -> None:
     found = await client.generate(routed.url, PROMPT, PARAMS, "experts-1", experts_from=0)
     ids = PROMPT + found.output_ids
     np.testing.assert_array_equal(ascending(found.experts), routed.expected(ids))

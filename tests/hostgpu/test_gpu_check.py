@@ -113,7 +113,7 @@ def test_every_test_for_gpus_is_expected_with_its_number_of_cases() -> None:
     }  # run on every machine, and there with its torch
     assert {name: of for name, of in expected.items() if name not in unmarked} == dict(collected)
     names = {name.partition("::")[2] for name in expected}
-    assert {*EXPECTED["needs_triton"], *EXPECTED["needs_gpus"]} <= names
+    assert {*EXPECTED["needs_triton"], *EXPECTED["needs_sglang"], *EXPECTED["needs_gpus"]} <= names
 
 
 @pytest.mark.parametrize("gpus", EXPECTED["layouts"]["of_gpus"])
