@@ -165,9 +165,10 @@ async def _session(session_of: SessionOf, request: Request) -> ServedSession:
 
 
 async def read_body(
-    request: Request, most: int, read: Callable[[Any], ResultT], empty: Any = None
+    request: Request, most: int, read: Callable[[Any], ResultT], empty: Any = None, *, with_nul: bool = False
 ) -> tuple[bytes, ResultT]:
     """A body of at most `most` bytes, and what `read` makes of its JSON. `empty`: what a body without a byte stands for.
+    `with_nul`: texts may contain U+0000.
 
     Raises GatewayError, for a body that is too large once its client has sent it: else it would not read the answer.
     """
@@ -186,7 +187,7 @@ async def read_body(
     body.clear()
     if not raw and empty is not None:
         return raw, read(empty)
-    return raw, await _worked(count, partial(_read, raw, read))
+    return raw, await _worked(count, partial(_read, raw, read, with_nul))
 
 
 async def _worked(num_bytes: int, work: Callable[[], ResultT]) -> ResultT:
@@ -194,8 +195,8 @@ async def _worked(num_bytes: int, work: Callable[[], ResultT]) -> ResultT:
     return await asyncio.get_running_loop().run_in_executor(_BODIES, work) if num_bytes > LONG_BYTES else work()
 
 
-def _read(raw: bytes, read: Callable[[Any], ResultT]) -> ResultT:
-    return read(plain_json(raw))
+def _read(raw: bytes, read: Callable[[Any], ResultT], with_nul: bool) -> ResultT:
+    return read(plain_json(raw, with_nul=with_nul))
 
 
 async def _request_of(
@@ -213,7 +214,7 @@ async def _request_of(
             )
         return chat
 
-    raw, chat = await read_body(request, most_body_bytes(most, sees=session.sees), chat_of)
+    raw, chat = await read_body(request, most_body_bytes(most, sees=session.sees), chat_of, with_nul=True)
     sent = await _worked(len(raw), partial(_sent, request, raw))
     return sent, await session.referenced(chat) if images_of(chat) else chat
 

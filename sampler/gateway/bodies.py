@@ -28,15 +28,16 @@ def most_body_bytes(max_tokens: int, *, sees: bool = False) -> int:
     return MAX_BODY_BYTES if sees else min(MAX_BODY_BYTES, max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_tokens))
 
 
-def plain_json(text: bytes | bytearray) -> Any:
-    """A body as a value that can be stored, encoded and sent. Raises GatewayError with the path of what cannot."""
+def plain_json(text: bytes | bytearray, *, with_nul: bool = False) -> Any:
+    """A body as a value that can be stored, encoded and sent. `with_nul`: it has a conversation, whose texts may contain U+0000.
+    Raises GatewayError with the path of what cannot."""
     try:
         parsed = json.loads(text)
     except ValueError as exc:
         raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
     except RecursionError as exc:
         raise GatewayError(Problem.INVALID, f"the body is nested more than {MAX_BODY_DEPTH} levels deep") from exc
-    problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH, with_nul=True)
+    problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH, with_nul=with_nul)
     if problem is not None:
         raise GatewayError(Problem.INVALID, f"{problem.path or 'the body'} {problem.what}")
     return parsed

@@ -33,9 +33,16 @@ MUTANTS = (
     Mutant(
         "boundary: a sampled U+0000 comes back to the gateway",
         "sampler/gateway/bodies.py",
-        "most_depth=MAX_BODY_DEPTH, with_nul=True)",
+        "most_depth=MAX_BODY_DEPTH, with_nul=with_nul)",
         "most_depth=MAX_BODY_DEPTH)",
         f"{SAMPLED}::test_a_sampled_nul_is_sent_back_with_its_sampled_ids",
+    ),
+    Mutant(
+        "boundary: names in other bodies have no U+0000",
+        "sampler/gateway/app.py",
+        "with_nul: bool = False",
+        "with_nul: bool = True",
+        "tests/sampler/gateway/test_external.py::test_who_has_no_token_claims_nothing_and_bad_bodies_are_refused",
     ),
     Mutant(
         "boundary: a reply with U+0000 is the same in the history",

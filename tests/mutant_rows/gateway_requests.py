@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         "a body that cannot be stored is refused",
         "sampler/gateway/bodies.py",
-        "problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH, with_nul=True)\n",
+        "problem = problem_of(parsed, most_depth=MAX_BODY_DEPTH, with_nul=with_nul)\n",
         "problem = None\n",
         f"{FUZZ}::test_any_value_in_any_place_is_taken_or_refused",
     ),

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,6 +15,7 @@ from shared.processes.mongod import Mongod
 from shared.store import Store
 from tandem.audit.processes import Processes, examined
 from tandem.audit.run import AuditOptions, Check, audit, scope_of
+from tandem.launch.processes import start_time
 from tests.conftest import ROOT
 from tests.shared.episodes import announce, train, whole_run
 from tests.tandem.test_audit import CORRUPTIONS, TASK
@@ -61,13 +61,13 @@ time.sleep(600)  # until it is killed
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
-    state = Path(f"/proc/{int(parent.stdout.readline())}/stat")
-    assert state.exists()
+    child = int(parent.stdout.readline())
+    assert start_time(child) is not None
     parent.kill()
     parent.wait()
     parent.stdout.close()
     end = time.monotonic() + 60
-    while state.exists() and ") Z " not in state.read_text():  # a zombie, where nothing reaps it
+    while start_time(child) is not None:
         assert time.monotonic() < end
         time.sleep(0.05)  # the end of a process that is not a child has no notification
 

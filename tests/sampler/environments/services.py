@@ -81,5 +81,5 @@ def pids_of(found: dict[str, Any]) -> list[int]:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:  # it ends before or while it is read
         return False

@@ -68,9 +68,9 @@ async def test_others_are_served_while_many_messages_are_read(store: Store, monk
     await tasks(store)
     threads = []
 
-    def recorded(raw: bytes) -> Any:
+    def recorded(raw: bytes, **options: Any) -> Any:
         threads.append(threading.current_thread())
-        return plain_json(raw)
+        return plain_json(raw, **options)
 
     async with gateway(store, ScriptedEngine([]), max_tokens=MOST) as one:
         offer, body = await one.claim(), chat([{"role": "user", "content": "hi"}] * 100_000)

@@ -30,7 +30,9 @@ VALUES: list[Any] = [None, True, False, 0, -1, 1.5, 2**63, math.nan, math.inf, "
 
 def read(path: str, body: Any) -> ChatRequest:
     """As `app` does."""
-    return CHAT_PATHS[path.replace("main", "{model}")].read(plain_json(json.dumps(body).encode()), "main")
+    return CHAT_PATHS[path.replace("main", "{model}")].read(
+        plain_json(json.dumps(body).encode(), with_nul=True), "main"
+    )
 
 
 def read_or_refused(path: str, body: Any) -> GatewayError | None:
