@@ -12,8 +12,8 @@ import pytest
 
 from scripts.gpu_check.bundle import packages, sources
 from scripts.gpu_check.programs import GpuCheck
-from tandem.launch.processes import start_time
 from tests import hostgpu
+from tests.process_ends import assert_end
 from tests.trainer.layouts import Layout
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_a_program_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
     code = f"import os, time; pid = os.fork(); pid and open({str(tmp_path / 'pid')!r}, 'w').write(str(pid)); time.sleep(600)"
     status, _ = GpuCheck("cpu", 1, EXPECTED, float("inf")).run(["-c", code], limit_s=5.0)
     assert status == 124
-    assert start_time(int((tmp_path / "pid").read_text())) is None
+    assert_end([int((tmp_path / "pid").read_text())])
 
 
 def test_every_test_for_gpus_is_expected_with_its_number_of_cases() -> None:

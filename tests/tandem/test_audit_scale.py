@@ -3,7 +3,6 @@
 import multiprocessing
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Any
@@ -17,6 +16,7 @@ from tandem.audit.processes import Processes, examined
 from tandem.audit.run import AuditOptions, Check, audit, scope_of
 from tandem.launch.processes import start_time
 from tests.conftest import ROOT
+from tests.process_ends import assert_end
 from tests.shared.episodes import announce, train, whole_run
 from tests.tandem.test_audit import CORRUPTIONS, TASK
 
@@ -66,10 +66,7 @@ time.sleep(600)  # until it is killed
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    end = time.monotonic() + 60
-    while start_time(child) is not None:
-        assert time.monotonic() < end
-        time.sleep(0.05)  # the end of a process that is not a child has no notification
+    assert_end([child])
 
 
 async def test_each_violation_is_found_in_any_group_of_a_run_of_many_batches(

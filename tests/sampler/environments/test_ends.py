@@ -14,6 +14,7 @@ import pytest
 from sampler.environments import sessions as sessions_module
 from sampler.environments.sessions import Session, WorldRules, WorldSessions
 from sampler.environments.worker_process import WorkerLost, WorkerProcess, WorldFailed
+from tests.process_ends import assert_end
 from tests.sampler.boxes import PATIENCE_S
 from tests.sampler.environments.services import WORLDS, Service, is_alive, pids_of, service
 
@@ -39,13 +40,6 @@ def test_a_world_that_exits_or_says_too_much_takes_no_other_session(shared: Serv
 # ---------------------------------------------------------------------- processes that worlds started
 
 
-def _gone(pids: list[int]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < end, f"{[pid for pid in pids if is_alive(pid)]} still run"
-        time.sleep(0.02)  # they are no children of this process: nothing tells of their end
-
-
 def _children(one: Service) -> tuple[dict[str, str], list[int]]:
     session, _ = one.start("guess", 1)
     said = [one.say(session, how).json()["messages"][0]["content"] for how in ("child here", "child apart")]
@@ -58,7 +52,7 @@ def test_what_a_world_started_ends_with_the_killed_service() -> None:
         assert all(is_alive(pid) for pid in children)
         one.process.kill()
         one.process.wait()
-        _gone(children)
+        assert_end(children)
 
 
 @pytest.mark.parametrize("how", ["hang", "die", "killed"])
@@ -69,7 +63,7 @@ def test_what_a_world_started_ends_with_its_worker(how: str) -> None:
             os.kill(pids_of(one.health())[0], signal.SIGKILL)
         else:
             assert one.say(session, how).status_code == 500
-        _gone(children)
+        assert_end(children)
 
 
 # ---------------------------------------------------------------------- who may ask, and what
