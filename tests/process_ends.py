@@ -11,4 +11,4 @@ def assert_end(pids: Sequence[int]) -> None:
     end = time.monotonic() + 60
     while alive := [pid for pid in pids if start_time(pid) is not None]:
         assert time.monotonic() < end, f"{alive} still run"
-        time.sleep(0.02)  # their end has no notification
+        time.sleep(0.02)  # the kernel notifies parents alone of an end

@@ -8,8 +8,8 @@
 
 Every process sends its own tokens: those of its rows, or of its slice of a row. Processes that share a layer have slices
 too (`sequence_parallel.py`), or, in models that need whole rows, each sends its part of the row. The backward sends the
-gradients the opposite way. A process that receives nothing computes one row that nobody gets, so that its backward takes part
-in every exchange.
+gradients the opposite way. A process that receives no token computes one row of zeros and drops the result, so that its
+backward takes part in every exchange.
 
     suffix _N  token      _NK  token, chosen expert      _P  pair of both, by expert      _R  received pair
            _XL  process, expert that it holds

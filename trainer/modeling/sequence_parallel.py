@@ -291,7 +291,7 @@ class _LocalParts:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The forward of a block: slices in, slices out, whatever its `own` forward takes."""
+    """The forward of a block. It takes and returns slices; the block's `own` forward may take whole rows."""
 
     layer: _LocalParts
     own: Callable[..., Any]
