@@ -69,7 +69,9 @@ def test_a_problem_has_its_path(value: Any, path: str, what: str) -> None:
 
 def test_texts_of_a_conversation_may_contain_nul_but_names_may_not() -> None:
     assert problem_of({"content": ["a\0b"]}, with_nul=True) is None
-    assert problem_of({"content": [{"a\0b": "half \ud83d"}]}, with_nul=True) is not None
+    name = problem_of({"content": [{"a\0b": 1}]}, with_nul=True)
+    assert name is not None
+    assert (name.path, "not allowed in a name" in name.what) == ("content[0]", True)
     half = problem_of({"content": ["\0 half \ud83d"]}, with_nul=True)
     assert half is not None
     assert "half of a surrogate pair" in half.what
